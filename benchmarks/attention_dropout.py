@@ -6,7 +6,7 @@
 Kernels that store no attention weights are fastest where none of them is dropped, so that the long
 recipes train with an attention dropout of 0. Here both rates, 0 and 0.1, train the demo's model on
 the demo's rows with the recipes' dropout on hidden states, 0.1; each seed gives both the same
-first weights, rows and masks. Prints the table: the difference counts where its interval leaves out
+first weights, rows and masks. Prints the table: the difference counts where its interval excludes
 0. `--output` keeps the runs, and runs that are there are not made again.
 """
 
@@ -37,11 +37,17 @@ Losses = Mapping[float, Sequence[float]]
 
 
 def held_out_loss(rows: Path, output: Path, rate: float, seed: int, steps: int) -> float:
-    """Run `pretrain` as the demo does, but for its dropout, and read its last evaluation."""
+    """Run `pretrain` as the demo does, except for its dropout, and read its last evaluation."""
     evaluations = output / "evaluations.jsonl"
     dropout = {"dropout": HIDDEN, "attention-dropout": rate}
-    given = {"config": Demo.config, "rows": rows, "output": output, "seed": seed, "steps": steps}
-    _run("pretrain", given | dropout | {"precision": "mixed_bfloat16", "save-every": steps})
+    arguments = {
+        "config": Demo.config,
+        "rows": rows,
+        "output": output,
+        "seed": seed,
+        "steps": steps,
+    }
+    _run("pretrain", arguments | dropout | {"precision": "mixed_bfloat16", "save-every": steps})
     return float(list(read_metrics(evaluations))[-1]["held_out_loss"])
 
 

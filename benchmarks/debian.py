@@ -125,13 +125,13 @@ def unpack(package: str, folder: Path) -> None:
 def _run_for(package: str, folder: Path, *commands: list[str]) -> None:
     """Run commands in a folder, where *.deb is the package. Raises InputError where one fails."""
     for command in commands:
-        given = [str(*folder.glob(x)) if x.startswith("*") else x for x in command]
+        arguments = [str(*folder.glob(x)) if x.startswith("*") else x for x in command]
         try:
-            subprocess.run(given, cwd=folder, check=True, capture_output=True)
+            subprocess.run(arguments, cwd=folder, check=True, capture_output=True)
         except (OSError, subprocess.CalledProcessError) as error:
             said = getattr(error, "stderr", None) or str(error).encode()
             raise InputError(
-                f"{given[0]} failed for {package}: {said.decode().strip()[-300:]}. "
+                f"{arguments[0]} failed for {package}: {said.decode().strip()[-300:]}. "
                 "Run it on Debian or Ubuntu, with a network."
             ) from None
 

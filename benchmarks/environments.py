@@ -11,7 +11,7 @@ VARIABLES = {
     "bert4keras": {"TF_KERAS": "1", "TF_USE_LEGACY_KERAS": "1"},
     "huggingface": {"HF_HUB_OFFLINE": "1"},
 }
-"""What each peer's processes find in their environment, beside ours."""
+"""Environment variables of each peer's processes, in addition to ours."""
 
 
 def make_environment(peer: str, here: Path = HERE) -> None:

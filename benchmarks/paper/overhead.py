@@ -38,12 +38,12 @@ def overhead_table() -> Iterator[str]:
                     if number > 1:
                         times[kind].append(time.perf_counter() - began)
         without = statistics.median(times["none"])
-        for kind, found in times.items():
-            ratios = [one / base for one, base in zip(found, times["none"], strict=True)]
+        for kind, actual in times.items():
+            ratios = [item / base for item, base in zip(actual, times["none"], strict=True)]
             yield (
-                f"  {forms:12}{kind:9}{1000 * statistics.median(found):7.0f} ms "
-                f"({1000 * min(found):.0f} to {1000 * max(found):.0f})  "
-                f"{statistics.median(found) / without:.3f} of none, round by round "
+                f"  {forms:12}{kind:9}{1000 * statistics.median(actual):7.0f} ms "
+                f"({1000 * min(actual):.0f} to {1000 * max(actual):.0f})  "
+                f"{statistics.median(actual) / without:.3f} of none, round by round "
                 f"{min(ratios):.3f} to {max(ratios):.3f}"
             )
 

@@ -36,8 +36,8 @@ def milliseconds(folder: Path, steps: int) -> dict[str, float]:
 
 def group_of(operation: str) -> str:
     """The group of an operation, "path:kind"."""
-    found = (name for name, pattern in GROUPS.items() if re.search(pattern, operation))
-    return next(found, "the rest")
+    actual = (name for name, pattern in GROUPS.items() if re.search(pattern, operation))
+    return next(actual, "the rest")
 
 
 def operations(path: Path) -> Iterator[tuple[str, float]]:

@@ -32,7 +32,7 @@ from pretrain.demo.corpus import write_corpus
 from roformer_tf.cli import main as roformer_tf
 from roformer_tf.corpus.masking import MaskingConfig
 from roformer_tf.corpus.objectives import make_objective
-from roformer_tf.corpus.preparation import is_held_out
+from roformer_tf.corpus.part_writer import is_held_out
 from roformer_tf.corpus.shards import PreparedRows
 from roformer_tf.inference.fill_mask import MASK
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer

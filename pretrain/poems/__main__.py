@@ -32,7 +32,7 @@ from pretrain.poems.writing import TRIES, ask_as_real, forms_from, write, write_
 from roformer_tf.corpus.masking import MaskingConfig
 from roformer_tf.corpus.objectives import make_objective
 from roformer_tf.corpus.packing import DOCUMENT, TOKEN
-from roformer_tf.corpus.preparation import is_held_out
+from roformer_tf.corpus.part_writer import is_held_out
 from roformer_tf.corpus.shards import PreparedRows
 from roformer_tf.errors import InputError
 from roformer_tf.files import write_text

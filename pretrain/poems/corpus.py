@@ -24,7 +24,7 @@ import numpy.typing as npt
 from pretrain.poems.forms import FORMS, MARKS, Form, form_of, lines_of, with_marks
 from pretrain.poems.measures import rhyme_of
 from roformer_tf.checkpoints.registry import folder as cache_folder
-from roformer_tf.corpus.preparation import is_held_out
+from roformer_tf.corpus.part_writer import is_held_out
 from roformer_tf.errors import InputError
 from roformer_tf.files import file_beside
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS, write_vocabulary

@@ -27,8 +27,8 @@ from roformer_tf.readers.streams import (
     is_url,
 )
 
-EXAMPLES = 5  # bad lines that a report names
-_NAMED = re.compile("([A-Za-z0-9_-]+)=(.+)", re.DOTALL)  # no URL is: they have a colon first
+EXAMPLES = 5  # bad lines that a report lists
+_NAMED = re.compile("([A-Za-z0-9_-]+)=(.+)", re.DOTALL)  # matches no URL: its colon comes first
 
 
 @dataclass(frozen=True)
@@ -70,37 +70,34 @@ class CorpusFile(StoredFile):
 
 @dataclass
 class CorpusReport:
-    """Statistics of the files read so far, which `read_documents` updates."""
+    """Statistics of the files read so far; `read_documents` updates them."""
 
     documents: int = 0
     characters: int = 0
     bytes_read: int = 0
-    """Of the files as stored, to compare with their sizes."""
+    """Before decompression, to compare with the sizes of the files."""
     bad: Counter[str] = field(default_factory=Counter)
-    """Lines skipped, by what was wrong with them."""
+    """Skipped lines, by problem."""
     examples: list[str] = field(default_factory=list)
-    """The first few of them, as "file:line: what was wrong"."""
+    """The first few of them: "file:line: problem"."""
     encodings: dict[str, str] = field(default_factory=dict)
     """The detected encodings of files, except UTF-8."""
 
     def add_bad(self, place: str, kind: str) -> None:
-        """Count a bad line, and keep its place if it is among the first."""
+        """Count a bad line, and store its place if it is among the first."""
         self.bad[kind] += 1
         if len(self.examples) < EXAMPLES:
             self.examples.append(f"{place}: {kind}")
 
     def summary(self) -> str:
-        """One line without bad lines, else more: what they are, and the first of them.
-
-        One more for each encoding other than UTF-8.
-        """
+        """Documents and characters; then lines about bad lines and encodings except UTF-8."""
         lines = [f"{self.documents:,} documents, {self.characters:,} characters"]
         if self.bad:
             kinds = ", ".join(f"{count:,} × {kind}" for kind, count in sorted(self.bad.items()))
             lines.append(f"skipped {self.bad.total():,} bad lines ({kinds}), the first of them:")
             lines += [f"  {example}" for example in self.examples]
         for encoding in sorted(set(self.encodings.values())):
-            files = [file for file, other in self.encodings.items() if other == encoding]
+            files = [file for file, codec in self.encodings.items() if codec == encoding]
             more = f" and {len(files) - EXAMPLES:,} more files" if len(files) > EXAMPLES else ""
             lines.append(f"read as {encoding.upper()}: {', '.join(files[:EXAMPLES])}{more}")
         return "\n".join(lines)
@@ -111,7 +108,7 @@ _Text: TypeAlias = tuple[int, str, str]
 
 
 class Filtered(NamedTuple):
-    """The documents after filtering, and counts of what was removed."""
+    """Filtered documents, and counts of what was removed."""
 
     texts: list[str | None]
     """The filtered documents; None for a skipped one."""
@@ -122,7 +119,7 @@ class Filtered(NamedTuple):
 
 
 def filtered(texts: Iterable[str], config: CorpusConfig) -> Filtered:
-    """Remove repeated lines from documents, and then skip those that are too short."""
+    """Remove repeated lines from documents, then skip documents that are too short."""
     lines = 0
     kept: list[str | None] = []
     for text in texts:
@@ -155,9 +152,9 @@ def without_repeated_lines(text: str) -> tuple[str, int]:
 def find_files(entries: Iterable[str]) -> list[CorpusFile]:
     """List the files that patterns, or NAME=PATTERN, match: corpus by corpus, sorted, each once.
 
-    Corpora come in the order in which their names do. An entry that is itself a file has no name.
-    Raises InputError for a pattern that matches no file, a file of two corpora, and a file of a
-    kind that cannot be read.
+    Corpora are in order of their first entries. An entry that is the path of a file has no name.
+    Raises InputError for a pattern without matches, a file of two corpora, and a file of a kind
+    that cannot be read.
     """
     files: dict[str, CorpusFile] = {}
     order: dict[str, int] = {}
@@ -191,11 +188,11 @@ def read_documents(
 ) -> Iterator[str]:
     """Yield the texts of the files in order, holding one line, record or batch of rows at a time.
 
-    Bad lines are counted in `report` and skipped: not in the file's encoding, not JSON, no object,
-    no text under the field, quotes that break the rules of csv. A file that is cut off, damaged
-    or too large inside counts as one bad line, and what comes before that is used. Raises ReadError
-    for a file that cannot be opened or read on, InputError for a csv or Parquet file without the
-    column and, under `config.strict`, at the first bad line.
+    Bad lines are counted in `report` and skipped: another encoding, no JSON, no object, no text
+    under the field, quotes that break the rules of csv. A file that is truncated, damaged or too
+    large when unpacked counts as one bad line, and its documents before that line are used. Raises
+    ReadError for a file that cannot be opened or read on. Raises InputError for a csv or Parquet
+    file without the column and, under `config.strict`, at the first bad line.
     """
     for file in files:
         with file.open() as raw:
@@ -231,7 +228,7 @@ def _read_file(
 
 
 def _kind(problem: str, lines: TextLines | None) -> str:
-    """A problem as the report names it."""
+    """A problem in the words of the report."""
     if problem != NOT_ENCODED:
         return problem.removeprefix("is ")
     return f"not {((lines and lines.encoding) or 'utf-8').upper()}"

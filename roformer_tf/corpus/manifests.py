@@ -1,6 +1,6 @@
-"""The folder that `prepare` writes: its manifest, and whether it is begun, finished or another's.
+"""The folder that `prepare` writes: its manifest, and its state (begun, finished, or neither).
 
-Nothing in a manifest depends on time, place or the number of workers.
+Nothing in a manifest depends on the time, the machine or the number of workers.
 """
 
 import hashlib
@@ -29,9 +29,9 @@ from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 TRAIN, HELD_OUT = SPLITS = ("train", "held_out")
 UNFINISHED = "unfinished"
-"""Folder of settings and records of parts, until the manifest is written."""
+"""Folder of the settings and the records of parts, until the manifest is written."""
 PREPARE_AGAIN = "Remove the output folder, and prepare again."
-SHOWN_FILES = 5  # changed files that a message names
+SHOWN_FILES = 5  # changed files that a message lists
 
 
 def make_manifest(
@@ -99,7 +99,7 @@ def _corpora(
 
 
 def skipped(manifest: Mapping[str, Any]) -> list[str]:
-    """A line with what was skipped as the settings ask; no line if that is nothing."""
+    """A line about documents that the settings exclude; none without such documents."""
     kinds = {
         "short": f"documents under {manifest['settings']['min_characters']} characters",
         "duplicates": "duplicates",
@@ -111,7 +111,7 @@ def skipped(manifest: Mapping[str, Any]) -> list[str]:
 
 
 def summary(manifest: Mapping[str, Any]) -> str:
-    """What a folder holds, in one line."""
+    """The content of a folder, in one line."""
     cut, documents = (
         sum(split[count] for split in manifest["splits"].values()) for count in ("cut", "documents")
     )
@@ -124,7 +124,7 @@ def summary(manifest: Mapping[str, Any]) -> str:
 
 
 def hash_texts(texts: Iterable[str]) -> str:
-    """Hash texts in their order, each after its length, so that their borders count."""
+    """Hash texts in their order, each after its length, so that boundaries count."""
     digest = hashlib.blake2b(digest_size=16)
     for text in texts:
         content = text.encode("utf-8", "surrogatepass")
@@ -194,7 +194,7 @@ def _check_same(output: Path, known: Mapping[str, Any], now: Mapping[str, Any]) 
     if not changes:
         return
     details = {key: f"{key} ({known.get(key)} then, {now.get(key)} now)" for key in changes}
-    if "vocabulary" in changes:  # two hashes mean nothing to the user
+    if "vocabulary" in changes:  # hashes mean nothing to the user
         details["vocabulary"] = "vocabulary"
     advice = "Choose another output, or remove it to prepare again."
     if "files" in changes:
@@ -226,7 +226,7 @@ def _changed_files(known: Iterable[Sequence[Any]], now: Iterable[Sequence[Any]])
 
 
 def claim(output: Path, settings: Mapping[str, Any]) -> None:
-    """Create the folder and remember the settings; remove temporary files of a killed run."""
+    """Create the folder and store the settings; remove temporary files of a killed run."""
     output.mkdir(parents=True, exist_ok=True)
     for folder in (output, output / UNFINISHED):
         sweep(folder)
@@ -242,7 +242,7 @@ def remove_unfinished(output: Path) -> None:
 
 
 def discard(output: Path) -> None:
-    """Remove everything that this preparation wrote; its lock removes an empty folder."""
+    """Remove everything that this preparation wrote; the lock then removes an empty folder."""
     remove_unfinished(output)
     shards = (f"{split}-*.npy" for split in SPLITS)
     for pattern in (VOCABULARY, TOKENIZER, TOKENIZER_CONFIG, *shards):

@@ -33,7 +33,7 @@ ObjectiveName: TypeAlias = Literal["masked", "causal"]
 
 
 class Objective(Protocol):
-    """Builds batches from rows. The result for a row depends on no other row."""
+    """Builds batches from rows. The result for a row does not depend on other rows."""
 
     def __call__(
         self, rows: npt.NDArray[np.integer], draws: Sequence[tuple[int, int, int]]
@@ -41,16 +41,16 @@ class Objective(Protocol):
         """Rows (B, 3, L), channels as in `packing`, and (seed, epoch, row) of each → a batch."""
 
     def rows_to_evaluate(self, rows: int, length: int, parts: int) -> int:
-        """Rows to evaluate at once, if training has `rows` of this length in a batch.
+        """Batch size of evaluation, if training has `rows` of this length in a batch.
 
-        All their logits are in memory at once, in float32. The result is a multiple of `parts`, as
+        All logits of a batch are in memory, in float32. The result is a multiple of `parts`, as
         `rows` is.
         """
 
 
 @dataclass(frozen=True)
 class MaskedTokens:
-    """Masked language modelling: whole words are masked, and predicted from both sides."""
+    """Masked language modelling: whole words are masked, and predicted from both directions."""
 
     mask_id: int
     random_ids: npt.NDArray[np.int32]
@@ -77,7 +77,7 @@ class MaskedTokens:
         return inputs, masked.labels, masked.weights
 
     def rows_to_evaluate(self, rows: int, length: int, parts: int) -> int:
-        """As many as in training: only masked tokens have logits."""
+        """The batch size of training: only masked tokens have logits."""
         return rows
 
 
@@ -96,8 +96,9 @@ class NextTokens:
     def __call__(
         self, rows: npt.NDArray[np.integer], draws: Sequence[tuple[int, int, int]]
     ) -> Batch:
-        """Label each position; nothing is random."""
+        """The label of each position is the next token of its document; nothing is random."""
         tokens, documents = (rows[:, channel].astype(np.int32) for channel in (TOKEN, DOCUMENT))
+        # A position is predicted from if the next one is of the same document, and no padding.
         continues = np.zeros(documents.shape, bool)
         continues[:, :-1] = (documents[:, :-1] == documents[:, 1:]) & (documents[:, 1:] != 0)
         labels = np.where(continues, np.roll(tokens, -1, axis=1), np.int32(0))
@@ -120,7 +121,7 @@ def make_objective(
 
 
 def predicted_ids(name: ObjectiveName, tokenizer: RoFormerTokenizer) -> npt.NDArray[np.int32]:
-    """The ids from whose frequencies a new model's output bias starts.
+    """The ids that a model predicts; the bias of a new model is initialized with their frequencies.
 
     For causal language models these include [SEP] and [UNK].
     """

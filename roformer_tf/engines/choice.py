@@ -24,7 +24,7 @@ KerasPrecision = Literal["float32", "bfloat16"]
 MODULES = {"onnx": ("onnx", "onnxruntime"), "openvino": ("openvino",)}
 EXTRAS = {"onnx": "onnx", "openvino": "fast"}
 NAMES = {"keras": "Keras", "onnx": "ONNX Runtime", "openvino": "OpenVINO"}
-# Engines with a precision, the fastest first (docs/LOG.md, "Answers on a processor").
+# Engines with a precision, the fastest first (docs/LOG.md).
 FASTEST: dict[Precision, tuple[Engine, ...]] = {
     "float32": ("onnx", "openvino"),
     "bfloat16": ("openvino",),

@@ -13,7 +13,7 @@ from roformer_tf.engines.network import BYTE, PRECISION, SEVEN_BITS, Network
 from roformer_tf.errors import InputError
 from roformer_tf.machine import instructions, usable_cores
 
-# The graph in a folder that `export` wrote as onnx or int8.
+# The graph's file in a folder that `export` wrote as onnx or int8.
 ONNX = "model.onnx"
 # Of a batch, with padding: more of them do not fit into the CPU's caches.
 TOKENS = 1024
@@ -74,7 +74,7 @@ def share_onnx(network: Network, precision: Precision, folder: Path) -> Path:
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    target = folder / "model.onnx"
+    target = folder / ONNX
     options.optimized_model_filepath = str(target)
     for key, value in (
         ("optimized_model_external_initializers_file_name", "weights"),

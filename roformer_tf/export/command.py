@@ -16,10 +16,10 @@ from typing import Any
 
 from roformer_tf.engines.model import onnx_session
 from roformer_tf.errors import InputError
-from roformer_tf.export.export_card import ORDER_SCORES, export_card
 from roformer_tf.export.formats import (
     MAX_MEASURED,
     MEGABYTE,
+    ORDER_SCORES,
     Exportable,
     Format,
     check_export,
@@ -29,8 +29,9 @@ from roformer_tf.export.formats import (
 from roformer_tf.export.vector_export import vectors_of
 from roformer_tf.files import check_writable, write_text
 from roformer_tf.inference.opening import Finetuned, OpenedModel, open_model, predict_encoded
+from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import Example
-from roformer_tf.labelled.reading import ColumnsConfig, Layout, find_layout, read_examples
+from roformer_tf.labelled.reading import Layout, find_layout, read_examples
 from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.table import TASKS
 
@@ -87,7 +88,8 @@ def read_labelled(path: str, task: Task) -> list[Example]:
         label_column=task.label_column,
         label_separator=task.label_separator,
     )
-    if task.label_column is None:  # of CoNLL
+    # A CoNLL file has no names of columns, so they are detected again.
+    if task.label_column is None:
         return read_examples(path, find_layout(path, columns, task.name, TASKS), columns)
     layout = Layout(task, task.text_columns, task.label_column, "")
     return read_examples(path, layout, columns)
@@ -107,6 +109,7 @@ def _export_finetuned(
     # Decoding needs some weights that a graph does not hold.
     task = finetuned.task.decoding.with_weights(model)
 
+    # Only a graph needs the network: a SavedModel may have an architecture that it lacks.
     def network() -> Any:
         check_supported(opened.checkpoint.config, opened.name)
         return opened.network(task.decoding.graph_part, meaning=task.decoding.graph_meaning())
@@ -122,9 +125,9 @@ def _export_finetuned(
         network,
         finetuned.tokenizer.with_units(task.units),
         task.max_length,
-        export_card(to, finetuned.tokenizer, task),
         save_settings,
         lambda exact, rounded: int8_cost(finetuned, exact, rounded, examples),
+        task,
     )
     write_export(exported, output, to)
 
@@ -138,7 +141,7 @@ def task_outputs(model: Any, task: Task, inputs: Any) -> dict[str, Any]:
 def int8_cost(finetuned: Finetuned, exact: Path, rounded: Path, examples: Sequence[Example]) -> str:
     """Size, time and metrics of a graph in float32 and of one in int8."""
     task = finetuned.task
-    examples = examples[:: -(-len(examples) // MAX_MEASURED)]
+    examples = examples[:: -(-len(examples) // MAX_MEASURED)]  # evenly spaced
     encoded = task.labelling.encode(examples, finetuned.tokenizer)
     labels = [example.label for example in examples if example.label is not None]
     facts, scores = [], []

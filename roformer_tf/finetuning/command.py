@@ -87,7 +87,7 @@ def _finetune(config: FinetuneConfig) -> None:
     for to in config.export:  # before hours of training
         check_export(to, output / "export" / to)
     layout = find_layout(config.train, config.columns, config.task, TASKS)
-    print(layout.said)
+    print(layout.report)
     check_vector_settings(layout.task, config.vectors)
     sets = read_sets(config, layout)
     task = define_task(config, layout, sets)
@@ -168,7 +168,7 @@ def check_vector_settings(task: type[Task], config: VectorConfig) -> None:
             )
 
 
-def read_sets(config: FinetuneConfig, layout: Layout[type[Task]]) -> Sets:
+def read_sets(config: FinetuneConfig, layout: Layout) -> Sets:
     """Read the files, and split off the sets without one. Raises InputError for bad examples."""
 
     def read(path: str | None) -> list[Example]:
@@ -185,7 +185,7 @@ def read_sets(config: FinetuneConfig, layout: Layout[type[Task]]) -> Sets:
     return Sets(train, valid or own_valid, test or own_test, parts)
 
 
-def define_task(config: FinetuneConfig, layout: Layout[type[Task]], sets: Sets) -> Task:
+def define_task(config: FinetuneConfig, layout: Layout, sets: Sets) -> Task:
     """The task as the training examples define it, still without a maximum length.
 
     Raises InputError for a label of the other sets that training does not have, and for settings

@@ -8,13 +8,15 @@ from typing import TYPE_CHECKING, Any, get_args
 from roformer_tf.errors import InputError, check_number
 from roformer_tf.inference.opening import predict
 from roformer_tf.labelled.batches import RowBatches
+from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import Example, LongTexts
-from roformer_tf.labelled.reading import ColumnsConfig, find_layout, read_examples
+from roformer_tf.labelled.reading import find_layout, read_examples
 from roformer_tf.labelled.splits import split_examples
 from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.table import TASKS
-from roformer_tf.tokenizers.tokenizer import SPECIALS, RoFormerTokenizer
+from roformer_tf.tokenizers.padding import SPECIALS
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.training.feeding import epochs
 
 if TYPE_CHECKING:

@@ -25,8 +25,9 @@ from roformer_tf.finetuning.report.figures import (
     reasons,
 )
 from roformer_tf.inference.opening import open_finetuned, predict_encoded
+from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import Example
-from roformer_tf.labelled.reading import ColumnsConfig, Layout, find_layout, read_examples
+from roformer_tf.labelled.reading import Layout, find_layout, read_examples
 from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.metrics import ACCURACY
@@ -89,7 +90,7 @@ def evaluate(config: EvaluateConfig) -> None:
         print(note)
     model, tokenizer, task = opened.model, opened.tokenizer, opened.task
     layout, columns = find_columns(config.data, config.columns, task)
-    print(layout.said)
+    print(layout.report)
     examples = [
         task.labelling.for_prediction(example)
         for example in read_examples(config.data, layout, columns)
@@ -103,9 +104,7 @@ def evaluate(config: EvaluateConfig) -> None:
     print("\n".join(lines(report, task, terminal_width())))
 
 
-def find_columns(
-    path: str, columns: ColumnsConfig, task: Task
-) -> tuple[Layout[Task], ColumnsConfig]:
+def find_columns(path: str, columns: ColumnsConfig, task: Task) -> tuple[Layout, ColumnsConfig]:
     """The columns of texts and labels: as the user says, as in training, or as detected.
 
     Raises InputError if none of these works.

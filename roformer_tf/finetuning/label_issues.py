@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from roformer_tf.files import remove
-from roformer_tf.inference.answer_files import answer_file, text_names
+from roformer_tf.inference.prediction_files import prediction_file, text_names
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import example_key
 from roformer_tf.tasks.base import Prediction, Task
@@ -76,7 +76,7 @@ class LabelIssues:
             return
         texts = text_names(self.task.text_columns, (PLACE, *CELLS))
         names = [PLACE, *texts, *CELLS]
-        with answer_file(str(folder / self.file), names, self.task) as out:
+        with prediction_file(str(folder / self.file), names, self.task) as out:
             for issue in self.issues:
                 example = self.examples[issue.example]
                 suggested = self.task.labels[issue.suggested]

@@ -16,8 +16,8 @@ from roformer_tf.finetuning.label_issues import CheckedSet, LabelIssues, find_is
 from roformer_tf.finetuning.lexical import lexical_baselines
 from roformer_tf.finetuning.report.analysis import EvaluatedSet, ReportData
 from roformer_tf.finetuning.report.figures import compare
-from roformer_tf.inference.answer_files import answer_file, cell_names, cells, text_names
 from roformer_tf.inference.opening import open_finetuned, save_int8_cost
+from roformer_tf.inference.prediction_files import cell_names, cells, prediction_file, text_names
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import Duplicates, duplicates
 from roformer_tf.search.documents import write_validation_pairs
@@ -100,7 +100,7 @@ class Results:
             | cells(example, prediction, task)
             for example, prediction in zip(self.examples, self.predictions, strict=True)
         ]
-        with answer_file(str(output / PREDICTIONS), list(rows[0]), task) as out:
+        with prediction_file(str(output / PREDICTIONS), list(rows[0]), task) as out:
             for row in rows:
                 out.write(row)
         if len(task.text_columns) == 2 and not (task.texts_apart or task.writes):

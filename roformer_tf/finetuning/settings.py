@@ -6,8 +6,8 @@ from typing import Literal
 
 from roformer_tf.errors import MAX_SEED, InputError, check_number, check_numbers
 from roformer_tf.export.formats import Format
+from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import LongTexts
-from roformer_tf.labelled.reading import ColumnsConfig
 from roformer_tf.tasks.losses import LossConfig
 from roformer_tf.tasks.table import TaskName
 from roformer_tf.training.settings import FinetuneOptimizerConfig, Precision

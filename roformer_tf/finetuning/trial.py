@@ -25,7 +25,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.files import folder_beside, read_json, remove, write_text
 from roformer_tf.finetuning.negatives import computed_once, with_hard_negatives
 from roformer_tf.finetuning.settings import FinetuneConfig, VectorConfig
-from roformer_tf.inference.embed import open_embedder
+from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.inference.opening import open_finetuned, predict_encoded
 from roformer_tf.labelled.batches import TrainingData
 from roformer_tf.labelled.encoding import EncodedTexts
@@ -281,7 +281,7 @@ def complete_data(
 
 def _teacher_vectors(source: str, texts: Sequence[str]) -> np.ndarray:
     """Vectors (texts, H) of a model of any kind. Raises InputError for one without vectors."""
-    embedder = open_embedder(source)
+    embedder = VectorSettings().open(source)
     print(f"the teacher is {source}: {embedder.described}")
     parts = []
     with Progress(total=len(texts), desc="teacher", unit=" texts") as bar:

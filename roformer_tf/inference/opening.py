@@ -135,6 +135,8 @@ class OpenedModel:
     def scores_vocabulary(self) -> bool:
         """Whether it is a language model; a RoFormerV2, which needs no head, may not be one."""
         architectures = self.checkpoint.config.unknown.get("architectures") or ()
+        # RoFormerV2 scores the vocabulary by its embeddings: no weight shows whether the model was
+        # saved with that head. The class that transformers names does.
         is_bare = "RoFormerModel" in architectures and "mlm" not in self.parts
         return is_language_model(self.checkpoint) and not is_bare
 
@@ -150,6 +152,7 @@ class OpenedModel:
         if not self.parts & {"classifier", "token_classifier"}:
             return None
         config = self.checkpoint.config
+        # The names that transformers gives to labels without one.
         names = cast("Mapping[str, str]", config.unknown.get("id2label") or {})
         labels = tuple(str(names.get(str(i), f"LABEL_{i}")) for i in range(config.num_labels))
         length = config.max_position_embeddings
@@ -196,6 +199,8 @@ class OpenedModel:
             )
         if (self.files.path / ONNX).is_file():
             return self._exported(self.task, threads)
+        # task.json and the weights may come from different runs, if a folder was put together by
+        # hand: predictions would have wrong labels.
         config, task = self.checkpoint.config, self.task
         if (config.crf, config.num_labels) != (task.crf, task.outputs):
             raise InputError(
@@ -209,6 +214,7 @@ class OpenedModel:
         self, task: Task, threads: int | None = None, shared: Path | None = None
     ) -> Finetuned:
         """The model with a head for a task. Parameters as of `finetuned`."""
+        # Labels allow bfloat16: the likeliest one rarely changes.
         choice, tokenizer = self.choice(lossy=True), self.tokenizer
         notes = [choice.note] if choice.note else []
         if self.precision == "int8":
@@ -217,6 +223,7 @@ class OpenedModel:
         if choice.engine == "keras":
             model = self.keras_model(task.objective.model_class(), choice.precision)
         elif shared is not None:
+            # One of several server processes maps the graph that the first one has written.
             model = onnx_session(shared, "logits", choice.precision, threads)
         else:
             network = self.network(task.decoding.graph_part)
@@ -294,19 +301,19 @@ def predict_encoded(
     Raises InputError for logits that are not finite.
     """
     logits = task.decoding.run(model, encoded, batch_size)
-    check_finite(logits)
+    check_finite(logits)  # else the likeliest label would be the first one
     return task.decoding.with_weights(model).decoding.read_rows(logits, encoded)
 
 
 def int8_cost(folder: str | Path) -> str:
     """The known loss of quality by int8, as a sentence."""
     try:
-        found = parse_json((Path(folder) / COST).read_text(encoding="utf-8"))
+        cost = parse_json((Path(folder) / COST).read_text(encoding="utf-8"))
         changes = ", ".join(
-            f"{name} {score_text(found['float32'][name])} → {score_text(value)}"
-            for name, value in found["int8"].items()
+            f"{name} {score_text(cost['float32'][name])} → {score_text(value)}"
+            for name, value in cost["int8"].items()
         )
-        return f"int8 on the {found['examples']:,} validation examples: {changes}."
+        return f"int8 on the {cost['examples']:,} validation examples: {changes}."
     except (OSError, ValueError, KeyError, TypeError):
         return (
             f"what int8 costs is not known of {folder}: `roformer-tf evaluate {folder} "

@@ -33,7 +33,7 @@ from roformer_tf.tasks.probabilities import shortest
 
 logger = logging.getLogger(__name__)
 
-Answer: TypeAlias = dict[str, Any]
+Prediction: TypeAlias = dict[str, Any]
 # The texts of one example: one, a pair, or A, B and C.
 Texts: TypeAlias = tuple[str, ...]
 
@@ -48,7 +48,7 @@ MAX_SHOWN = 60  # characters of a bad text in an error
 class Predictor:
     """A loaded model as a function of texts; `load` makes it."""
 
-    predict: Callable[[Sequence[Texts]], list[Answer]]
+    predict: Callable[[Sequence[Texts]], list[Prediction]]
     """Examples, each a tuple of its texts → the prediction of each."""
     text_columns: Texts
     """Names of the texts of an example, as in training."""
@@ -68,6 +68,8 @@ class Predictor:
 
     def _examples(self, texts: Any, is_single: bool) -> list[Texts]:
         """The argument of a call as a list of tuples of texts."""
+        # Iterating a dictionary or a data frame gives its keys, whose predictions would be wrong
+        # without an error; a set has no order.
         is_unordered = isinstance(texts, bytes | Mapping | Set) or hasattr(texts, "columns")
         if is_unordered or not isinstance(texts, Iterable):
             raise InputError(
@@ -137,6 +139,7 @@ def load(
         # A head trained elsewhere does not say whether it takes one text or a pair.
         if opened.is_finetuned:
             return _of_task(opened, opened.finetuned(), None, batch_size, top)
+        # A model that was trained for vectors may still have the head of its pretraining.
         if opened.has_embedding_file:
             return _of_vectors(embedder_from(opened), batch_size)
         if (task := opened.classifier_task) is not None:
@@ -169,14 +172,14 @@ def _of_task(
     task = finetuned.task.decoding.with_top_k(top if finetuned.task.decoding.lists_labels else None)
     finetuned = dataclasses.replace(finetuned, task=task)
 
-    def predict(texts: Sequence[Texts]) -> list[Answer]:
+    def predict(texts: Sequence[Texts]) -> list[Prediction]:
         examples = [
             task.labelling.for_prediction(Example(example, None, f"text {number}"))
             for number, example in enumerate(texts)
         ]
         predictions = finetuned.predict(examples, batch_size)
-        answers = map(task.decoding.as_json, examples, predictions)
-        return [{NAMES.get(key, key): _plain(x) for key, x in one.items()} for one in answers]
+        as_json = map(task.decoding.as_json, examples, predictions)
+        return [{NAMES.get(key, key): _plain(x) for key, x in each.items()} for each in as_json]
 
     counts = text_counts or (len(task.text_columns),)
     return _warm(finetuned.model, Predictor(predict, task.text_columns, counts))
@@ -186,7 +189,7 @@ def _of_masks(opened: OpenedModel, model: MaskedModel, top: int) -> Predictor:
     """The likeliest tokens of each mask, and the text with the likeliest of all."""
     _warn(opened, [model.choice.note])
 
-    def predict(texts: Sequence[Texts]) -> list[Answer]:
+    def predict(texts: Sequence[Texts]) -> list[Prediction]:
         return [
             {
                 "filled": filled(text, masks, "{}"),
@@ -203,7 +206,7 @@ def _of_masks(opened: OpenedModel, model: MaskedModel, top: int) -> Predictor:
 def _of_vectors(embedder: TextEmbedder, batch_size: int) -> Predictor:
     """A vector of each text."""
 
-    def predict(texts: Sequence[Texts]) -> list[Answer]:
+    def predict(texts: Sequence[Texts]) -> list[Prediction]:
         vectors = embedder.embed((text for (text,) in texts), batch_size)
         return [{"vector": vector} for vector in vectors]
 
@@ -219,9 +222,9 @@ def _warn(opened: OpenedModel, notes: Iterable[str]) -> None:
 def _warm(model: Any, predictor: Predictor, with_mask: str = "") -> Predictor:
     """Predict twice before the first call, so that this is not the slow one.
 
-    The two batches differ in size and length: TensorFlow's plan for the second serves all shapes.
-    Where every shape is compiled, these two would hardly be the ones that follow.
+    The two batches differ in size and length: TensorFlow's trace of the second serves all shapes.
     """
+    # XLA compiles every shape separately, so there a warm-up would not help.
     if not runner(model).compiled:
         for count in (1, 2):
             text = "好" * 20 * count + with_mask * count

@@ -9,6 +9,7 @@ def folded(name: str) -> str:
 
     "Text A " and "text_a" are equal, and so are 情感（0/1） and 情感.
     """
+    # What follows a bracket explains the name; a name of punctuation alone stays as it is.
     name = unicodedata.normalize("NFKC", name).casefold()
     name = re.sub(r"(?<=.)\s*[(\[【〔].*$", "", name.strip())
     return re.sub(r"[\W_]", "", name) or name
@@ -28,7 +29,7 @@ TEXTS = _folded("""
     反馈内容 意见内容 短信内容 消息内容 聊天内容 发言内容 咨询内容 投诉内容 工单内容 客户留言
     用户留言 用户反馈 用户输入 句子内容 文本数据 数据内容
 """)
-"""Names of a column that holds a single text, as `folded` gives them."""
+"""Names of a column of texts, normalized by `folded`."""
 PAIRS = tuple(
     map(
         _folded,
@@ -55,7 +56,7 @@ POSITIVES = tuple(
 )
 """Matching texts, which need no label; the last of three does not match the first."""
 SEVERAL = _folded("labels tags 多标签 标签列表 标签集合")
-"""Names of labels of which an example may have several."""
+"""Names of a column in which an example may have several labels."""
 LABELS = SEVERAL + _folded("""
     label tag class category target score rating sentiment polarity emotion stars intent topic
     标签 类别 分类 分数 评分 得分 情感 情绪 极性 倾向 类型 种类 类目 类标 标注 打分 星级 评级
@@ -66,4 +67,4 @@ LABELS = SEVERAL + _folded("""
     是否正面 是否好评 正负面
 """)
 KNOWN = frozenset((*TEXTS, *LABELS, *(name for group in (*PAIRS, TRIPLES[1]) for name in group)))
-"""Names that show that a row is a header. TRIPLES[0] and POSITIVES do so only as whole groups."""
+"""Names that identify a header row. TRIPLES[0] and POSITIVES do so only as whole groups."""

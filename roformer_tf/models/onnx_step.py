@@ -95,7 +95,7 @@ class OnnxStep:
             self._session, self._packed = None, {}  # released before others are made
             from roformer_tf.engines.step_session import StepSession
 
-            self._session = StepSession(Network(self.config, weights, "written"))
+            self._session = StepSession(Network(self.config, weights, "next_token"))
             self._packed = weights
 
     def end(self) -> None:

@@ -20,7 +20,7 @@ from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.files import check_writable, is_folder
 from roformer_tf.flags import parsed, yaml_flags
 from roformer_tf.recipes import find_recipe
-from roformer_tf.tokenizers.tokenizer import check_length
+from roformer_tf.tokenizers.padding import check_length
 from roformer_tf.training.run_files import write_json
 
 if TYPE_CHECKING:

@@ -22,7 +22,8 @@ from roformer_tf.corpus.windows import NO_WORD, WordedText, windows
 from roformer_tf.models.rows import silence_retracing_warnings
 from roformer_tf.pretraining.evaluation import TokenMetrics
 from roformer_tf.terminal import Progress
-from roformer_tf.tokenizers.tokenizer import SPECIALS, RoFormerTokenizer
+from roformer_tf.tokenizers.padding import SPECIALS
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 if TYPE_CHECKING:
     from roformer_tf.pretraining.initialization import PretrainedLM
@@ -132,7 +133,7 @@ def make_sequences(
     The slots of weight 1 are the same tokens in the same order at any length.
     """
     spans = [(text, window) for text in texts for window in windows(len(text.labels), length - 2)]
-    counts = [int(text.predicted[window.judged : window.stop].sum()) for text, window in spans]
+    counts = [int(text.predicted[window.fresh : window.stop].sum()) for text, window in spans]
     slots = length if objective == "causal" else max(1, *counts)
     token_ids, sequence_ids = (np.zeros((len(spans), length), np.int32) for _ in range(2))
     positions, labels = (np.zeros((len(spans), slots), np.int32) for _ in range(2))
@@ -141,7 +142,7 @@ def make_sequences(
         tokens = text.token_ids[window.start : window.stop]
         token_ids[row, : len(tokens) + SPECIALS] = [tokenizer.cls_id, *tokens, tokenizer.sep_id]
         sequence_ids[row, : len(tokens) + SPECIALS] = 1
-        predicted = window.judged + np.flatnonzero(text.predicted[window.judged : window.stop])
+        predicted = window.fresh + np.flatnonzero(text.predicted[window.fresh : window.stop])
         in_row = predicted - window.start + 1  # [CLS] has position 0
         # A causal model predicts a token in the slot before it.
         slot = in_row - 1 if objective == "causal" else np.arange(len(predicted))

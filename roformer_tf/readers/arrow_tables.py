@@ -1,7 +1,7 @@
 """Parquet files, and the .arrow files of Hugging Face's `datasets` → records, one at a time.
 
-Repeated values are stored once, so a small file may hold large rows: texts stay dictionary-encoded
-until the size of a row is known.
+Repeated values are stored once, so a small file may contain large rows. Texts stay
+dictionary-encoded until the size of a row is known.
 """
 
 import json
@@ -16,12 +16,11 @@ from roformer_tf.readers.records import Record
 from roformer_tf.readers.streams import LONGEST, Budget, DamagedError, LimitError, check_row
 
 _ROWS_DECODED = 256
-"""Rows that are Python objects at a time; fewer if they are large."""
+"""Rows that are converted to Python objects at a time; fewer if they are large."""
 _ROWS_READ = 4096
 """Rows to read from Parquet at a time. With fewer, dictionaries are copied too often."""
 _REFERENCE = 8
 """Minimum bytes of a value: its reference in a list."""
-
 
 _FILE_MARK = b"ARROW1\0\0"
 """The first bytes of a file in Arrow's file format; a stream follows, and then an index."""
@@ -31,8 +30,8 @@ _DICTIONARY, _BATCH = 2, 3  # types of messages
 class ParquetRecords:
     """The rows of an open, seekable Parquet file.
 
-    Raises DamagedError for any other file, and at damaged rows; LimitError for a file or a row that
-    is too large inside.
+    Raises DamagedError for any other file and at damaged rows, LimitError for a file or a row that
+    is too large when unpacked.
     """
 
     def __init__(self, source: Any) -> None:
@@ -51,7 +50,7 @@ class ParquetRecords:
         self.rows: int = plain.metadata.num_rows
 
     def _check_declared(self, metadata: Any) -> None:
-        """Check what the file declares: pages are decompressed, and nulls decoded, as a whole."""
+        """Check the declared sizes: pages are decompressed, and nulls decoded, as a whole."""
         groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
         columns = [group.column(j) for group in groups for j in range(group.num_columns)]
         self._budget.check(sum(column.total_uncompressed_size for column in columns))
@@ -70,8 +69,8 @@ class ParquetRecords:
 class ArrowRecords:
     """The rows of .arrow files, in the stream or the file format of Arrow.
 
-    Raises DamagedError for any other file and for one that is damaged, LimitError for rows that are
-    too large inside and for compressed files.
+    Raises DamagedError for any other file and for damaged ones, LimitError for rows that are too
+    large when unpacked and for compressed files.
     """
 
     def __init__(self, sources: Sequence[Any]) -> None:
@@ -99,7 +98,7 @@ class ArrowRecords:
 def class_names(schema: Any) -> dict[str, list[str]]:
     """For each column of `datasets.ClassLabel`, or lists of them, the names of its integers.
 
-    `datasets` writes them into the schema's metadata, under the key huggingface.
+    `datasets` writes them into the metadata of the schema, under the key huggingface.
     """
     names = {}
     try:
@@ -112,7 +111,7 @@ def class_names(schema: Any) -> dict[str, list[str]]:
             else:
                 names[column] = [str(name) for name in feature["names"]]
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return {}  # no metadata, or another program's
+        return {}  # no metadata, or those of another program
     return names
 
 
@@ -138,7 +137,7 @@ def _named(value: Any, names: list[str]) -> Any:
 
 
 def _parts(batch: Any, budget: Budget, before: int) -> Iterator[Any]:
-    """Cut a batch until no part is larger than a row may be, and decode texts."""
+    """Split a batch until no part is larger than a row may be, and decode its texts."""
     import pyarrow as pa
 
     size = sum(map(_size, batch.columns))
@@ -149,7 +148,7 @@ def _parts(batch: Any, budget: Budget, before: int) -> Iterator[Any]:
         return
     check_row(before + 1, size)
     budget.take(size)
-    columns = [  # objects are made faster from texts; pyarrow cannot decode all other types
+    columns = [  # decoded texts become objects faster; pyarrow cannot decode all other types
         column.dictionary_decode() if _is_text_dictionary(column.type) else column
         for column in batch.columns
     ]
@@ -180,7 +179,7 @@ def _size(array: Any) -> int:
     if _is_binary(kind):
         return own + int(pc.sum(pc.cast(pc.binary_length(array), "int64")).as_py() or 0)
     if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
-        # A view is four integers, the first of which is its text's length.
+        # A view is four integers, of which the first is the length of its text.
         views = np.frombuffer(array.buffers()[1], np.int32).reshape(-1, 4)
         return own + int(views[array.offset :][: len(array), 0].clip(0).sum(dtype=np.int64))
     if isinstance(kind, pa.BaseExtensionType):
@@ -207,7 +206,7 @@ def _is_binary(kind: Any) -> bool:
 
 
 def _start_of_stream(source: Any) -> Any:
-    """Move to the stream, which is what both of Arrow's formats hold."""
+    """Move to the stream: Arrow's file format contains one, after a mark."""
     source.seek(0)
     if source.read(len(_FILE_MARK)) != _FILE_MARK:
         source.seek(0)
@@ -215,7 +214,7 @@ def _start_of_stream(source: Any) -> Any:
 
 
 def _arrow_batches(source: Any) -> Iterator[Any]:
-    """Yield batches whose buffers are checked: pyarrow trusts a file's offsets unless asked.
+    """Yield batches after validation: without it, pyarrow trusts the offsets in a file.
 
     Raises LimitError for compressed batches, which pyarrow decompresses as a whole.
     """
@@ -230,14 +229,14 @@ def _arrow_batches(source: Any) -> Iterator[Any]:
 
 
 def _is_compressed(message: bytes) -> bool:
-    """Whether a message's body is compressed, which pyarrow does not show.
+    """Whether the body of a message is compressed, which pyarrow does not expose.
 
     A message is a flatbuffer: Message.header is field 2, DictionaryBatch.data field 1, and
     RecordBatch.compression field 3 (https://arrow.apache.org/docs/format/IPC.html).
     """
 
     def field(table: int, number: int) -> int:
-        """Position of a table's field; 0 for one that is absent."""
+        """Position of a table's field; 0 if it is absent."""
         vtable = table - int(struct.unpack_from("<i", message, table)[0])
         (size,) = struct.unpack_from("<H", message, vtable)
         at = 4 + 2 * number

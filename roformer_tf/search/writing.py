@@ -10,12 +10,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from roformer_tf.errors import InputError
-from roformer_tf.inference.embed import TextEmbedder
+from roformer_tf.errors import InputError, check_number
 from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.search.database import (
     Connection,
@@ -30,10 +29,13 @@ from roformer_tf.search.index import Manifest, check_model, read_manifest
 from roformer_tf.search.keywords import document_terms
 from roformer_tf.terminal import Progress
 
+if TYPE_CHECKING:
+    from roformer_tf.inference.embed import TextEmbedder
+
+# Characters that mostly show what a document is about; `index.WEIGHTS` has their weight.
 BEGINNING = 60
-"""Characters that mostly say what a document is about; `index.WEIGHTS` says what they count."""
+# Vectors that are read at a time for a graph: 200 MB of 768 numbers each.
 BLOCK = 65_536
-"""Vectors that are read at a time for a graph."""
 
 
 class Added(NamedTuple):
@@ -50,7 +52,7 @@ class Added(NamedTuple):
 
 def add_documents(
     folder: str | Path,
-    embedder: TextEmbedder,
+    embedder: "TextEmbedder",
     documents: Iterable[Document],
     *,
     passage_length: int | None = None,
@@ -67,12 +69,13 @@ def add_documents(
     for a vector that is not finite: blocks that were committed before that stay.
     """
     folder = Path(folder)
-    is_index(folder)
-    manifest = _new_manifest(embedder, passage_length)
+    is_index(folder)  # raises for a folder that holds something else
+    longest = embedder.config.max_length
+    check_number("passage_length", passage_length, at_least=3, at_most=longest)
     weights = {"hybrid_weight": hybrid_weight, "beginning_weight": beginning_weight}
     with explained(folder), closing(open_to_write(folder)) as connection:
         with transaction(connection):
-            manifest = _settle(connection, folder, embedder, manifest, passage_length, weights)
+            manifest = _manifest(connection, folder, embedder, passage_length, weights)
             known = dict(connection.execute("SELECT identity, content FROM documents"))
         plan, added = _plan(documents, known)
         blocks = _embedded(embedder, documents, plan, manifest.passage_length, batch_size)
@@ -100,46 +103,38 @@ def delete_documents(folder: str | Path, ids: Sequence[str]) -> list[str]:
     return missing
 
 
-def _new_manifest(embedder: TextEmbedder, passage_length: int | None) -> Manifest:
-    longest = embedder.config.max_length
-    if passage_length is not None and not 3 <= passage_length <= longest:
-        raise InputError(
-            f"passage_length is {passage_length}, but must be at least 3 and at most what the "
-            f"model reads of a text, {longest}."
-        )
-    return Manifest(
-        fingerprint=embedder.fingerprint,
-        model=embedder.source,
-        pooling=embedder.config.pooling,
-        max_length=longest,
-        dimensions=embedder.model.dimensions,
-        size=embedder.size,
-        passage_length=passage_length or longest,
-        key=secrets.token_hex(4),
-    )
-
-
-def _settle(
+def _manifest(
     connection: Connection,
     folder: Path,
-    embedder: TextEmbedder,
-    new: Manifest,
+    embedder: "TextEmbedder",
     passage_length: int | None,
-    weights: Mapping[str, float | None],
+    weights: Mapping[str, Any],
 ) -> Manifest:
-    """Store the settings of a new index, or check those of an existing one; return them."""
+    """Store the settings of a new index, or check and change those of an existing one."""
+    longest = embedder.config.max_length
     exists = connection.execute("SELECT 1 FROM settings").fetchone()
-    manifest = read_manifest(connection, folder) if exists else new
-    check_model(folder, manifest, embedder)
-    if passage_length not in (None, manifest.passage_length):
-        raise InputError(
-            f"{folder} has passages of {manifest.passage_length} tokens, not {passage_length}. "
-            "Omit --passage-length, or make another index."
-        )
-    changed: dict[str, Any] = {key: x for key, x in weights.items() if x is not None}
-    manifest = replace(manifest, **changed)
-    if not exists:
+    if exists:
+        manifest = read_manifest(connection, folder)
+        check_model(folder, manifest, embedder)
+        if passage_length not in (None, manifest.passage_length):
+            raise InputError(
+                f"{folder} has passages of {manifest.passage_length} tokens, not {passage_length}. "
+                "Omit --passage-length, or make another index."
+            )
+    else:
         connection.execute("INSERT INTO settings VALUES ('', 0)")
+        manifest = Manifest(
+            fingerprint=embedder.fingerprint,
+            model=embedder.source,
+            pooling=embedder.config.pooling,
+            max_length=longest,
+            dimensions=embedder.model.dimensions,
+            size=embedder.size,
+            passage_length=passage_length or longest,
+            key=secrets.token_hex(4),
+        )
+    changed = {key: x for key, x in weights.items() if x is not None}
+    manifest = replace(manifest, **changed)
     if changed or not exists:
         values = (json.dumps(asdict(manifest)),)
         connection.execute("UPDATE settings SET manifest = ?", values)
@@ -177,7 +172,7 @@ def _identity(name: str | None, text: str) -> bytes:
 
 
 def _embedded(
-    embedder: TextEmbedder,
+    embedder: "TextEmbedder",
     documents: Iterable[Document],
     plan: np.ndarray,
     passage_length: int,
@@ -249,9 +244,9 @@ def _update_graph(connection: Connection, folder: Path, manifest: Manifest) -> N
     if vectors * size < LARGE:
         file_of(folder, manifest.key).unlink(missing_ok=True)
         return
-    graph = Neighbours.find(folder, manifest.key) or Neighbours(size)
+    graph = Neighbours.find(folder, manifest.key) or Neighbours.empty(size)
     if len(graph) > 1.5 * vectors:  # a third was deleted, which slows each walk down
-        graph = Neighbours(size)
+        graph = Neighbours.empty(size)
     (last,) = connection.execute("SELECT max(number) FROM vectors").fetchone()
     if last <= graph.last:
         return

@@ -26,6 +26,7 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 FAILURE = "the service failed; its log has the reason"
+# Error responses of every route, for its documentation.
 FAILURES: dict[int | str, dict[str, Any]] = {
     400: {"model": Failure, "description": "The body is not JSON."},
     408: {"model": Failure, "description": "The body did not arrive in time."},
@@ -34,7 +35,6 @@ FAILURES: dict[int | str, dict[str, Any]] = {
     500: {"model": Failure, "description": "The service failed; its log has the reason."},
     503: {"model": Failure, "description": "Too many requests wait: see Retry-After."},
 }
-"""Error responses of every route, for its documentation."""
 PAGES = Jinja2Templates(Path(__file__).parent / "page")
 
 

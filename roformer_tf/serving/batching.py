@@ -11,8 +11,8 @@ from roformer_tf.serving.monitoring import ServiceMetrics
 Item = TypeVar("Item")
 Result = TypeVar("Result")
 
+# Called with the index of a batch's item and its result.
 Deliver: TypeAlias = Callable[[int, Result], None]
-"""Called with the index of a batch's item and its result."""
 
 
 class OverloadedError(RuntimeError):

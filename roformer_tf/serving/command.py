@@ -45,13 +45,13 @@ NEEDED = (
     "prometheus_fastapi_instrumentator",
     "uvicorn",
 )
+# Connections that wait in the kernel to be accepted; asyncio accepts as many in one go.
 BACKLOG = 128
-"""Connections that wait in the kernel to be accepted; asyncio accepts as many in one go."""
+# Files that the process opens besides connections.
 OTHER_FILES = 256
-"""Files that the process opens besides connections."""
+# A worker that does not respond for so long is replaced. uvicorn's 5 seconds are too few for one
+# that starts on a busy machine.
 HEALTH_SECONDS = 15
-"""A worker that does not respond for so long is replaced. uvicorn's 5 seconds are too few for one
-that starts on a busy machine."""
 
 
 class Service(NamedTuple):

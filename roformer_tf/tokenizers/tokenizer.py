@@ -38,18 +38,6 @@ from roformer_tf.tokenizers.vocabulary import (
 
 Ints: TypeAlias = npt.NDArray[np.int32]
 
-SPECIALS = 2
-"""[CLS] and [SEP] around each piece of a text."""
-
-
-def check_length(length: int) -> None:
-    """Raise InputError if no token fits into a row of this length."""
-    if length <= SPECIALS:
-        raise InputError(
-            f"length is {length}, but a row holds at least [CLS], one token and [SEP]. "
-            "Give 3 or more, such as 512."
-        )
-
 
 class RoFormerTokenizer:
     """Text to tokens, tokens to ids and back, for word-level and char-level vocabularies.

@@ -90,7 +90,7 @@ def test_the_same_figures_are_written_for_programs(run, tmp_path):
         ("steps: [\n", "is not valid YAML"),
         ("steps: many\n", "--steps"),
         ("steps: 0\n", "steps is 0, but must be at least 1"),
-        ("steps: 5\n", "names no architecture"),
+        ("steps: 5\n", "has no architecture"),
         ("stages: [{length: 512}]\n", "has no number of steps"),
         ("vocab-size: 9\nlength: 2\n", "length is 2"),
         ("architecture: nowhere.json\n", "cannot read nowhere.json"),

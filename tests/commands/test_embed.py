@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from roformer_tf import cli
-from roformer_tf.inference.embed import open_embedder
+from roformer_tf.inference.embed import VectorSettings
 
 TEXTS = ["今天天气很好", "好", "我们去公园学习，" * 9, "北京", "上海的天气", "今天去北京了", "好"]
 
@@ -31,7 +31,7 @@ def own(sim, tmp_path):
 @pytest.fixture
 def want(sim, eagerly):
     with eagerly():
-        return open_embedder(sim).embed(TEXTS)
+        return VectorSettings().open(sim).embed(TEXTS)
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_parquet_holds_the_texts_too(run, sim, want, tmp_path):
     cut = want[:, :5] / np.linalg.norm(want[:, :5], axis=1, keepdims=True)
     np.testing.assert_allclose(found["vector"].to_pylist(), cut, atol=1e-5)
     assert found.schema.metadata[b"fingerprint"].decode() == (
-        open_embedder(sim, dimensions=5).fingerprint
+        VectorSettings(dimensions=5).open(sim).fingerprint
     )
 
 
@@ -149,12 +149,14 @@ def test_whitening_is_learnt_once_and_kept(run, own, want, tmp_path):
     assert "has whitening learned from 90 texts" in err
     code, _, err = run("embed", own, "--input", texts, "--output", tmp_path / "x.npy")
     assert ", whitened; " in err
-    raw = np.stack([b.vectors for b in open_embedder(own).raw_blocks(map("".join, lines))])[0]
+    raw = np.stack([b.vectors for b in VectorSettings().open(own).raw_blocks(map("".join, lines))])[
+        0
+    ]
     centred = raw - raw.mean(axis=0, dtype=np.float64)
     _, scales, right = np.linalg.svd(centred, full_matrices=False)
     found = np.load(tmp_path / "x.npy")
     kept = found.shape[1]
-    (block,) = open_embedder(own).raw_blocks(TEXTS)
+    (block,) = VectorSettings().open(own).raw_blocks(TEXTS)
     white = (block.vectors - raw.mean(axis=0, dtype=np.float64)) @ right[:kept].T / scales[:kept]
     white /= np.linalg.norm(white, axis=1, keepdims=True)
     # whatever the signs of the directions, the cosines are these

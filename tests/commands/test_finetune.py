@@ -147,7 +147,7 @@ def by_others(task, rows):
     return accuracy_score(gold, [row["label"] for row in rows])
 
 
-@pytest.mark.quick_cases("pair", "multilabel", "ranking", "tagging")
+@pytest.mark.quick_cases("pair")  # that of tagging is in finetuning/test_crf.py
 @pytest.mark.parametrize("task", TASKS)
 def test_from_labelled_file_to_report_to_predict(task, shallow, tmp_path, capsys):
     train = write(tmp_path, task, "train", 192, seed=1)

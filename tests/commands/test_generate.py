@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from roformer_tf import cli
-from roformer_tf.inference.generate import GenerateConfig, drawing, nearest_of
+from roformer_tf.inference.generate import GenerateConfig, nearest_paraphrases, sampling_settings
 from roformer_tf.models.generation_config import GenerationConfig
 from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForSentenceSimilarity
 
@@ -150,7 +150,7 @@ def test_paraphrases_are_drawn_as_released_unless_told_otherwise():
         config = GenerateConfig(
             model="m", text=("今天",), paraphrases=count, writing=GenerationConfig(**given)
         )
-        found = drawing(config.writing, config.paraphrases)
+        found = sampling_settings(config.writing, config.paraphrases)
         return found.samples, found.top_k, found.top_p
 
     assert drawn(3) == (20, 5, None)
@@ -163,7 +163,7 @@ def test_paraphrases_are_drawn_as_released_unless_told_otherwise():
 def test_neither_the_source_nor_a_text_twice_is_a_paraphrase(sim):
     texts = ["今天天气很好", "Deep Learning"]  # the model writes no capitals
     drawn = [["我们", texts[0], "我们", "", "去公园"], ["deep learning", "学习"]]
-    found = nearest_of(sim, texts, drawn, 9)
+    found = nearest_paraphrases(sim, texts, drawn, 9)
     assert [sorted(x.text for x in each) for each in found] == [["去公园", "我们"], ["学习"]]
 
 

@@ -235,10 +235,11 @@ def test_what_cannot_be_is_said_in_one_message(
     assert sorted(path.name for path in tmp_path.iterdir()) == ["other.tsv", "x.txt"]
 
 
-@pytest.mark.parametrize("settings", [{"output": "."}, {"batch_size": 0}])
-def test_settings_that_cannot_be_are_refused(settings):
-    with pytest.raises(InputError):
-        predict_file.PredictConfig(model="x", **settings)
+def test_settings_that_cannot_be_are_refused():
+    with pytest.raises(InputError, match="batch_size is 0"):
+        predict_file.PredictConfig(model="x", batch_size=0)
+    with pytest.raises(InputError, match="is a folder"):
+        predict_file.predict_file(predict_file.PredictConfig(model="x", output="."))
 
 
 def test_a_model_that_is_not_fine_tuned_is_refused(released, capfd):

@@ -82,7 +82,7 @@ def _writer(folder, seed):
     model.save_pretrained(folder)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def inputs(tmp_path_factory, released):
     """Files and models by the names that the tables have for them."""
     folder = tmp_path_factory.mktemp("inputs")
@@ -244,7 +244,7 @@ def inputs(tmp_path_factory, released):
     return found
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def computed():
     """What computes from here on: (engine, precision, shape of the token ids) of each call."""
     return []
@@ -300,9 +300,9 @@ class _Tracker(ModuleType):
         return lambda *_, **__: None
 
 
-@pytest.fixture(scope="session", autouse=True)
+@pytest.fixture(scope="module", autouse=True)
 def watched(computed, eagerly):
-    """Runs commands eagerly, and records what computes."""
+    """Runs commands eagerly, and records what computes; other modules of the process do not."""
     from roformer_tf.conversion import verify
     from roformer_tf.corpus import engines
     from roformer_tf.finetuning import trial
@@ -310,8 +310,8 @@ def watched(computed, eagerly):
     from roformer_tf.inference import fill_mask
     from roformer_tf.models import generation, rows
     from roformer_tf.models.encoder import RoFormerEncoder
-    from roformer_tf.pretraining import train_step, training_loop
-    from roformer_tf.training import devices, plots
+    from roformer_tf.pretraining import train_step
+    from roformer_tf.training import devices
 
     runner, batches = rows.runner, generation._batches
     save_checkpoint = trial.save_checkpoint
@@ -334,11 +334,9 @@ def watched(computed, eagerly):
             patch.setattr(module, "runner", _spied(runner, computed))
         patch.setattr(generation, "_batches", batched)
         patch.setattr(RoFormerEncoder, "hidden_states", _recorded_steps(computed))
-        patch.setattr(training_loop, "plot_loss", lambda *_, **__: None)  # takes half a second
         patch.setattr(devices, "_faster_in_bfloat16", lambda: False)  # takes a quarter second
         patch.setattr(train_step, "SETTLED", 1)  # steps after which a spike is known
         patch.setattr(trial, "save_checkpoint", saved)
-        patch.setattr(plots, "_svg", lambda *_: b"<svg/>")  # drawing takes most of a page's time
         patch.setattr(pages, "cut_font", lambda characters: b"font")
         patch.setattr(engines, "usable_cores", lambda: 1)
         patch.setattr(engines, "processes", processes)
@@ -354,7 +352,7 @@ def watched(computed, eagerly):
         yield
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def asked(watched):
     """What a service that `serve` started answered to `ask_all`."""
     from uvicorn import supervisors
@@ -468,7 +466,7 @@ def _end_after_the_steps(patch, command):
         patch.setattr(f"{events}save", end)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def outcome(inputs, computed, asked, tmp_path_factory):
     """outcome(command, words) → part → value; each command runs once."""
     known = {}

@@ -25,6 +25,8 @@ class Row(NamedTuple):
     """Instead of the table's own base."""
     exits: tuple[int, int] = (0, 0)
     """Exit codes of the two runs."""
+    slow: bool = False
+    """Whether the row is left to the slow tests: the same setting has a quick row elsewhere."""
 
 
 def has(*texts: str) -> Callable[[Any, Any], bool]:

@@ -17,7 +17,11 @@ from tests.every_flag.training import PARAPHRASES
 TABLES = tables()
 CASES = [
     pytest.param(
-        command, base if row.base is None else row.base, row, id=f"{command} {row.with_flags}"
+        command,
+        base if row.base is None else row.base,
+        row,
+        id=f"{command} {row.with_flags}",
+        marks=[pytest.mark.slow] if row.slow else [],
     )
     for command, (base, rows) in TABLES.items()
     for row in rows

@@ -20,8 +20,9 @@ from roformer_tf.finetuning.results import Results
 from roformer_tf.finetuning.search import Sets
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.inference.opening import open_finetuned, predict
+from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import Example
-from roformer_tf.labelled.reading import ColumnsConfig, find_layout
+from roformer_tf.labelled.reading import find_layout
 from roformer_tf.serving.serve_predictions import as_example, load_served_task
 from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.classification import Classification

@@ -14,7 +14,7 @@ import pytest
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.finetuning.vectors import VectorTraining
 from roformer_tf.models.sentence_embedding import RoFormerForSentenceEmbedding
-from roformer_tf.tasks.vectors.retrieval import Embedding
+from roformer_tf.tasks.vectors.embedding import Embedding
 from roformer_tf.tasks.vectors.scored_pairs import ScoredPairs
 
 SIZES = {
@@ -67,7 +67,7 @@ def step(name, micro_batches, dropout=0.0, **changes):
     return {v.path: keras.ops.convert_to_numpy(v) for v in training.variables}, float(loss)
 
 
-@pytest.mark.quick_cases("softmax", "classifier")
+@pytest.mark.quick_cases("softmax")
 @pytest.mark.parametrize("name", TASKS)
 def test_eight_micro_batches_are_one_batch(name, eager_steps):
     whole, loss = step(name, 1)

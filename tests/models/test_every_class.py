@@ -126,6 +126,7 @@ def test_saved_and_loaded_it_is_the_same_model(name, version, make, inputs, tmp_
     assert_equal(again(inputs), model(inputs))
 
 
+@pytest.mark.quick_cases("masked_lm", "causal_lm", "similarity", "of_tokens")
 @every_class
 def test_it_is_saved_as_a_keras_file_and_made_again_from_its_config(name, make, inputs, tmp_path):
     model = make(name, "v2", num_hidden_layers=1)

@@ -15,7 +15,7 @@ from pretrain.poems.forms import FORMS, MARKS, is_of_form, with_marks
 from pretrain.poems.kneser_ney import KneserNey, bits
 from pretrain.poems.measures import measure
 from pretrain.poems.writing import plan_shown, write_shown
-from roformer_tf.corpus.preparation import is_held_out
+from roformer_tf.corpus.part_writer import is_held_out
 from roformer_tf.errors import InputError
 from roformer_tf.models.heads import RoFormerForCausalLM
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -188,9 +188,9 @@ def test_first_lines_of_ones_own_are_continued_in_both_forms(poems, figures, cap
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--corpus", "elsewhere"], "was begun with the poems of"),
+        (["--corpus", "elsewhere"], "was started with the poems of"),
         (["--first-lines", "龍龍龍龍龍"], "traditional characters"),
-        (["--first-lines", "白日依山"], "no line of five or seven"),
+        (["--first-lines", "白日依山"], "not a line of five or seven"),
         (["--form", "haiku"], "wujue, qijue, wulv, qilv"),
         (["--rhyme", "xyz"], "in which no poem rhymes"),
         (["--minutes", "0"], "above 0"),

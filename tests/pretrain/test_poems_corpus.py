@@ -18,7 +18,7 @@ from pretrain.poems.corpus import (
     write_corpus,
 )
 from pretrain.poems.forms import form_of, with_marks
-from roformer_tf.corpus.preparation import is_held_out
+from roformer_tf.corpus.part_writer import is_held_out
 from roformer_tf.errors import InputError
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS, read_vocabulary
 

@@ -114,6 +114,7 @@ def test_evaluation_equals_one_document_after_the_other(run, model, held_out):
     assert "masked" not in str(scores)
 
 
+@pytest.mark.slow
 def test_stopped_it_continues_to_the_same_weights_bit_for_bit(run, flags, tmp_path, capsys):
     copy = tmp_path / "run"
     shutil.copytree(run, copy)

@@ -20,7 +20,7 @@ from roformer_tf.corpus import preparation
 from roformer_tf.corpus.batches import held_out_batches
 from roformer_tf.corpus.masking import MaskingConfig
 from roformer_tf.corpus.objectives import make_objective
-from roformer_tf.corpus.preparation import is_held_out
+from roformer_tf.corpus.part_writer import is_held_out
 from roformer_tf.corpus.shards import PreparedRows
 from roformer_tf.errors import InputError
 from roformer_tf.models.heads import RoFormerForMaskedLM
@@ -214,6 +214,7 @@ def has_learnt(run):
     return True
 
 
+@pytest.mark.slow
 def test_a_pattern_is_learnt(pattern_flags, tmp_path):
     quicker = {"steps": 150, "learning_rate": 1e-2, "optimizer": "muon"}
     assert main(["pretrain", *pattern_flags(tmp_path / "run", **quicker)]) == 0
@@ -344,16 +345,6 @@ def test_what_changes_no_weight_may_change(copy, pretrain_flags, changes):
 )
 def test_other_settings_are_refused_and_named(copy, pretrain_flags, capsys, changes, named):
     assert named in refused(pretrain_flags(copy, **changes), copy, capsys)
-
-
-def test_a_setting_that_a_run_began_without_had_its_default(copy, pretrain_flags, capsys):
-    """As those that came with a later version have."""
-    began = yaml.safe_load((copy / "settings.yaml").read_text())
-    for name in ("ema", "objective", "corpus_weights"):
-        del began[name]
-    (copy / "settings.yaml").write_text(yaml.safe_dump(began))
-    assert "ema was 0.0 and is 0.5" in refused(pretrain_flags(copy, ema=0.5), copy, capsys)
-    assert main(["pretrain", *pretrain_flags(copy)]) == 0
 
 
 def test_another_corpus_is_refused(copy, pretrain_flags, write_corpus, tmp_path, capsys):
@@ -554,7 +545,7 @@ def test_a_new_model_has_positions_for_its_rows(pretrained):
             "either --init-from",
         ),
         ({"init_from": "x.zip"}, "Remove --vocab-size"),
-        ({"corpus": (), "rows": "rows", "vocab": "x"}, "bring their own vocabulary"),
+        ({"corpus": (), "rows": "rows", "vocab": "x"}, "have their own vocabulary"),
         ({"vocab": "vocab.txt"}, "vocab"),
         ({"length": 1}, "length is 1"),
         ({"seed": -1}, "seed is -1"),

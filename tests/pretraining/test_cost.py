@@ -51,7 +51,7 @@ def test_stages_are_told_of_one_by_one_and_together():
     assert (second["rows"], second["tokens"]) == (4000, 208_000)
     assert second["flops"] == 1000 * step_flops(SHAPE, 52, 4, 8)
     for key in ("rows", "tokens", "flops"):
-        assert getattr(whole, key) == getattr(first, key) + getattr(second, key)
+        assert whole[key] == first[key] + second[key]
 
 
 def test_days_and_money_are_operations_over_what_the_devices_do():
@@ -72,7 +72,7 @@ def test_the_table_says_what_it_assumes():
         "| --- | --: | --: | --: | --: | --: | --: | --: | --: |",
         "| base | 124.1 M | 5.12e7 | 2.62e10 | 8.54e19 | 2.5 | 0.35 | 180 | 200 |",
         "",
-        "Estimates, not measurements: 40% of 989 TFLOP/s a device, 90% of that on each of several; "
+        "Estimates, not measurements: 40% of 989 TFLOP/s per device, 90% of that on each of several; "
         "3 US$ an hour and device.",
     ]
 
@@ -115,7 +115,7 @@ def test_a_recipe_of_a_vocabulary_alone_is_of_the_size_that_pretrain_takes(recip
 
 def test_a_recipe_that_continues_needs_its_architecture(recipe, tmp_path):
     for text in ("steps: 5\n", "init-from: x.zip\n"):
-        with pytest.raises(InputError, match=r"mine\.yaml names no architecture.*--architecture"):
+        with pytest.raises(InputError, match=r"mine\.yaml has no architecture.*--architecture"):
             read_recipe(recipe(text), None)
         name, _, shape = read_recipe(recipe(text), tmp_path / "tiny.json")
         assert (name, shape.vocab_size) == ("mine (tiny)", 70)

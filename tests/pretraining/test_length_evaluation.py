@@ -11,7 +11,7 @@ import pytest
 
 from roformer_tf.cli import main
 from roformer_tf.corpus.masking import MaskingConfig
-from roformer_tf.corpus.preparation import is_held_out
+from roformer_tf.corpus.part_writer import is_held_out
 from roformer_tf.corpus.windows import WordedText
 from roformer_tf.models import rows
 from roformer_tf.pretraining import length_evaluation, windowed_losses

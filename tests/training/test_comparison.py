@@ -419,7 +419,7 @@ def test_many_runs_fit_into_a_terminal(tmp_path, width):
 
 
 @pytest.fixture
-def drawn(monkeypatch) -> list[Figure]:
+def drawn(pictures, monkeypatch) -> list[Figure]:
     """The figures as they were when they were saved; a missing glyph is an error."""
     figures: list[Figure] = []
     save = Figure.savefig

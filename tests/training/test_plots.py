@@ -23,7 +23,7 @@ HELD_OUT = {"step": 4, "held_out_loss": 2.5, "held_out_accuracy": 0.125}
 
 
 @pytest.fixture(autouse=True)
-def glyph_warnings_are_errors():
+def glyph_warnings_are_errors(pictures):
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="Glyph .* missing")
         yield

@@ -533,6 +533,7 @@ def test_cut_texts_uneven_labels_and_unanswered_ones_are_said():
     assert warned("Never predicted", test=test).endswith(": 0.")
 
 
+@pytest.mark.usefixtures("pictures")
 @pytest.mark.parametrize("name", REPORTED)
 def test_text_of_the_data_means_nothing_in_a_page(name):
     run = make_run(name, leaked=0, text=EVIL, settings={EVIL: EVIL}, baseline=EVIL)
@@ -556,6 +557,7 @@ def test_text_of_the_data_means_nothing_in_a_page(name):
             assert len(re.findall(r"(?<!\\)\|", line)) >= 3
 
 
+@pytest.mark.usefixtures("pictures")
 def test_the_page_needs_no_other_file_and_brings_its_characters():
     text = "生僻字龘靐𠀀测试"
     html = html_page(analyse(make_run(leaked=0, text=text)))
@@ -636,7 +638,7 @@ FIGURE = r"[\d.,%\[\] ()±-]+"
 
 
 @pytest.fixture
-def drawn_words(monkeypatch):
+def drawn_words(pictures, monkeypatch):
     """The text of the pictures when they are saved."""
     actual, save = [], Figure.savefig
 

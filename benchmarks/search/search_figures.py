@@ -33,15 +33,15 @@ class SearchFigures(NamedTuple):
     figures: dict[str, float]
     intervals: dict[str, tuple[float, float] | None]
     spread: dict[str, float]
-    """How far the best and the worst seed are apart."""
+    """The difference between the best and the worst seed."""
 
 
-def ranks(found: Path, queries: Queries) -> list[int]:
+def ranks(results: Path, queries: Queries) -> list[int]:
     """The rank of what belongs to each query, by a TSV that `search` wrote.
 
     Raises InputError for a file of other queries.
     """
-    with found.open(encoding="utf-8") as lines:
+    with results.open(encoding="utf-8") as lines:
         columns = next(lines).rstrip("\n").split("\t")
         query, rank, name = (columns.index(x) for x in ("query", "rank", "id"))
         of: dict[str, dict[str, int]] = defaultdict(dict)
@@ -49,21 +49,21 @@ def ranks(found: Path, queries: Queries) -> list[int]:
             cells = line.rstrip("\n").split("\t")
             of[cells[query]].setdefault(cells[name], int(cells[rank]))
     if missing := [text for text in queries.texts if text not in of]:
-        raise InputError(f"{found} has no answer to {missing[0]!r}: remove it, and search again.")
+        raise InputError(f"{results} has no answer to {missing[0]!r}: remove it, and search again.")
     pairs = zip(queries.texts, queries.documents, strict=True)
     return [of[text].get(document, NEVER) for text, document in pairs]
 
 
-def judge(of_seeds: Sequence[Sequence[int]]) -> SearchFigures:
+def evaluate(of_seeds: Sequence[Sequence[int]]) -> SearchFigures:
     """The figures of ranks (seeds, queries): means over queries, and over seeds."""
-    each = [query_figures([[rank] for rank in one]) for one in of_seeds]
-    chosen = {name: np.mean([one[name] for one in each], axis=0) for name in SHOWN}
+    each = [query_figures([[rank] for rank in item]) for item in of_seeds]
+    chosen = {name: np.mean([item[name] for item in each], axis=0) for name in SHOWN}
     count = len(chosen[SHOWN[0]])
 
     def measure(weights: np.ndarray) -> dict[str, np.ndarray]:
         return {name: mean(values, weights) for name, values in chosen.items()}
 
-    seeds = {name: [float(one[name].mean()) for one in each] for name in SHOWN}
+    seeds = {name: [float(item[name].mean()) for item in each] for name in SHOWN}
     return SearchFigures(
         {name: float(values.mean()) for name, values in chosen.items()},
         bootstrap(measure, count),
@@ -74,19 +74,19 @@ def judge(of_seeds: Sequence[Sequence[int]]) -> SearchFigures:
 def table(rows: Mapping[str, SearchFigures]) -> str:
     """A table in Markdown: figures, 95 % intervals over queries, and the spread of the seeds."""
     lines: Iterable[Sequence[str]] = (
-        ("", "recall@1", "recall@10 [95 %]", "MRR@10 [95 %]", "seeds apart, recall, MRR"),
+        ("", "recall@1", "recall@10 [95 %]", "MRR@10 [95 %]", "spread of the seeds: recall, MRR"),
         ("---",) * 5,
-        *((name, *_cells(one)) for name, one in rows.items()),
+        *((name, *_cells(item)) for name, item in rows.items()),
     )
     return "".join(f"| {' | '.join(line)} |\n" for line in lines)
 
 
-def _cells(one: SearchFigures) -> tuple[str, ...]:
+def _cells(row: SearchFigures) -> tuple[str, ...]:
     def figure(name: str) -> str:
-        ends = one.intervals[name]
+        ends = row.intervals[name]
         shown = "—" if ends is None else f"[{ends[0]:.3f}, {ends[1]:.3f}]"
-        return f"{one.figures[name]:.3f} {shown}"
+        return f"{row.figures[name]:.3f} {shown}"
 
     first, recall, mrr = SHOWN
-    apart = f"{one.spread[recall]:.3f}, {one.spread[mrr]:.3f}"
-    return f"{one.figures[first]:.3f}", figure(recall), figure(mrr), apart
+    spread = f"{row.spread[recall]:.3f}, {row.spread[mrr]:.3f}"
+    return f"{row.figures[first]:.3f}", figure(recall), figure(mrr), spread

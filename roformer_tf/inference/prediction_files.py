@@ -13,12 +13,14 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from pathlib import Path
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from roformer_tf.errors import InputError
-from roformer_tf.files import file_beside
-from roformer_tf.labelled.examples import Example
-from roformer_tf.tasks.base import Prediction, Task
+from roformer_tf.files import check_writable, file_beside, is_folder
+
+if TYPE_CHECKING:
+    from roformer_tf.labelled.examples import Example
+    from roformer_tf.tasks.base import Prediction, Task
 
 # The name of the standard output.
 STANDARD = "-"
@@ -36,7 +38,7 @@ _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
 _NOT_IN_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
 
 
-def cell_names(task: Task) -> list[str]:
+def cell_names(task: "Task") -> list[str]:
     """Names of the columns of a prediction: the task's own, and `error`."""
     return [*task.decoding.cell_names(), ERROR]
 
@@ -52,14 +54,14 @@ def text_names(texts: Sequence[str], ours: Collection[str]) -> tuple[str, ...]:
     return tuple(names)
 
 
-def cells(example: Example, prediction: Prediction, task: Task) -> dict[str, Any]:
+def cells(example: "Example", prediction: "Prediction", task: "Task") -> dict[str, Any]:
     """A prediction by column: texts, numbers, tuples of them, and entities; no error."""
     return dict(
         zip(cell_names(task), [*task.decoding.cells(example, prediction), None], strict=True)
     )
 
 
-def bad_cells(problem: str, task: Task) -> dict[str, Any]:
+def bad_cells(problem: str, task: "Task") -> dict[str, Any]:
     """The columns of a row without a prediction, and the reason."""
     return dict.fromkeys(cell_names(task)) | {ERROR: problem}
 
@@ -69,19 +71,32 @@ def tsv_line(cells: Iterable[Any], between: str = ",") -> str:
     return "\t".join(_tsv_cell(value, between) for value in cells) + "\n"
 
 
-class AnswerFile:
-    """A file of predictions, written row by row."""
+class PredictionFile:
+    """A file of predictions, written row by row; here a TSV, or JSON lines."""
+
+    def __init__(self, out: TextIO, line: Callable[[Mapping[str, Any]], str]) -> None:
+        self._out, self._line = out, line
 
     def write(self, cells: Mapping[str, Any]) -> None:
         """Write a row, by column."""
-        raise NotImplementedError
+        self._out.write(self._line(cells))
 
     def flush(self) -> None:
         """Write what is buffered, for readers of an unfinished file."""
+        self._out.flush()
 
     def notes(self) -> list[str]:
         """For the user: cells that had to be changed."""
         return []
+
+
+def check_output(output: str | None) -> None:
+    """Raise InputError for an --output that is a folder, or cannot be written."""
+    if output is None or output == STANDARD:
+        return
+    if is_folder(output):
+        raise InputError(f"--output {output} is a folder. Name a file.")
+    check_writable(output)
 
 
 def check_format(output: str) -> None:
@@ -97,7 +112,7 @@ def check_format(output: str) -> None:
 
 
 @contextmanager
-def answer_file(output: str, names: Sequence[str], task: Task) -> Iterator[AnswerFile]:
+def prediction_file(output: str, names: Sequence[str], task: "Task") -> Iterator[PredictionFile]:
     """A file with a header that is written whole or not at all; "-" is the standard output.
 
     Its name gives the format: .jsonl, .csv, .xlsx, and a TSV for any other. Raises InputError where
@@ -113,27 +128,14 @@ def answer_file(output: str, names: Sequence[str], task: Task) -> Iterator[Answe
             yield _Csv(out, names, between)
     elif kind == ".jsonl":
         with opened_text(output) as out:
-            yield _Lines(out, _json_line)
+            yield PredictionFile(out, _json_line)
     else:
         with opened_text(output) as out:
             out.write(tsv_line(names))
-            yield _Lines(out, lambda cells: tsv_line(cells.values(), between))
+            yield PredictionFile(out, lambda cells: tsv_line(cells.values(), between))
 
 
-class _Lines(AnswerFile):
-    """A TSV, or JSON lines."""
-
-    def __init__(self, out: TextIO, line: Callable[[Mapping[str, Any]], str]) -> None:
-        self._out, self._line = out, line
-
-    def write(self, cells: Mapping[str, Any]) -> None:
-        self._out.write(self._line(cells))
-
-    def flush(self) -> None:
-        self._out.flush()
-
-
-class _Csv(AnswerFile):
+class _Csv(PredictionFile):
     """A CSV by RFC 4180; a text may span lines, in quotes."""
 
     def __init__(self, out: TextIO, names: Sequence[str], between: str) -> None:
@@ -144,9 +146,6 @@ class _Csv(AnswerFile):
 
     def write(self, cells: Mapping[str, Any]) -> None:
         self._writer.writerow([self._safe(_value(cell, self._between)) for cell in cells.values()])
-
-    def flush(self) -> None:
-        self._out.flush()
 
     def notes(self) -> list[str]:
         notes = []
@@ -171,7 +170,7 @@ class _Csv(AnswerFile):
         return value
 
 
-class _Sheet(AnswerFile):
+class _Sheet(PredictionFile):
     """An .xlsx file with one sheet."""
 
     def __init__(self, names: Sequence[str], between: str) -> None:
@@ -191,6 +190,9 @@ class _Sheet(AnswerFile):
                 "a .csv file."
             )
         self._append([_value(cell, self._between) for cell in cells.values()])
+
+    def flush(self) -> None:
+        """Nothing is on the disk before the whole sheet."""
 
     def notes(self) -> list[str]:
         if not self._cut:

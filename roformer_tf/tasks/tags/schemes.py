@@ -1,10 +1,10 @@
-"""Tags of units: the entities that they mark, and the schemes by which they follow each other.
+"""Tags of units: the entities that they mark, and schemes: rules for their order.
 
 scheme   legal                                               tags of `MARKS`
-IOB2     I-X after B-X or I-X alone                          B, I, O (called BIO, too); E is an I
-BIOES    and B-X goes on, to I-X, until E-X; S-X is alone    B, I, E, S; BMES and BILOU
+IOB2     I-X only after B-X or I-X                           B, I, O (also called BIO); E is an I
+BIOES    also: after B-X or I-X comes I-X or E-X             B, I, E, S; BMES and BILOU
 
-Tags without a type, as word segmentation has them (B, M, E, S), are of a single type.
+Tags without a type, as of word segmentation (B, M, E, S), have a single type.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 import numpy as np
 
 from roformer_tf.labelled.examples import Example
-from roformer_tf.tasks.crf import NEVER, Chain
+from roformer_tf.tasks.tags.crf import NEVER, Chain
 
 Span: TypeAlias = tuple[str, int, int]
 """Type, first unit, last unit + 1."""
@@ -22,22 +22,23 @@ Marked: TypeAlias = list[list[str]]
 """A text in segments, each with its entity type, or "": [["在", ""], ["北京", "LOC"]]."""
 
 UNTYPED = "_"
-"""The type of entities, or words, whose tags have none (B, I, O, or B, M, E, S), as of seqeval."""
+"""The type of entities, or words, whose tags have none (B, I, O, or B, M, E, S), as in seqeval."""
 MARKS = {"B": "B", "I": "I", "E": "E", "S": "S", "M": "I", "L": "E", "U": "S"}
-"""What a tag of an entity begins with → how BIOES has it: M is of BMES, L and U are of BILOU."""
+"""First letter of an entity's tag → its letter in BIOES: M is of BMES, L and U are of BILOU."""
 Scheme: TypeAlias = Literal["", "IOB2", "BIOES"]
 """The rule for legal sequences of tags; "" where all are legal."""
 
-MOST_BROKEN = 0.01
-"""Fraction of the sentences with entities that may break a scheme by mistake."""
+MAX_BROKEN = 0.01
+"""A scheme is accepted if at most this fraction of the sentences with entities breaks it."""
 
 
 def spans(labels: Sequence[str]) -> list[Span]:
-    """Entities that labels of `MARKS` mark, as seqeval reads them: I- after O begins one.
+    """The entities that labels mark. As in seqeval, I- after O begins an entity, too.
 
-    ("B-LOC", "I-LOC", "O") → [("LOC", 0, 2)]. Labels without such prefixes, as for parts of
-    speech, mark every unit other than "O" by itself.
+    ("B-LOC", "I-LOC", "O") → [("LOC", 0, 2)]. If labels have no such prefixes, as for parts of
+    speech, every unit other than "O" is an entity.
     """
+    # Imported here: seqeval brings scikit-learn, which takes a second.
     from seqeval.metrics.sequence_labeling import get_entities
 
     return [(kind, first, last + 1) for kind, first, last in get_entities([*map(_tag, labels)])]
@@ -46,7 +47,7 @@ def spans(labels: Sequence[str]) -> list[Span]:
 def as_bioes(tag: str) -> str | None:
     """A tag as BIOES spells it, "M-LOC" as "I-LOC"; None for one that marks no entity, as "NN".
 
-    Tags without a type, as of word segmentation, are of the type `UNTYPED`.
+    Tags without a type, as of word segmentation, have the type `UNTYPED`.
     """
     mark, dash, kind = tag.partition("-")
     if tag == "O":
@@ -55,10 +56,9 @@ def as_bioes(tag: str) -> str | None:
 
 
 def entities(text: str, units: Sequence[str], tags: Sequence[str]) -> list[list[Any]]:
-    """[[start, end, type, text], …] of what tags of `MARKS` mark, in characters of the text.
+    """[[start, end, type, text], …] of the entities that tags mark, in characters of the text.
 
-    "北京你好", B-LOC I-LOC O O → [[0, 2, "LOC", "北京"]]. As in seqeval, by
-    which the model is evaluated, I after O begins an entity, too.
+    "北京你好", B-LOC I-LOC O O → [[0, 2, "LOC", "北京"]].
     """
     offsets = _offsets(text, units)
     marked = [(offsets[first][0], offsets[end - 1][1], kind) for kind, first, end in spans(tags)]
@@ -66,23 +66,23 @@ def entities(text: str, units: Sequence[str], tags: Sequence[str]) -> list[list[
 
 
 def marks_entities(labels: Sequence[str]) -> bool:
-    """Whether the tags are BIO, BIOES or the like, and not, say, parts of speech."""
+    """Whether the tags mark entities, as BIO and BIOES do, unlike parts of speech."""
     return all(map(as_bioes, labels))
 
 
 def mark(units: Sequence[str], entities: Sequence[Span], shown: range, between: str) -> Marked:
-    """The units that are shown, with the entities among them marked; the rest is "…"."""
+    """The shown units, with the entities among them marked; the rest is "…"."""
     segments: Marked = [["…", ""]] if shown.start else []
-    at = shown.start
+    done = shown.start
     for kind, first, end in entities:
-        first, end = max(first, at), min(end, shown.stop)
+        first, end = max(first, done), min(end, shown.stop)
         if first < end:
             segments += [
-                [between.join(units[at:first]), ""],
+                [between.join(units[done:first]), ""],
                 [between.join(units[first:end]), kind],
             ]
-            at = end
-    segments.append([between.join(units[at : shown.stop]), ""])
+            done = end
+    segments.append([between.join(units[done : shown.stop]), ""])
     if shown.stop < len(units):
         segments.append(["…", ""])
     return [segment for segment in segments if segment[0]]
@@ -99,7 +99,7 @@ def _offsets(text: str, units: Sequence[str]) -> list[tuple[int, int]]:
 
 
 def _tag(label: str) -> str:
-    """The label in BIOES, or as an entity of one unit."""
+    """The label in BIOES; one that marks no entity becomes an entity of one unit."""
     return as_bioes(label) or f"S-{label}"
 
 
@@ -110,18 +110,18 @@ class Broken(NamedTuple):
     of: int
     """Sentences with an entity."""
     first: str
-    """What is wrong in the first of them, and where: "I-LOC after O in train.conll:3"; or ""."""
+    """The first mistake and its place: "I-LOC after O in train.conll:3"; "" if there is none."""
 
 
 def find_scheme(labels: Sequence[str], examples: Sequence[Example]) -> Scheme:
-    """The strictest scheme that the sentences follow, except a few.
+    """The strictest scheme that all but `MAX_BROKEN` of the sentences follow.
 
-    "" where tags mark no entities, such as parts of speech, or many sentences follow none: those
-    of IOB1 begin entities with I-.
+    "" if tags mark no entities, or if too many sentences break every scheme. In IOB1, for example,
+    entities begin with I-.
     """
     for scheme in schemes(labels):
         broken = count_broken(labels, examples, scheme)
-        if broken.sentences <= MOST_BROKEN * broken.of:
+        if broken.sentences <= MAX_BROKEN * broken.of:
             return scheme
     return ""
 
@@ -135,26 +135,26 @@ def count_broken(labels: Sequence[str], examples: Sequence[Example], scheme: Sch
     for example in examples:
         path = np.array([numbers[label] for label in example.label], np.int64)
         of += bool((path != outside).any())
-        at = chain.first_illegal(path)
-        if at is None:
+        mistake = chain.first_illegal(path)
+        if mistake is None:
             continue
         sentences += 1
-        first = first or f"{_described(example.label, at)} in {example.place}"
+        first = first or f"{_described(example.label, mistake)} in {example.place}"
     return Broken(sentences, of, first)
 
 
 @lru_cache(16)
 def legal(labels: tuple[str, ...], scheme: Scheme) -> Chain:
-    """Scores of labels after each other: 0 where a scheme allows it, else NEVER."""
+    """Scores of the order of labels: 0 if the scheme allows it, else NEVER."""
     tags = [_parsed(label) for label in labels]
     entered = np.array([mark in ("I", "E") for mark, _ in tags], np.bool_)
     is_open = np.array([mark in ("B", "I") for mark, _ in tags], np.bool_)
     kinds = np.array([kind for _, kind in tags])
-    # I and E continue an entity: only after B or I of the same type.
-    goes_on = is_open[:, None] & (kinds[:, None] == kinds)  # (from, to)
-    steps = np.where(entered, goes_on, True)
+    # I and E continue an entity: they need B or I of the same type before them.
+    continues = is_open[:, None] & (kinds[:, None] == kinds)  # (from, to)
+    steps = np.where(entered, continues, True)
     end = np.ones(len(tags), np.bool_)
-    if scheme == "BIOES":  # and an open entity must be continued
+    if scheme == "BIOES":  # an open entity must be continued, and closed before the end
         steps &= entered | ~is_open[:, None]
         end = ~is_open
     if not scheme:
@@ -163,24 +163,24 @@ def legal(labels: tuple[str, ...], scheme: Scheme) -> Chain:
 
 
 def schemes(labels: Sequence[str]) -> list[Scheme]:
-    """Schemes that have such tags, the strictest first; none for parts of speech."""
+    """The schemes that have these tags, the strictest first; none for parts of speech."""
     marks = {mark for mark, _ in map(_parsed, labels)}
-    typed = {dash for _, dash, _ in (one.partition("-") for one in labels if one != "O")}
-    if "" in marks or len(typed) != 1:
+    typed = {"-" in label for label in labels if label != "O"}
+    if "" in marks or len(typed) != 1:  # a mixture of B and B-LOC is no scheme
         return []
     return ["BIOES", "IOB2"] if marks & {"E", "S"} else ["IOB2"]
 
 
 def _parsed(label: str) -> tuple[str, str]:
-    """Mark, as BIOES has it, and type: "M-LOC" → ("I", "LOC"); ("", "") for another tag."""
+    """Letter in BIOES, and type: "M-LOC" → ("I", "LOC"); ("", "") for another tag."""
     mark, _, kind = label.partition("-")
     if label == "O":
         return "O", ""
     return (MARKS[mark], kind) if mark in MARKS else ("", "")
 
 
-def _described(labels: Sequence[str], at: int) -> str:
-    """What is wrong at an index of a sentence, or, after its last tag, with its end."""
-    if at == len(labels):
+def _described(labels: Sequence[str], index: int) -> str:
+    """The mistake at an index of a sentence; after its last tag: at its end."""
+    if index == len(labels):
         return f"{labels[-1]} at the end"
-    return f"{labels[at]} " + (f"after {labels[at - 1]}" if at else "at the beginning")
+    return f"{labels[index]} " + (f"after {labels[index - 1]}" if index else "at the beginning")

@@ -15,13 +15,13 @@ from roformer_tf.tasks.probabilities import softmax
 # scipy.special.logsumexp.
 
 NEVER = -1e9
-"""Score of what is illegal. It is finite: where every sequence is illegal, one is still best."""
+"""Score of an illegal step. It is finite: if every sequence is illegal, one is still the best."""
 TOGETHER = 1 << 20
-"""Most scores, N · T · C, that are processed at a time."""
+"""Maximum number of scores, N · T · C, that are processed at a time."""
 
 
 class Chain(NamedTuple):
-    """Scores of labels for their order alone, float64."""
+    """Scores of the order of labels, float64."""
 
     start: np.ndarray
     """(C,) at the beginning of a text."""
@@ -35,7 +35,7 @@ class Chain(NamedTuple):
         return Chain(*(x + y for x, y in zip(self, other, strict=True)))
 
     def first_illegal(self, path: np.ndarray) -> int | None:
-        """The first index at which labels (T,) int are illegal; T if only their end is."""
+        """The first index at which labels (T,) int are illegal; T if only their end is illegal."""
         if not len(path):
             return None
         steps = [self.start[path[:1]], self.steps[path[:-1], path[1:]], self.end[path[-1:]]]
@@ -46,8 +46,8 @@ class Chain(NamedTuple):
 def best_paths(scores: Sequence[np.ndarray], chain: Chain) -> list[np.ndarray]:
     """The labels (T,) int64 of the highest total score, of each text's scores (T, C).
 
-    A total is Σ scores[t, y_t] + start[y_0] + Σ steps[y_{t−1}, y_t] + end[y_{T−1}]; of equal ones
-    the lower labels are taken, from the end of the text on.
+    A total is Σ scores[t, y_t] + start[y_0] + Σ steps[y_{t−1}, y_t] + end[y_{T−1}]. Of equal ones
+    the lower labels win, from the end of the text on.
     """
     return _in_groups(scores, lambda padded, lengths: _viterbi(padded, lengths, chain))
 
@@ -55,8 +55,8 @@ def best_paths(scores: Sequence[np.ndarray], chain: Chain) -> list[np.ndarray]:
 def marginals(scores: Sequence[np.ndarray], chain: Chain) -> list[np.ndarray]:
     """The probability (T, C) float32 of each label of each unit, of each text's scores (T, C).
 
-    Those of a conditional random field, by the forward-backward algorithm: a sequence of labels is
-    as probable as the exponential of its total.
+    In a conditional random field the probability of a sequence is proportional to the exponential
+    of its total. The forward-backward algorithm sums over all sequences.
     """
     return _in_groups(scores, lambda padded, lengths: _forward_backward(padded, lengths, chain))
 
@@ -66,17 +66,17 @@ def log_likelihoods(
 ) -> np.ndarray:
     """log p (N,) float64 of the labels (T,) int of each text's scores (T, C), in nats.
 
-    By a conditional random field: their total, less the logarithm of the sum over all sequences.
+    In a conditional random field: the total, minus the logarithm of the sum over all sequences.
     """
     sums = _in_groups(scores, lambda padded, lengths: _prefix_sums(padded, chain))
     totals = [
         chain.start[path[:1]].sum()
-        + one[np.arange(len(path)), path].sum(dtype=np.float64)
+        + of_text[np.arange(len(path)), path].sum(dtype=np.float64)
         + chain.steps[path[:-1], path[1:]].sum()
         + chain.end[path[-1:]].sum()
-        for one, path in zip(scores, labels, strict=True)
+        for of_text, path in zip(scores, labels, strict=True)
     ]
-    whole = [each[-1:].sum() for each in sums]  # a text without units has 0
+    whole = [each[-1:].sum() for each in sums]  # 0 for a text without units
     return np.array(totals, np.float64) - np.array(whole, np.float64)
 
 
@@ -119,13 +119,12 @@ def _viterbi(scores: np.ndarray, lengths: np.ndarray, chain: Chain) -> np.ndarra
     came_from = np.empty((longest, count, labels), np.int64)
     for t in range(1, longest):
         totals = best[:, :, None] + chain.steps  # (N, from, to)
-        before = totals.argmax(axis=1)
-        goes_on = (t < lengths)[:, None]
-        came_from[t] = np.where(goes_on, before, stay)
-        best = np.where(goes_on, totals.max(axis=1) + scores[:, t], best)
+        continues = (t < lengths)[:, None]
+        came_from[t] = np.where(continues, totals.argmax(axis=1), stay)
+        best = np.where(continues, totals.max(axis=1) + scores[:, t], best)
     paths = np.empty((count, longest), np.int64)
     paths[:, -1] = (best + chain.end).argmax(axis=-1)
-    for t in range(longest - 1, 0, -1):  # back from the end, to the label that each came from
+    for t in range(longest - 1, 0, -1):  # backwards: to the label that each label came from
         paths[:, t - 1] = np.take_along_axis(came_from[t], paths[:, t, None], axis=1)[:, 0]
     return paths
 
@@ -142,7 +141,7 @@ def _prefix_sums(scores: np.ndarray, chain: Chain) -> np.ndarray:
 
 
 def _forward_backward(scores: np.ndarray, lengths: np.ndarray, chain: Chain) -> np.ndarray:
-    """Probabilities (N, T, C) float32; after a text's end they mean nothing."""
+    """Probabilities (N, T, C) float32; undefined after the end of a text."""
     longest = scores.shape[1]
     forward, backward = np.zeros_like(scores), np.zeros_like(scores)
     for t in range(longest):
@@ -151,11 +150,10 @@ def _forward_backward(scores: np.ndarray, lengths: np.ndarray, chain: Chain) -> 
             before = np.logaddexp.reduce(forward[:, t - 1, :, None] + chain.steps, axis=1)
         forward[:, t] = before + scores[:, t]
     for t in range(longest - 1, -1, -1):
-        # The last unit has the score of the end, an earlier one the sum over what follows it.
+        # The last unit has the score of the end; an earlier one sums over what follows it.
         backward[:, t] = chain.end
         if t + 1 < longest:
             following = (scores[:, t + 1] + backward[:, t + 1])[:, None, :] + chain.steps
-            goes_on = (t + 1 < lengths)[:, None]
-            backward[:, t] = np.where(goes_on, np.logaddexp.reduce(following, axis=2), chain.end)
-    both = forward + backward
-    return softmax(both)
+            continues = (t + 1 < lengths)[:, None]
+            backward[:, t] = np.where(continues, np.logaddexp.reduce(following, axis=2), chain.end)
+    return softmax(forward + backward)

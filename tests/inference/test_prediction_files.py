@@ -7,8 +7,8 @@ import openpyxl
 import pytest
 
 from roformer_tf.errors import InputError
-from roformer_tf.inference import answer_files
-from roformer_tf.inference.answer_files import MAX_CELL, answer_file, check_format
+from roformer_tf.inference import prediction_files
+from roformer_tf.inference.prediction_files import MAX_CELL, check_format, prediction_file
 from roformer_tf.tasks.classification import Classification
 
 TASK = Classification(labels=("0", "1"))
@@ -31,7 +31,7 @@ ROWS = [
 
 
 def write(path, rows=ROWS):
-    with answer_file(str(path), list(rows[0]), TASK) as out:
+    with prediction_file(str(path), list(rows[0]), TASK) as out:
         for row in rows:
             out.write(row)
     return out.notes()
@@ -77,7 +77,7 @@ def test_what_no_sheet_holds_is_cut_or_escaped_and_told(tmp_path):
 
 
 def test_more_answers_than_a_sheet_has_rows_leave_no_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(answer_files, "MAX_ROWS", 3)
+    monkeypatch.setattr(prediction_files, "MAX_ROWS", 3)
     write(tmp_path / "a.xlsx", ROWS[:2])
     with pytest.raises(InputError, match=r"holds 3 rows.* Name a \.csv file"):
         write(tmp_path / "b.xlsx", ROWS[:3])
