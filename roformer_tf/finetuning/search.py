@@ -1,16 +1,22 @@
 """The trainings of a fine-tuning run: one, or those that seeds, folds and a sweep ask for."""
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+
+import numpy as np
 
 from roformer_tf.errors import DivergedError
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.finetuning.trainer import InitialState, Trainer
 from roformer_tf.finetuning.trial import Trial, TrialResult, run_trial
+from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.metrics import Metric
+from roformer_tf.terminal import Progress
 from roformer_tf.training.run_files import TRIALS
 
 # Factors on the learning rate in a sweep.
@@ -114,6 +120,7 @@ class Search:
         if name:
             print(f"\n{name}")
         optimizer = dataclasses.replace(self.config.optimizer, learning_rate=rate)
+        source = self.config.vectors.teacher
         trial = Trial(
             name=name or f"rate-{rate:g}-seed-{seed}",
             folder=self.output / TRIALS / name if name else self.output,
@@ -122,5 +129,18 @@ class Search:
             valid=valid,
             config=dataclasses.replace(self.config, optimizer=optimizer),
             metric=self.metric,
+            teacher=partial(teacher_vectors, source) if source else None,
         )
         return run_trial(trial, trainer, self.task, self.sets.test)
+
+
+def teacher_vectors(source: str, texts: Sequence[str]) -> np.ndarray:
+    """Vectors (texts, H) of a model of any kind. Raises InputError for one without vectors."""
+    embedder = VectorSettings().open(source)
+    print(f"the teacher is {source}: {embedder.described}")
+    parts = []
+    with Progress(total=len(texts), desc="teacher", unit=" texts") as bar:
+        for block in embedder.blocks(texts):
+            parts.append(block.vectors)
+            bar.update(len(block.texts))
+    return np.concatenate(parts)

@@ -13,8 +13,9 @@ import hashlib
 import json
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,7 +26,6 @@ from roformer_tf.errors import InputError
 from roformer_tf.files import folder_beside, read_json, remove, write_text
 from roformer_tf.finetuning.negatives import computed_once, with_hard_negatives
 from roformer_tf.finetuning.settings import FinetuneConfig, VectorConfig
-from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.inference.opening import open_finetuned, predict_encoded
 from roformer_tf.labelled.batches import TrainingData
 from roformer_tf.labelled.encoding import EncodedTexts
@@ -36,7 +36,6 @@ from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.metrics import Metric, Scores, score_text
 from roformer_tf.tasks.table import load_task
-from roformer_tf.terminal import Progress
 from roformer_tf.training.callbacks import MetricsFile, PeriodicCallback, StepLog
 from roformer_tf.training.checkpointing import RunState, checkpoints, resume, save_checkpoint
 from roformer_tf.training.feeding import fed, prefetched
@@ -73,6 +72,8 @@ class Trial:
     config: FinetuneConfig
     # On the validation set, the best weights have the best value of it.
     metric: Metric
+    # Texts → the vectors of the teacher, if there is one.
+    teacher: Callable[[Sequence[str]], np.ndarray] | None = None
 
 
 @dataclass(frozen=True)
@@ -219,7 +220,7 @@ def fit(
     model, trained = trainer.begin(trial.seed, config.optimizer, steps)
     # Hard negatives come from the weights that the training starts with, so that a resumed
     # training has the same: before a checkpoint is restored.
-    data = complete_data(data, data_id, model, config.vectors, folder)
+    data = complete_data(data, data_id, model, config.vectors, folder, trial.teacher)
     start, _ = resume(folder / CHECKPOINTS, trained, data_id)
     span: dict[str, Any] = {"start": start, "last": steps}
     board = folder / "tensorboard"
@@ -262,7 +263,12 @@ def fit(
 
 
 def complete_data(
-    data: TrainingData, data_id: str, model: PretrainedModel, vectors: VectorConfig, folder: Path
+    data: TrainingData,
+    data_id: str,
+    model: PretrainedModel,
+    vectors: VectorConfig,
+    folder: Path,
+    teacher: Callable[[Sequence[str]], np.ndarray] | None = None,
 ) -> TrainingData:
     """The data with hard negatives of the model or vectors of a teacher, if configured."""
     if isinstance(data, SideBatches) and data.positives and vectors.micro_batches == 1:
@@ -270,25 +276,10 @@ def complete_data(
         data = dataclasses.replace(data, shared=data.repeats >= OFTEN)
     if vectors.hard_negatives and isinstance(data, SideBatches):
         return with_hard_negatives(data, model, vectors.hard_negatives, folder, data_id)
-    if vectors.teacher and isinstance(data, ParaphraseBatches):
-        source, texts = vectors.teacher, data.spelled
-        teacher = computed_once(
-            folder / "teacher.npz", data_id, lambda: _teacher_vectors(source, texts)
-        )
-        return dataclasses.replace(data, teacher=teacher)
+    if teacher and isinstance(data, ParaphraseBatches):
+        known = computed_once(folder / "teacher.npz", data_id, partial(teacher, data.spelled))
+        return dataclasses.replace(data, teacher=known)
     return data
-
-
-def _teacher_vectors(source: str, texts: Sequence[str]) -> np.ndarray:
-    """Vectors (texts, H) of a model of any kind. Raises InputError for one without vectors."""
-    embedder = VectorSettings().open(source)
-    print(f"the teacher is {source}: {embedder.described}")
-    parts = []
-    with Progress(total=len(texts), desc="teacher", unit=" texts") as bar:
-        for block in embedder.blocks(texts):
-            parts.append(block.vectors)
-            bar.update(len(block.texts))
-    return np.concatenate(parts)
 
 
 def training_batches(data: TrainingData, config: FinetuneConfig, seed: int) -> Any:

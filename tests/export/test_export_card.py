@@ -7,7 +7,7 @@ import keras
 import numpy as np
 import pytest
 
-from roformer_tf.export.command import export
+from roformer_tf.export.finetuned_export import export
 from roformer_tf.export.formats import export_card
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.ranking import Ranking

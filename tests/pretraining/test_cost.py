@@ -72,8 +72,8 @@ def test_the_table_says_what_it_assumes():
         "| --- | --: | --: | --: | --: | --: | --: | --: | --: |",
         "| base | 124.1 M | 5.12e7 | 2.62e10 | 8.54e19 | 2.5 | 0.35 | 180 | 200 |",
         "",
-        "Estimates, not measurements: 40% of 989 TFLOP/s per device, 90% of that on each of several; "
-        "3 US$ an hour and device.",
+        "Estimates, not measurements: 40% of 989 TFLOP/s per device, 90% of that on each of "
+        "several; 3 US$ an hour and device.",
     ]
 
 
