@@ -39,7 +39,6 @@ from roformer_tf.flags import check_names, parsed, with_yaml
 from roformer_tf.pretraining.settings import MAY_CHANGE, PretrainConfig
 from roformer_tf.recipes import find_recipe
 from roformer_tf.training.devices import describe_machine
-from roformer_tf.training.optimizers.settings import OptimizerConfig
 from roformer_tf.training.run_files import (
     CHECKPOINTS,
     EVALUATIONS_FILE,
@@ -51,7 +50,7 @@ from roformer_tf.training.run_files import (
     settle_precision,
     write_settings,
 )
-from roformer_tf.training.settings import Precision
+from roformer_tf.training.settings import OptimizerConfig, Precision
 
 PROGRAM = "python -m benchmarks.positions"
 
