@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from roformer_tf.checkpoints.tf1 import VOCABULARY
+from roformer_tf.checkpoints.archives import VOCABULARY
 from roformer_tf.corpus.deduplication import (
     DuplicatePolicy,
     check_similarity,
