@@ -193,8 +193,8 @@ def define_task(config: FinetuneConfig, layout: Layout, sets: Sets) -> Task:
     """
     if config.crf and not layout.task.labelling.has_units:
         raise InputError(
-            f"crf needs a sequence of labels, but a {layout.task.name} has one label for a text. "
-            "Remove --crf."
+            f"crf needs a sequence of labels, but the task {layout.task.name} has "
+            "one label for a text. Remove --crf."
         )
     task = layout.task.from_examples(
         sets.train,
