@@ -32,14 +32,14 @@ from roformer_tf.labelled.examples import BadLine
 from roformer_tf.labelled.reading import open_unanswered
 from roformer_tf.tasks.classification import Classification
 
+# Characters of a text that is made.
 SHORTEST, LONGEST = 10, 200
-"""Characters of a text that is made."""
 
+# Largest share of replaced characters.
 MOST_DAMAGE = 0.5
-"""Largest share of replaced characters."""
 
+# Column → text, label or score.
 Record: TypeAlias = dict[str, Any]
-"""Column → text, label or score."""
 
 _SENTENCE = re.compile(r".+?(?:[。！？；!?;\n]+|$)", re.DOTALL)
 

@@ -13,7 +13,7 @@ from roformer_tf import flags as flag_parsing
 from roformer_tf.cli import COMMANDS, _split, load_settings, main
 from roformer_tf.errors import InputError
 from roformer_tf.finetuning.report.analysis import analyse
-from roformer_tf.finetuning.report.card import model_card
+from roformer_tf.finetuning.report.pages import model_card
 from roformer_tf.tasks.table import TASKS
 from tests.support.report_run import make_run
 

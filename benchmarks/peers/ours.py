@@ -127,7 +127,7 @@ def training(model: Any, batches: Any) -> Prepared:
     from roformer_tf.pretraining.train_step import MaskedTokenLoss, PretrainingModel
     from roformer_tf.training.devices import choose_jit
     from roformer_tf.training.optimizers.factory import make_optimizer
-    from roformer_tf.training.optimizers.settings import OptimizerConfig
+    from roformer_tf.training.settings import OptimizerConfig
 
     optimizer = make_optimizer(
         OptimizerConfig(), model.trainable_variables, 1_000_000, model.compute_dtype

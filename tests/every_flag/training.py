@@ -284,7 +284,7 @@ TABLES = {
             Row("--hard-negatives 1", LINES, base=MATCHES),
             Row("--dimensions 4", LINES, base=MATCHES),
             Row("--teacher {other_mlm}", LINES, base=PARAPHRASES),
-            Row("--pieces 2", "computed", base=MATCHES),
+            Row("--micro-batches 2", "computed", base=MATCHES),
             Row("--dropout 0.5", LINES),
             Row("--precision mixed_bfloat16", LINES),
             Row("--seed 3", LINES),

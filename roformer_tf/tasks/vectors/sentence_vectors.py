@@ -144,7 +144,12 @@ class VectorObjective(TrainingObjective):
 
     pooling: ClassVar[str] = "mean"
     poolings: ClassVar[tuple[str, ...]] = ("pooler", "mean", "cls")
-    vector_settings: ClassVar[tuple[str, ...]] = ("loss", "hard_negatives", "dimensions", "pieces")
+    vector_settings: ClassVar[tuple[str, ...]] = (
+        "loss",
+        "hard_negatives",
+        "dimensions",
+        "micro_batches",
+    )
     refused_settings: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ("label_smoothing", "focal", "class_weights", "r_drop", "fgm"),
         "is about labels of single texts, but vectors are compared with each other.",
