@@ -226,10 +226,6 @@ class RetrievalMetrics(VectorMetrics):
         shown = self.describe(example, prediction) | {"cosine": cosine}
         return {"place": example.place} | shown | {"neighbours": near}
 
-    def describe_labels(self, gold: Gold) -> JsonObject:
-        """Nothing: all examples belong together."""
-        return {"labels": {}, "numbers": {}}
-
     def describe(self, example: Example, prediction: Prediction) -> JsonObject:
         """An example, the rank that its second text should have, and its predicted rank."""
         shown = super().describe(example, prediction)

@@ -217,10 +217,6 @@ class ScoredMetrics(VectorMetrics):
         middle = self.task.middle if self.task.levels else float(np.median(gold))
         return list(np.compress(gold > middle, cosines)), list(np.compress(gold <= middle, cosines))
 
-    def describe_labels(self, gold: Gold) -> JsonObject:
-        """The range of a set's scores."""
-        return {"labels": {}, "numbers": metrics.range_of(gold)}
-
 
 @dataclass(frozen=True, kw_only=True)
 class ScoredPairs(SentenceVectors):
