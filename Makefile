@@ -138,7 +138,7 @@ $(VENV)/.installed-dev: $(VENV)/.made pyproject.toml
 $(VENV)/.installed-docs: $(VENV)/.made pyproject.toml
 	@echo "setup: installing roformer-tf and what the documentation needs into $(VENV)"
 	$(reach_packages)
-	@$(RUN) -m pip install --quiet --editable '.[docs,serve]'
+	@$(RUN) -m pip install --quiet --editable '.[docs]'
 	@touch $@
 
 $(VENV)/.installed-hf: $(VENV)/.installed-dev

@@ -30,8 +30,8 @@ from roformer_tf.labelled.splits import example_key
 from roformer_tf.training.settings import FinetuneOptimizerConfig
 
 SETS = ("train", "valid", "test")
+# Of the list, from its top.
 DEPTHS = (20, 50)
-"""Of the list, from its top."""
 
 
 @dataclass(frozen=True)

@@ -55,6 +55,7 @@ from roformer_tf.training.settings import OptimizerConfig, Precision
 PROGRAM = "python -m benchmarks.positions"
 
 PositionName: TypeAlias = Literal["rotary", "partial-rotary", "learned", "sinusoidal", "t5", "none"]
+# What each kind of positions changes in the architecture.
 CHANGES: Mapping[PositionName, Mapping[str, Any]] = {
     "rotary": {},
     "partial-rotary": {"rotary_share": 0.25},  # as in GPT-NeoX
@@ -63,7 +64,6 @@ CHANGES: Mapping[PositionName, Mapping[str, Any]] = {
     "t5": {"position_embedding_type": "t5"},
     "none": {"position_embedding_type": "none"},
 }
-"""What each kind of positions changes in the architecture."""
 
 
 @dataclass(frozen=True, kw_only=True)

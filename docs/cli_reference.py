@@ -3,6 +3,7 @@
 import ast
 import dataclasses
 import inspect
+import re
 import textwrap
 from collections.abc import Iterator
 from functools import cache
@@ -11,6 +12,7 @@ from typing import Any, get_args, get_origin, get_type_hints
 
 from roformer_tf.cli import COMMANDS, load_settings
 
+SPECIAL = re.compile(r"[|*_<\[\]]")  # characters of Markdown in a docstring
 KINDS = {int: "N", float: "X", str: "TEXT", bool: "yes or no"}
 
 
@@ -52,7 +54,7 @@ def rows(settings: type) -> Iterator[str]:
         if dataclasses.is_dataclass(hints[field.name]):
             yield from rows(hints[field.name])
             continue
-        meaning = meanings.get(field.name, "").replace("|", "\\|").replace("<", "&lt;")
+        meaning = SPECIAL.sub(r"\\\g<0>", meanings.get(field.name, ""))
         flag, values = field.name.replace("_", "-"), values_of(hints[field.name])
         yield f"| `--{flag}` | {values} | {default_of(field)} | {meaning} |"
 

@@ -215,7 +215,7 @@ def foreign_private_names(modules: dict[str, str]) -> list[str]:
     """Private names of other libraries outside `internals`, as "module: the use".
 
     A private name is another's if nothing in the package defines it. What is listed in `internals`
-    is another's even so, but for the hooks, which our classes define.
+    is another's even so, except the hooks, which our classes define.
     """
     listed = {reliance.attribute for reliance in RELIANCES} - HOOKS
     own = (own_names(modules) | HOOKS | OPEN) - listed

@@ -19,8 +19,8 @@ import numpy.typing as npt
 from roformer_tf.errors import InputError, check_number
 from roformer_tf.readers.records import text_key
 
+# Which documents are skipped because of an earlier one: none, equal ones, or similar ones too.
 DuplicatePolicy = Literal["keep", "exact", "near"]
-"""Which documents are skipped because of an earlier one: none, equal ones, or similar ones too."""
 
 SHINGLE = 5  # characters in a row: two to three words of Chinese
 PERMUTATIONS = 128  # numbers of a signature; similarities are estimated to ± 0.04 (at 0.8)

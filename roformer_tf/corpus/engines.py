@@ -21,13 +21,7 @@ from typing import Any, Literal
 
 from tqdm import tqdm
 
-from roformer_tf.corpus.workers import (
-    EngineError,
-    Workers,
-    WorkerTask,
-    in_this_process,
-    processes,
-)
+from roformer_tf.corpus.workers import EngineError, Workers, WorkerTask, in_this_process, processes
 from roformer_tf.errors import InputError, check_number
 from roformer_tf.files import parse_json
 from roformer_tf.machine import usable_cores
@@ -36,8 +30,8 @@ Engine = Literal["processes", "dask"]
 ADDRESS = "DASK_SCHEDULER_ADDRESS"  # programs that start clusters (Slurm, Kubernetes) set it
 CONNECTING = 8  # seconds to wait for the scheduler
 LINGER = 10.0  # seconds to wait for parts that are being written when a job fails
+# Maximum worker processes of `concurrent.futures` on Windows.
 MAX_ON_WINDOWS = 61
-"""Maximum worker processes of `concurrent.futures` on Windows."""
 
 
 def check_engine(engine: Engine, scheduler: str | None, workers: int | None) -> None:

@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 Node: TypeAlias = Any
 Array: TypeAlias = np.ndarray
 
-# The output of a network: hidden states (B, T, H), logits (B, C), of tokens (B, T, C), vectors (B,
-# D) of length 1, pooled hidden states (B, H), or the vocabulary's logits: (B, P, V) at
-# `masked_positions`, or (B, T, V) everywhere, to generate.
+# The output of a network: "hidden" states (B, T, H); logits of a "classifier" (B, C) or of a
+# "token_classifier" (B, T, C); "vectors" (B, D) of length 1; "pooled" hidden states (B, H). The
+# vocabulary's logits are (B, P, V) at "masked" positions, or (B, T, V) for the "next_token".
 Part = Literal[
     "hidden", "classifier", "token_classifier", "vectors", "pooled", "masked", "next_token"
 ]
@@ -222,44 +222,6 @@ class _Asked(Mapping[str, Array]):
             raise InputError(
                 f"{self._source} holds {left[0]}, which graphs do not support. Give --engine keras."
             )
-
-
-def unsupported(config: RoFormerConfig) -> str:
-    """Why no graph of an architecture can be written; "" if one can."""
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        known = KNOWN.get(field.name, (field.default,))
-        if known is not ANY and value not in known:
-            return f"its config has {field.name} {value!r}, which only Keras computes"
-    return ""
-
-
-ANY: tuple[Any, ...] = ()
-# The values of a config that are supported. Of a field that is not listed only the default is, so
-# that a new field is not ignored.
-KNOWN: dict[str, tuple[Any, ...]] = {
-    **dict.fromkeys(
-        (
-            *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
-            *("intermediate_size", "embedding_size", "max_position_embeddings", "type_vocab_size"),
-            *("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range"),
-            *("layer_norm_eps", "rotary_base", "num_labels", "unknown"),
-            # used only together with other fields
-            *("trained_length", "global_attn_every_n_layers", "relative_attention_num_buckets"),
-            "relative_attention_max_distance",
-            # applied to the output of the network later
-            *("label_mean", "label_deviation"),
-        ),
-        ANY,
-    ),
-    "hidden_act": ("gelu", "gelu_new", "relu"),
-    "rotary_style": ("interleaved", "half"),
-    "norm_type": ("layer_norm", "rms_norm"),
-    "use_bias": (True, False),
-    "attention_type": (None, "bidirectional", "causal", "unilm"),
-    "pooling": ("cls", "mean", "pooler"),
-    "crf": (False, True),
-}
 
 
 def _hidden(network: Network, graph: Graph, positions: Node | None = None) -> Node:

@@ -4,14 +4,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from roformer_tf.errors import InputError
-from roformer_tf.export.finetuned_export import export_opened
-from roformer_tf.export.formats import (
-    Format,
-    check_export,
-    write_export,
-)
+from roformer_tf.export.formats import Format, check_export, write_export
+from roformer_tf.export.task_export import export_finetuned
 from roformer_tf.export.vector_export import vectors_of
 from roformer_tf.files import check_writable
+from roformer_tf.inference.embed import VectorSettings, embedder_from
 from roformer_tf.inference.opening import open_model
 from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import Example
@@ -46,10 +43,11 @@ def export_model(config: ExportConfig) -> None:
             if config.dimensions is not None:
                 raise InputError(f"--dimensions cuts vectors, which {config.model} does not give.")
             examples = [] if config.data is None else read_labelled(config.data, opened.task)
-            export_opened(opened, config.output, config.to, examples)
+            export_finetuned(opened, config.output, config.to, examples)
             return
         check_export(config.to, config.output)
-        exported = vectors_of(opened, config.to, config.data, config.dimensions)
+        embedder = embedder_from(opened, VectorSettings(dimensions=config.dimensions))
+        exported = vectors_of(opened, embedder, config.to, config.data)
         write_export(exported, config.output, config.to)
 
 

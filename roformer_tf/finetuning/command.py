@@ -23,8 +23,8 @@ import numpy as np
 from roformer_tf.checkpoints.huggingface import classifier_opens_in_transformers
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.errors import DivergedError, InputError
-from roformer_tf.export.finetuned_export import export
 from roformer_tf.export.formats import check_export
+from roformer_tf.export.task_export import export
 from roformer_tf.files import locked
 from roformer_tf.finetuning.losses import check_loss
 from roformer_tf.finetuning.rates import MAX_EPOCHS, default_epochs, default_rate, spelled

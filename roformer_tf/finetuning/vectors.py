@@ -15,6 +15,7 @@ from keras import layers, ops
 from roformer_tf.kernels.forms import Tensor
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.tasks.base import Task
+from roformer_tf.tasks.losses import classifier_features
 from roformer_tf.training.training_model import (
     TrainingModel,
     micro_batches,
@@ -52,7 +53,9 @@ class BatchTraining(TrainingModel):
     ) -> Tensor:
         """The task's loss of the whole batch, a scalar."""
         weights = ops.cast(sample_weight, "float32")
-        return self.task.objective.batch_loss(y, y_pred, weights, x, self.classifier)
+        if self.classifier is not None:
+            y_pred = self.classifier(classifier_features(y_pred))
+        return self.task.objective.batch_loss(y, y_pred, weights, x)
 
 
 class VectorTraining(BatchTraining):

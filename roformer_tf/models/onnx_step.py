@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from roformer_tf.checkpoints.names import half_order, table
 from roformer_tf.config import RoFormerConfig
-from roformer_tf.engines.choice import installed
+from roformer_tf.engines.choice import installed, unsupported_reason
 from roformer_tf.engines.model import is_sound
-from roformer_tf.engines.network import Network, unsupported
+from roformer_tf.engines.network import Network
 from roformer_tf.internals import all_layers
 from roformer_tf.kernels.forms import fast
 
@@ -76,7 +76,7 @@ class OnnxStep:
             return False
         import onnxruntime
 
-        known = not unsupported(config) and config.head_size % MULTIPLE == 0
+        known = not unsupported_reason(config) and config.head_size % MULTIPLE == 0
         return known and is_sound(onnxruntime)
 
     def begin(self, caches: Iterable[KeysAndValues], filled: int) -> None:

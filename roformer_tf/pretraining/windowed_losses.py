@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from roformer_tf.corpus.masking import (
     MaskingConfig,
-    mask_row,
+    mask_rows,
     predictions_per_row,
     replacement_ids,
     row_generator,
@@ -74,17 +74,17 @@ def predicted_texts(
     replacements = replacement_ids(tokenizer.vocabulary)
     result = []
     for number, (ids, words) in enumerate(texts):
-        masked = mask_row(
-            np.stack([ids, words != NO_WORD, words]),
+        masked = mask_rows(
+            np.stack([ids, words != NO_WORD, words])[None],  # (1, 3, T)
             predictions=predictions_per_row(len(ids) + SPECIALS, masking.mask_rate),
-            rng=row_generator(seed, 0, number),
+            rngs=[row_generator(seed, 0, number)],
             config=masking,
             mask_id=tokenizer.mask_id,
             random_ids=replacements,
         )
         predicted = np.zeros(len(ids), bool)
         predicted[masked.positions[masked.weights > 0]] = True
-        result.append(PredictedText(masked.token_ids, ids, predicted))
+        result.append(PredictedText(masked.token_ids[0], ids, predicted))
     return result
 
 

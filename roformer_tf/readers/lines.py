@@ -17,12 +17,12 @@ from typing import Any
 from roformer_tf.errors import InputError
 from roformer_tf.readers.streams import LONGEST, is_stdin, opened, too_long
 
+# Bytes at the beginning of a file from which its encoding is detected.
 SAMPLE = 1 << 18
-"""Bytes at the beginning of a file from which its encoding is detected."""
 _WIDE_SAMPLE = 4096  # bytes of the sample from which UTF-16 is detected
 
+# What is wrong with a damaged line.
 NOT_ENCODED = "is not in the encoding of the rest of the file, or of --encoding"
-"""What is wrong with a damaged line."""
 
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _MARK = "\ufeff"

@@ -28,7 +28,7 @@ from roformer_tf.search.database import (
     transaction,
 )
 from roformer_tf.search.filters import parse_filter
-from roformer_tf.search.graph import Neighbours
+from roformer_tf.search.graph import SHIFT, Neighbours
 from roformer_tf.search.keywords import document_terms
 from roformer_tf.top_k import top_k
 
@@ -109,6 +109,13 @@ class Vectors(NamedTuple):
     """(documents,) int64: the first row of each document's passages."""
     matrix: np.ndarray
     """(rows, D) float32 of length 1."""
+
+    @property
+    def ids(self) -> np.ndarray:
+        """Ids of the rows in a graph, (rows,) int64."""
+        rows = np.arange(len(self.matrix))
+        owners = np.searchsorted(self.starts, rows, "right") - 1
+        return (self.numbers[owners] << SHIFT) + rows - self.starts[owners]
 
     def cosines(self, query: np.ndarray, beginning_weight: float) -> np.ndarray:
         """How near each document is to a query's vector (D,): (documents,) float32."""
@@ -239,14 +246,14 @@ class SearchIndex:
             # The graph may be older than the database: later documents are compared one by one.
             later = "number > ? OR number IN (SELECT value FROM json_each(?))"
             parameters = (self._neighbours.last, json.dumps(near.tolist()))
-            vectors = _read_vectors(connection, self.manifest.size, later, parameters)
+            vectors = read_vectors(connection, self.manifest.size, later, parameters)
         return vectors.numbers, vectors.cosines(vector, weight)
 
     def _all(self, connection: Connection) -> Vectors:
         """The vectors of all documents, kept in memory until another process changes them."""
         (revision,) = connection.execute("SELECT revision FROM settings").fetchone()
         if self._loaded is None or self._loaded[0] != revision:
-            self._loaded = (revision, _read_vectors(connection, self.manifest.size))
+            self._loaded = (revision, read_vectors(connection, self.manifest.size))
         return self._loaded[1]
 
     @property
@@ -290,16 +297,17 @@ def check_model(folder: Path, manifest: Manifest, embedder: "TextEmbedder") -> N
     )
 
 
-def _read_vectors(
+def read_vectors(
     connection: Connection,
     size: int,
     condition: str = "1",
     parameters: Sequence[Any] = (),
+    limit: int = -1,
 ) -> Vectors:
-    """The vectors of some documents, in the order of their numbers."""
+    """The vectors of some documents, in the order of their numbers; limit: -1 for no limit."""
     numbers, starts, content = [], [], bytearray()
-    query = f"SELECT number, passages FROM vectors WHERE {condition} ORDER BY number"
-    for number, passages in connection.execute(query, parameters):
+    query = f"SELECT number, passages FROM vectors WHERE {condition} ORDER BY number LIMIT ?"
+    for number, passages in connection.execute(query, (*parameters, limit)):
         numbers.append(number)
         starts.append(len(content) // (4 * size))
         content += passages

@@ -40,7 +40,6 @@ from roformer_tf.serving.application import (
     FAILURES,
     check_texts,
     create_app,
-    submit,
 )
 from roformer_tf.serving.batching import Batcher, Deliver
 from roformer_tf.serving.monitoring import ServiceMetrics
@@ -198,11 +197,13 @@ def create_generation_app(
         if body.stream:
             tokens = asyncio.Queue[int | None]()
             job = replace(jobs[0], on_token=_put_from_thread(tokens))
-            results = submit(batcher, [job])
+            results = asyncio.wrap_future(batcher.submit([job]))
             results.add_done_callback(lambda _: tokens.put_nowait(None))  # after the last token
             events = _events(served, tokens, results, job)
             return StreamingResponse(events, headers=NO_BUFFERING, media_type="text/event-stream")
-        results = await _unless_disconnected(request, submit(batcher, jobs), jobs[0].cancelled)
+        results = await _unless_disconnected(
+            request, asyncio.wrap_future(batcher.submit(jobs)), jobs[0].cancelled
+        )
         if results is None:
             return Response(status_code=CLIENT_CLOSED)
         generations = [[text._asdict() for text in texts] for texts in results]

@@ -19,7 +19,7 @@ WITHOUT_STEPS = {"demo"}  # `make demo` gives them
 
 @pytest.fixture
 def run(monkeypatch, capsys):
-    """run(*words) → exit code, what stands on stdout and on stderr; in the clone's folder."""
+    """run(*words) → exit code, what is on stdout and on stderr; in the clone's folder."""
     monkeypatch.chdir(ROOT)
 
     def call(*words):

@@ -23,7 +23,7 @@ def plain_font(monkeypatch):
 
 
 def written(path, count, seed=0, more=0):
-    """Queries that are a piece of the document that they belong to; of a few there are `more`."""
+    """Queries that are a part of the document that they belong to; of a few there are `more`."""
     rng = np.random.default_rng(seed)
     lines = ["query\tdocument"]
     for _ in range(count):
@@ -52,9 +52,11 @@ def finetune(checkpoint, train, output, *flags, batch_size=16):
 
 def test_pairs_become_a_model_that_finds(released, tmp_path, eagerly, capsys, monkeypatch):
     train, micro_batches = written(tmp_path / "train.tsv", 40), []
-    made = trainer.VectorTraining
+    result = trainer.VectorTraining
     monkeypatch.setattr(
-        trainer, "VectorTraining", lambda *given: micro_batches.append(given[2]) or made(*given)
+        trainer,
+        "VectorTraining",
+        lambda *arguments: micro_batches.append(arguments[2]) or result(*arguments),
     )
     with eagerly():
         done = finetune(
@@ -86,11 +88,11 @@ def test_pairs_become_a_model_that_finds(released, tmp_path, eagerly, capsys, mo
     assert list(report["test"]) == names
     assert list(report["intervals"]["test"]) == names
     by_words = [report["baseline"], *report["other_baselines"]]
-    assert sorted(one["name"] for one in by_words) == [
+    assert sorted(item["name"] for item in by_words) == [
         "BM25 of words",
         "TF-IDF cosine of 1–3 characters",
     ]
-    assert all(list(one["test"]) == names for one in by_words)
+    assert all(list(item["test"]) == names for item in by_words)
     assert by_words[0]["test"]["ndcg_at_10"] >= by_words[1]["test"]["ndcg_at_10"] > 0.9
     (shown, *_) = report["neighbours"]
     assert len(shown["texts"]) == 2
@@ -156,7 +158,9 @@ def test_texts_alone_are_enough(released, tmp_path, eagerly, capsys):
 @pytest.mark.slow
 def test_hard_negatives_are_kept_with_the_run(released, tmp_path, eagerly, monkeypatch):
     train, varying, fed = written(tmp_path / "train.tsv", 40, more=4), [], trial.fed
-    monkeypatch.setattr(trial, "fed", lambda *given: varying.append(given[1]) or fed(*given))
+    monkeypatch.setattr(
+        trial, "fed", lambda *arguments: varying.append(arguments[1]) or fed(*arguments)
+    )
     with eagerly():
         done = finetune(
             *(released("char"), train, tmp_path / "run", "--epochs", 1),

@@ -34,7 +34,7 @@ class Reported(writing.Progress):
         written += count
         print(written, flush=True)
 
-writing.Progress = Reported
+writing.Progress, writing.CHUNK = Reported, 10
 documents = [Document(f"今天第{n}份文件", str(n), {"n": n}) for n in range(int(sys.argv[2]))]
 writing.add_documents(sys.argv[1], FakeEmbedder(), documents)
 """
@@ -99,7 +99,7 @@ disk = sys.argv[1]
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", disk], check=True)
 folder = os.path.join(disk, "index")
 documents = [Document(f"{n}" * 300, str(n)) for n in range(400)]
-embedder = FakeEmbedder(size=512)
+embedder, writing.CHUNK = FakeEmbedder(size=512), 10
 
 def add(_):
     print(writing.add_documents(folder, embedder, documents, passage_length=100))

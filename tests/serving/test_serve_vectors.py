@@ -10,12 +10,11 @@ from roformer_tf.errors import InputError
 from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.search.index import Hit, Result, SearchIndex
 from roformer_tf.search.retrieval import Retriever
-from roformer_tf.serving.command import open_service
+from roformer_tf.serving.command import load_served_vectors, open_service
 from roformer_tf.serving.monitoring import ServiceMetrics
 from roformer_tf.serving.serve_vectors import (
     VectorQuery,
     create_vector_app,
-    load_served_vectors,
     vector_batcher,
 )
 from roformer_tf.serving.settings import Limits, ServeConfig

@@ -10,7 +10,7 @@ import time
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from roformer_tf.engines.model import onnx_session
 from roformer_tf.errors import InputError
@@ -26,12 +26,14 @@ from roformer_tf.export.formats import (
 )
 from roformer_tf.files import write_text
 from roformer_tf.inference.opening import Finetuned, OpenedModel, open_model, predict_encoded
-from roformer_tf.labelled.examples import Example
-from roformer_tf.tasks.base import Task
+
+if TYPE_CHECKING:
+    from roformer_tf.labelled.examples import Example
+    from roformer_tf.tasks.base import Task
 
 
 def export(
-    model_folder: str | Path, output: str | Path, to: Format, examples: Sequence[Example] = ()
+    model_folder: str | Path, output: str | Path, to: Format, examples: "Sequence[Example]" = ()
 ) -> None:
     """Export a fine-tuned model; on the labelled `examples` int8 is compared with float32.
 
@@ -39,13 +41,13 @@ def export(
     without labelled examples; DifferenceError as `write_export`.
     """
     with open_model(model_folder, "keras", "float32") as opened:
-        export_opened(opened, Path(output), to, examples)
+        export_finetuned(opened, Path(output), to, examples)
 
 
-def export_opened(
-    opened: OpenedModel, output: Path, to: Format, examples: Sequence[Example]
+def export_finetuned(
+    opened: OpenedModel, output: Path, to: Format, examples: "Sequence[Example]"
 ) -> None:
-    """Export a fine-tuned model that is open, as `export` does."""
+    """`export` of an opened model."""
     check_export(to, output)
     if to == "int8" and not examples:
         raise InputError(
@@ -80,13 +82,15 @@ def export_opened(
     write_export(exported, output, to)
 
 
-def task_outputs(model: Any, task: Task, inputs: Any) -> dict[str, Any]:
+def task_outputs(model: Any, task: "Task", inputs: Any) -> dict[str, Any]:
     """Logits, and their meaning: {"logits", "probabilities" or "value"}."""
     logits = model(inputs)
     return {"logits": logits, **task.decoding.graph_outputs(logits)}
 
 
-def int8_cost(finetuned: Finetuned, exact: Path, rounded: Path, examples: Sequence[Example]) -> str:
+def int8_cost(
+    finetuned: Finetuned, exact: Path, rounded: Path, examples: "Sequence[Example]"
+) -> str:
     """Size, time and metrics of a graph in float32 and of one in int8."""
     task = finetuned.task
     examples = examples[:: -(-len(examples) // MAX_MEASURED)]  # evenly spaced
@@ -95,6 +99,7 @@ def int8_cost(finetuned: Finetuned, exact: Path, rounded: Path, examples: Sequen
     facts, scores = [], []
     for name, file in (("float32", exact), ("int8", rounded)):
         session = onnx_session(file, "logits")
+        # Opening the graph is not timed, only the predictions.
         start = time.perf_counter()
         predictions = predict_encoded(session, task, encoded)
         milliseconds = 1e3 * (time.perf_counter() - start) / len(labels)
