@@ -16,9 +16,9 @@ import pytest
 
 import roformer_tf
 from roformer_tf import internals
-from roformer_tf.internals import RELIANCES
+from tests.support.private_names import PRIVATE_NAMES
 
-HOOKS = {reliance.attribute for reliance in RELIANCES if reliance.hook}
+HOOKS = {reliance.attribute for reliance in PRIVATE_NAMES if reliance.hook}
 
 
 def check_attention_hook():
@@ -268,14 +268,14 @@ def tried(reliance):
     except Exception as error:
         return (
             f"{reliance.library} {version(reliance.library)} breaks what roformer_tf relies on: "
-            f"{reliance.name}: {reliance.holds}. Found: {type(error).__name__}: {error}. Mend "
+            f"{reliance.name}: {reliance.holds}. Found: {type(error).__name__}: {error}. Fix "
             f"roformer_tf/internals.py{' and where it is overridden' if reliance.hook else ''}, or "
             f"do without ({reliance.instead})."
         )
     return None
 
 
-@pytest.mark.parametrize("reliance", RELIANCES, ids=lambda reliance: reliance.name)
+@pytest.mark.parametrize("reliance", PRIVATE_NAMES, ids=lambda reliance: reliance.name)
 def test_what_we_rely_on_holds(reliance):
     if not find_spec(reliance.library):
         pytest.skip(f"{reliance.library} is not installed")
@@ -286,7 +286,7 @@ def test_what_we_rely_on_holds(reliance):
 
 
 def test_every_reliance_is_tried_and_no_other():
-    assert [reliance.name for reliance in RELIANCES] == list(CHECKS)
+    assert [reliance.name for reliance in PRIVATE_NAMES] == list(CHECKS)
 
 
 @pytest.mark.parametrize(
@@ -298,7 +298,7 @@ def test_every_reliance_is_tried_and_no_other():
     ],
 )
 def test_a_name_that_is_taken_away_is_told_with_library_and_version(name, owner, monkeypatch):
-    reliance = next(x for x in RELIANCES if x.name == name)
+    reliance = next(x for x in PRIVATE_NAMES if x.name == name)
     owner = next(base for base in owner.__mro__ if reliance.attribute in vars(base))
     monkeypatch.delattr(owner, reliance.attribute)
     told = tried(reliance)
@@ -312,7 +312,7 @@ def test_a_name_that_means_something_else_is_told(monkeypatch):
         return self.output_dense(self._compute_attention(query, key, value=value)[0])
 
     monkeypatch.setattr(keras.layers.MultiHeadAttention, "call", call)
-    told = tried(RELIANCES[0])
+    told = tried(PRIVATE_NAMES[0])
     assert "call hands it the projected query" in told
 
 

@@ -11,8 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from roformer_tf.checkpoints.huggingface import TOKENIZER, TOKENIZER_CONFIG
-from roformer_tf.checkpoints.tf1 import VOCABULARY
+from roformer_tf.checkpoints.archives import TOKENIZER, TOKENIZER_CONFIG, VOCABULARY
 from roformer_tf.corpus.documents import CorpusReport
 from roformer_tf.corpus.shards import MANIFEST, PreparedRows, read_manifest
 from roformer_tf.errors import InputError

@@ -22,7 +22,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
-from roformer_tf.checkpoints.tf1 import VOCABULARY
+from roformer_tf.checkpoints.archives import VOCABULARY
 from roformer_tf.corpus.deduplication import (
     DuplicatePolicy,
     check_similarity,

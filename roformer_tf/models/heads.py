@@ -28,7 +28,7 @@ from roformer_tf.models.sentence_embedding import (
     head_dense,
     mean_of_tokens,
 )
-from roformer_tf.tokenizers.tokenizer import as_pairs
+from roformer_tf.tokenizers.padding import as_pairs
 
 
 class MaskedLMHead(layers.Layer):

@@ -23,8 +23,8 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from roformer_tf.checkpoints.archives import WEIGHTS
 from roformer_tf.checkpoints.arrays import save_tensors
-from roformer_tf.checkpoints.huggingface import WEIGHTS
 from roformer_tf.errors import DivergedError, InputError
 from roformer_tf.files import file_beside, folder_beside, hash_file, parse_json, remove, write_text
 from roformer_tf.models.pretrained import PretrainedModel

@@ -31,10 +31,10 @@ def inputs(tmp_path_factory, released, write_corpus):
 CORPUS = "--corpus corpus.txt --vocab-size 200 --tokenization char"
 FILL = "fill-mask --model"
 AS_TYPED = {  # command: what its message has to name; one alone, as each start takes long
-    "run_mlm --corpus corpus.txt --init-from truncated.zip": ["truncated.zip", "Fetch it again"],
+    "run_mlm --corpus corpus.txt --init-from truncated.zip": ["truncated.zip", "Download it again"],
 }
 MORE = {
-    f"{FILL} nothing 今天[MASK]": ["nothing holds no checkpoint", "bert_config.json"],
+    f"{FILL} nothing 今天[MASK]": ["nothing contains no checkpoint", "bert_config.json"],
     "pretrain --corpus nowhere/*.jsonl --vocab-size 200": ["nowhere/*.jsonl"],
     f"pretrain {CORPUS} --config typo.yaml": ["learning_rat", "Did you mean learning-rate?"],
     "pretrain --corpus empty.txt --vocab-size 200": ["empty.txt", "is empty"],
@@ -45,7 +45,7 @@ MORE = {
     ],
     f"pretrain {CORPUS} --length 1": ["length is 1", "Give 3 or more"],
     f"{FILL} nowhere 今天[MASK]": ["nowhere does not exist"],
-    f"{FILL} truncated.zip 今天[MASK]": ["truncated.zip", "Fetch it again"],
+    f"{FILL} truncated.zip 今天[MASK]": ["truncated.zip", "Download it again"],
     f"{FILL} released.zip 今天": ["[MASK]", "今天"],
     f"{FILL} released.zip": ["text"],
     f"{FILL} released.zip --top 0 今天[MASK]": ["top is 0"],

@@ -92,4 +92,4 @@ def test_bert4keras_gives_the_same_of_what_was_trained(released, tmp_path, typed
     assert process.returncode == 0, wrong
     assert "attention unilm" in told
     assert {"pooled", "logits"} <= {line.split()[0] for line in told.splitlines() if line}
-    assert "No difference is beyond its bound" in told
+    assert "All differences are within their bounds" in told
