@@ -39,7 +39,7 @@ NEXT_BELOW = {  # room: those right below it; it may import from them, and from 
     "kernels": ("errors", "internals"),
     "layers": ("config", "kernels", "registration"),
     "engines": ("checkpoints", "machine"),
-    "models": ("layers", "checkpoints", "tokenizers", "engines"),
+    "models": ("layers", "checkpoints", "tokenizers", "engines", "top_k"),
     "readers": ("errors", "files"),
     "training": ("models", "flags", "machine"),
     # west wing: a corpus

@@ -279,7 +279,7 @@ def test_bert4keras_computes_the_recorded_outputs_from_our_zips(
                 assert difference <= bound, (family, name)
 
 
-def against(recorded, found):
+def against(recorded, outputs):
     """Name, difference and bound of each output that was recorded."""
     real = recorded["token_ids"] != 0
     states = [v for k, v in found.items() if k.startswith("layer_")]

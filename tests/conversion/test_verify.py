@@ -232,7 +232,7 @@ def test_only_real_tokens_and_common_outputs_are_compared():
         ({"embeddings": 0.0, "layer_0": 0.0, "logits": 2.1e-5}, "logits"),
     ],
 )
-def test_the_first_difference_beyond_its_bound_is_named(found, first, capsys):
+def test_the_first_difference_beyond_its_bound_is_named(largest, first, capsys):
     if first is None:
         print_differences(found)
         assert "All differences are within their bounds." in capsys.readouterr().out
