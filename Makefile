@@ -13,7 +13,7 @@ OLDEST_TESTS := $(addprefix tests/,checkpoints tokenizers kernels layers models 
 # Else each process of the tests, some hundred, would compile the package and the tests anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo poems test test-slow test-browser test-hf test-oldest lint translations bench
+.PHONY: help demo poems test test-slow test-browser test-hf test-oldest lint docs translations bench
 .NOTPARALLEL:
 
 help:
@@ -24,6 +24,7 @@ help:
 	@echo "                make test-hf those that need torch and transformers,"
 	@echo "                make test-oldest most of the quick ones on the lowest versions allowed"
 	@echo "make lint       ruff (lint and format) and mypy"
+	@echo "make docs       build the documentation site in site/, strictly (not part of make test)"
 	@echo "make translations  update and compile the Chinese messages of reports and cards"
 	@echo "make bench      measure against bert4keras and Hugging Face, about an hour and a half;"
 	@echo "                make bench CASES=\"inference startup\" measures some of it; the service, which"
@@ -38,10 +39,11 @@ poems: $(VENV)/.installed-poems
 	@$(RUN) -m pretrain.poems
 
 # Four on two cores: who waits for a process of its own, or for the disk, leaves a core to others.
+# Each computes in one thread: threads of tiny operations only wait for each other.
 # One that dies ends the run, which names its test: put in its place, another waits for ever.
 test: $(VENV)/.installed-dev
 	@echo "test: running the quick tests"
-	@$(RUN) -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(TEST_FLAGS)
+	@TF_NUM_INTRAOP_THREADS=1 OMP_NUM_THREADS=1 $(RUN) -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder --max-worker-restart 0 $(TEST_FLAGS)
 
 test-slow: $(VENV)/.installed-dev
 	@echo "test-slow: running the tests that take long"
@@ -67,6 +69,11 @@ lint: $(VENV)/.installed-dev
 	@$(RUN) -m ruff check .
 	@$(RUN) -m ruff format --check .
 	@$(RUN) -m mypy
+
+# NO_MKDOCS_2_WARNING hides a notice of mkdocs-material about MkDocs 2.
+docs: $(VENV)/.installed-docs
+	@echo "docs: building the documentation, strictly, into site/"
+	@NO_MKDOCS_2_WARNING=1 TF_CPP_MIN_LOG_LEVEL=3 $(RUN) -m mkdocs build --strict --quiet
 
 # Collects the messages of Python files and templates. New ones then need a translation by hand.
 TRANSLATED = roformer_tf/locale/zh/LC_MESSAGES/roformer_tf
@@ -126,6 +133,12 @@ $(VENV)/.installed-dev: $(VENV)/.made pyproject.toml
 	$(reach_packages)
 	@$(RUN) -m pip install --quiet --editable '.[demo,dev,jax,onnx,serve]'
 	@$(RUN) -m pip install --quiet --no-deps bert4keras==0.11.5
+	@touch $@
+
+$(VENV)/.installed-docs: $(VENV)/.made pyproject.toml
+	@echo "setup: installing roformer-tf and what the documentation needs into $(VENV)"
+	$(reach_packages)
+	@$(RUN) -m pip install --quiet --editable '.[docs]'
 	@touch $@
 
 $(VENV)/.installed-hf: $(VENV)/.installed-dev

@@ -6,7 +6,7 @@
 Kernels that store no attention weights are fastest where none of them is dropped, so that the long
 recipes train with an attention dropout of 0. Here both rates, 0 and 0.1, train the demo's model on
 the demo's rows with the recipes' dropout on hidden states, 0.1; each seed gives both the same
-first weights, rows and masks. Prints the table: the difference counts where its interval leaves out
+first weights, rows and masks. Prints the table: the difference counts where its interval excludes
 0. `--output` keeps the runs, and runs that are there are not made again.
 """
 
@@ -27,21 +27,27 @@ from pretrain.demo.corpus import write_corpus
 from roformer_tf.training.run_files import read_metrics
 
 RATES = (0.0, 0.1)
+# Dropout on hidden states, as the recipes have it; the demo itself has none of either.
 HIDDEN = 0.1
-"""Dropout on hidden states, as the recipes have it; the demo itself has none of either."""
+# Student's t of a 95 % interval, by the number of pairs.
 T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
-"""Student's t of a 95 % interval, by the number of pairs."""
 
+# Held-out losses by rate, in the order of the seeds.
 Losses = Mapping[float, Sequence[float]]
-"""Held-out losses by rate, in the order of the seeds."""
 
 
 def held_out_loss(rows: Path, output: Path, rate: float, seed: int, steps: int) -> float:
-    """Run `pretrain` as the demo does, but for its dropout, and read its last evaluation."""
+    """Run `pretrain` as the demo does, except for its dropout, and read its last evaluation."""
     evaluations = output / "evaluations.jsonl"
     dropout = {"dropout": HIDDEN, "attention-dropout": rate}
-    given = {"config": Demo.config, "rows": rows, "output": output, "seed": seed, "steps": steps}
-    _run("pretrain", given | dropout | {"precision": "mixed_bfloat16", "save-every": steps})
+    arguments = {
+        "config": Demo.config,
+        "rows": rows,
+        "output": output,
+        "seed": seed,
+        "steps": steps,
+    }
+    _run("pretrain", arguments | dropout | {"precision": "mixed_bfloat16", "save-every": steps})
     return float(list(read_metrics(evaluations))[-1]["held_out_loss"])
 
 

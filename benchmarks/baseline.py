@@ -10,7 +10,8 @@ import argparse
 import time
 from pathlib import Path
 
-from roformer_tf.labelled.reading import ColumnsConfig, find_layout, read_examples
+from roformer_tf.labelled.columns import ColumnsConfig
+from roformer_tf.labelled.reading import find_layout, read_examples
 from roformer_tf.tasks.table import TASKS
 
 

@@ -128,14 +128,14 @@ def ask(connection: http.client.HTTPConnection, text: str) -> int:
 
 def waits(at: tuple[str, int], texts: Sequence[str]) -> list[float]:
     """One client: the seconds that each text's answer takes."""
-    found = []
+    actual = []
     with closing(http.client.HTTPConnection(*at, timeout=600)) as connection:
         for text in texts:
             began = time.perf_counter()
             status = ask(connection, text)
             assert status == 200, status
-            found.append(time.perf_counter() - began)
-    return found
+            actual.append(time.perf_counter() - began)
+    return actual
 
 
 def measure(name: str, command: Sequence[str]) -> None:
@@ -165,7 +165,7 @@ def memory(number: int) -> float:
 
     process = psutil.Process(number)
     family = [process, *process.children(recursive=True)]
-    return sum(one.memory_full_info().pss for one in family) / 1e6
+    return sum(item.memory_full_info().pss for item in family) / 1e6
 
 
 def workers_of(number: int) -> list[int]:
@@ -198,7 +198,7 @@ def summary(seconds: np.ndarray) -> str:
 
 
 def first_answer(at: tuple[str, int], text: str) -> None:
-    """Ask until there is somebody: uvicorn listens a little after a plain service says so."""
+    """Ask until the service responds: uvicorn listens a little after it prints its address."""
     while True:
         try:
             waits(at, [text])

@@ -14,16 +14,16 @@ from benchmarks.peers.inputs import MASKED, texts_of
 from benchmarks.workers import Contender
 from roformer_tf.tokenizers.vocabulary import Tokenization
 
+# glibc's malloc gives no memory back, so that the kernel zeroes no page a second time.
 KEEP_MEMORY = {
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": "1000000000000",
     "MALLOC_TOP_PAD_": "67108864",
 }
-"""glibc's malloc gives no memory back, so that the kernel zeroes no page a second time."""
 
+# Rows of a step by size and length: about 4,096 tokens, and 1,536.
 BATCHES = {"small": {128: 32, 512: 8, 1536: 3}, "base": {128: 12, 512: 3, 1536: 1}}
-"""Rows of a step by size and length: about 4,096 tokens, and 1,536."""
 
 LIMIT = "matrix products"
 
@@ -36,12 +36,12 @@ class Measurement:
 
     case: str
     shape: Mapping[str, Any]
-    """What tells it from the case's other measurements."""
+    """What distinguishes it from the case's other measurements."""
     contenders: tuple[Contender, ...]
     settings: Mapping[str, Any]
     """What all contenders are given."""
     work: str = ""
-    """The function of the peers that does it; unset, the case's name."""
+    """The function of the peers that does it. Default: the case's name."""
     rounds: int | None = None
     """Unset: as many as asked for."""
     at_least: float = 1.0
@@ -88,7 +88,7 @@ class Material:
         return str(make_embedder(self.folder / "embedder", characters))
 
     def _sentences(self, count: int) -> str:
-        """A file of so many pieces of the corpus, of 20 tokens on average with [CLS] and [SEP]."""
+        """A file of so many chunks of the corpus, of 20 tokens on average with [CLS] and [SEP]."""
         text = "".join("".join(texts_of(self.corpus(10))).split())
         random = np.random.default_rng(5)
         starts = random.integers(0, len(text) - 30, count).tolist()
@@ -105,59 +105,59 @@ def mlm_step(material: Material) -> Iterator[Measurement]:
     for size, batches in BATCHES.items():
         for length, batch in batches.items():
             for dropout in (0.1, 0.0):
-                given = {"checkpoint": material.checkpoint(size), "dropout": dropout}
+                arguments = {"checkpoint": material.checkpoint(size), "dropout": dropout}
                 yield Measurement(
                     "mlm_step",
                     {"size": size, "length": length, "dropout": dropout},
-                    (*_trainers(given, size, length), _limit(size, length)),
+                    (*_trainers(arguments, size, length), _limit(size, length)),
                     {"batch": batch, "length": length},
                 )
 
 
-def _trainers(given: dict[str, Any], size: str, length: int) -> Iterator[Contender]:
+def _trainers(arguments: dict[str, Any], size: str, length: int) -> Iterator[Contender]:
     """Who trains.
 
     To spare time, base models without dropout meet only the best rival, bert4keras takes part
     with the small model and dropout and at 512 tokens, and other settings at one shape.
     """
-    yield Contender("ours", "ours", AUTO, given)
+    yield Contender("ours", "ours", AUTO, arguments)
     settings = "bf16 autocast, fused AdamW, gradients clipped"
-    if given["dropout"] or size == "small":
+    if arguments["dropout"] or size == "small":
         yield Contender(
             "Hugging Face, stock",
             "huggingface",
             f"torch.compile, every position projected, {settings}",
-            given | {"variant": "stock"},
+            arguments | {"variant": "stock"},
         )
     yield Contender(
         "Hugging Face, tuned",
         "huggingface",
         f"torch.compile, masked positions projected, {settings}, inductor's fallback_random, "
         "malloc keeps its memory",
-        given | {"variant": "tuned"},
+        arguments | {"variant": "tuned"},
         KEEP_MEMORY,
     )
-    fully = (size, length, given["dropout"]) == ("small", 512, 0.1)
+    fully = (size, length, arguments["dropout"]) == ("small", 512, 0.1)
     if fully:
         yield Contender(
             "Hugging Face, eager",
             "huggingface",
             f"not compiled, every position projected, {settings}",
-            given | {"variant": "eager"},
+            arguments | {"variant": "eager"},
         )
-    if (size == "small") + (given["dropout"] > 0) + (length == 512) >= 2:
+    if (size == "small") + (arguments["dropout"] > 0) + (length == 512) >= 2:
         yield Contender(
             "bert4keras",
             "bert4keras",
             "TensorFlow graph, float32, every position projected, AdamW",
-            given | {"variant": "stock"},
+            arguments | {"variant": "stock"},
         )
     if fully:
         yield Contender(
             "bert4keras, tuned",
             "bert4keras",
             "the same with TensorFlow's auto_mixed_precision_onednn_bfloat16",
-            given | {"variant": "tuned"},
+            arguments | {"variant": "tuned"},
         )
 
 
@@ -172,24 +172,24 @@ def _limit(size: str, length: int) -> Contender:
 
 def variables(material: Material) -> Iterator[Measurement]:
     """Our small step of 8 × 512 tokens under variables that might have helped."""
-    given = {"checkpoint": material.checkpoint("small"), "dropout": 0.1}
+    arguments = {"checkpoint": material.checkpoint("small"), "dropout": 0.1}
     contenders = (
-        Contender("ours", "ours", "none of them", given),
+        Contender("ours", "ours", "none of them", arguments),
         Contender(
-            "malloc", "ours", "malloc keeps its memory, as for the rival", given, KEEP_MEMORY
+            "malloc", "ours", "malloc keeps its memory, as for the rival", arguments, KEEP_MEMORY
         ),
         Contender(
             "XLA",
             "ours",
             "XLA takes what it can: `--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit`",
-            given,
+            arguments,
             {"TF_XLA_FLAGS": "--tf_xla_auto_jit=2 --tf_xla_cpu_global_jit"},
         ),
         Contender(
             "one operation at a time",
             "ours",
             "`TF_NUM_INTEROP_THREADS=1`",
-            given,
+            arguments,
             {"TF_NUM_INTEROP_THREADS": "1"},
         ),
     )
@@ -206,6 +206,7 @@ def square(material: Material) -> Iterator[Measurement]:
     yield Measurement("square", {}, tuple(contenders), {})
 
 
+# Engines that answer without TensorFlow, each in its precisions.
 GRAPHS = (
     ("ONNX Runtime", "onnx", "float32"),
     ("ONNX Runtime, int8", "onnx", "int8"),
@@ -213,7 +214,6 @@ GRAPHS = (
     ("OpenVINO, bfloat16", "openvino", "bfloat16"),
     ("OpenVINO, int8", "openvino", "int8"),
 )
-"""Engines that answer without TensorFlow, each in its precisions."""
 
 
 def inference(material: Material) -> Iterator[Measurement]:
@@ -308,7 +308,7 @@ def paraphrase(material: Material) -> Iterator[Measurement]:
             Contender(
                 "bert4keras",
                 "bert4keras",
-                "the released script's way: one by one, its vectors apart",
+                "the released script's way: one by one, its vectors computed separately",
             ),
         ),
         {"checkpoint": material.checkpoint("base"), "samples": 20, "new": 24},
@@ -340,7 +340,7 @@ def embed(material: Material) -> Iterator[Measurement]:
 
 
 def embed_million(material: Material) -> Iterator[Measurement]:
-    """The same beside each other on 200,000, and a million alone: half an hour, so by name alone.
+    """Ours and a peer on 200,000 texts, and ours on a million: half an hour, so by name alone.
 
     Sentence-transformers would take another hour for its million, at the same rate.
     """
@@ -351,8 +351,8 @@ def embed_million(material: Material) -> Iterator[Measurement]:
 def _embedded(
     material: Material, texts: int, contenders: tuple[Contender, ...], rounds: int
 ) -> Measurement:
-    given = {"model": material.embedder(), "texts": material.sentences(texts)}
-    return Measurement("embed", {"texts": texts}, contenders, given, rounds=rounds)
+    arguments = {"model": material.embedder(), "texts": material.sentences(texts)}
+    return Measurement("embed", {"texts": texts}, contenders, arguments, rounds=rounds)
 
 
 def rotary(material: Material) -> Iterator[Measurement]:
@@ -401,15 +401,15 @@ def linear_attention(material: Material) -> Iterator[Measurement]:
 
 def tokenization(material: Material) -> Iterator[Measurement]:
     """10 MB of Chinese text to ids, by tokenizers that have seen no text before."""
-    one, all_cores = {"TOKENIZERS_PARALLELISM": "false"}, {"TOKENIZERS_PARALLELISM": "true"}
+    one_core, all_cores = {"TOKENIZERS_PARALLELISM": "false"}, {"TOKENIZERS_PARALLELISM": "true"}
     for level, peers in {
         "word": (
             Contender("bert4keras", "bert4keras", "jieba without HMM", {"word": True}),
-            Contender("Hugging Face", "huggingface", "RoFormerTokenizer with rjieba", {}, one),
+            Contender("Hugging Face", "huggingface", "RoFormerTokenizer with rjieba", {}, one_core),
         ),
         "char": (
             Contender("bert4keras", "bert4keras", "", {"word": False}),
-            Contender("Hugging Face", "huggingface", "fast tokenizer, one core", {}, one),
+            Contender("Hugging Face", "huggingface", "fast tokenizer, one core", {}, one_core),
             Contender(
                 "Hugging Face, all cores", "huggingface", "fast tokenizer, all cores", {}, all_cores
             ),
@@ -441,8 +441,8 @@ def preparation(material: Material) -> Iterator[Measurement]:
             Contender(
                 "Hugging Face",
                 "huggingface",
-                "the tokenizing and grouping of transformers' run_mlm.py, without its cache; no "
-                "document is kept apart, held out or masked by words",
+                "the tokenizing and grouping of transformers' run_mlm.py, without its cache; "
+                "documents are not separated, held out or masked by words",
                 {"tokenizer": folder},
             ),
         ),
@@ -532,6 +532,7 @@ def profile(material: Material) -> Iterator[Measurement]:
     )
 
 
+# In the order in which they run.
 CASES: dict[str, Callable[[Material], Iterator[Measurement]]] = {
     case.__name__: case
     for case in (
@@ -554,6 +555,5 @@ CASES: dict[str, Callable[[Material], Iterator[Measurement]]] = {
         corpus_scaling,
     )
 }
-"""In the order in which they run."""
+# Those that run only where they are asked for.
 BY_NAME_ALONE = ("embed_million",)
-"""Those that run only where they are asked for."""

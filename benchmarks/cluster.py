@@ -1,4 +1,4 @@
-"""A large corpus prepared on a cluster that loses workers, beside the same on this machine alone.
+"""A large corpus prepared on a cluster that loses workers, compared with this machine alone.
 
     python -m benchmarks.debian --output /tmp/debian
     python -m benchmarks.cluster --megabytes 1000 --output /tmp/cluster --text '/tmp/debian/*.jsonl'
@@ -258,11 +258,13 @@ def _wait_for(condition: Callable[[], bool], process: Process) -> None:
         time.sleep(0.05)
 
 
-def differences(one: Path, other: Path) -> list[str]:
+def differences(first: Path, other: Path) -> list[str]:
     """The files of two folders that only one has, or that are not the same, byte for byte."""
-    names = [{str(p.relative_to(f)) for p in f.rglob("*") if p.is_file()} for f in (one, other)]
+    names = [{str(p.relative_to(f)) for p in f.rglob("*") if p.is_file()} for f in (first, other)]
     common = names[0] & names[1]
-    unequal = {name for name in common if not filecmp.cmp(one / name, other / name, shallow=False)}
+    unequal = {
+        name for name in common if not filecmp.cmp(first / name, other / name, shallow=False)
+    }
     return sorted((names[0] ^ names[1]) | unequal)
 
 
@@ -295,7 +297,7 @@ def render(
     }.items():
         lines.append([name, *map(cell, figures)])
     files = sum(path.is_file() for path in output.rglob("*"))
-    found = f"**{len(different)} files differ**: {', '.join(different[:10])}"
+    actual = f"**{len(different)} files differ**: {', '.join(different[:10])}"
     return TEXT.format(
         megabytes=f"{megabytes:,.0f}",
         characters=f"{characters:,}",
@@ -304,7 +306,7 @@ def render(
         freeze=f"{config.freeze:g}",
         machine=", ".join(this_machine().values()),
         table="\n".join(f"| {' | '.join(line)} |" for line in lines),
-        found=found if different else f"All {files:,} files are the same, byte for byte.",
+        found=actual if different else f"All {files:,} files are the same, byte for byte.",
     )
 
 

@@ -13,8 +13,8 @@ from pretrain.demo.corpus import write_corpus
 from roformer_tf.corpus.documents import CorpusConfig, CorpusReport, find_files, read_documents
 from roformer_tf.files import file_beside
 
+# Sentences of a document, on average.
 SENTENCES = 12
-"""Sentences of a document, on average."""
 
 _END = re.compile(r"(?<=[。！？!?\n])")
 
@@ -22,7 +22,7 @@ _END = re.compile(r"(?<=[。！？!?\n])")
 def write_mixed(path: Path, megabytes: float, seed: int = 0, patterns: Sequence[str] = ()) -> Path:
     """Write so many megabytes of documents, one `{"text": …}` a line.
 
-    Every sentence of the demo's text stands once before any is repeated, in an order of its own
+    Every sentence of the demo's text is written once before any is repeated, in a new order
     each time; 9.4 MB are there, so in larger files the words repeat and the documents do not.
     Sentences of the files that `patterns` name come among them.
     """

@@ -23,8 +23,8 @@ from roformer_tf.files import file_beside
 
 PACKAGES = ("libreoffice-help-zh-cn", "manpages-zh", "debian-reference-zh-cn")
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
+# Characters of Chinese that a page must have; one with less was not translated.
 LEAST_CHINESE = 20
-"""Characters of Chinese that a page must have; one with less was not translated."""
 _HIDDEN = frozenset(("script", "style", "head", "header", "aside", "nav", "footer", "pre"))
 _BLOCKS = frozenset("h1 h2 h3 h4 h5 h6 p li td th dt dd div br tr".split())  # noqa: SIM905
 _ROFF = re.compile(r"\\(?:f[A-Z]|f\[\w*\]|s[-+]?\d|[,/&|^])")  # fonts, sizes, no width
@@ -125,13 +125,13 @@ def unpack(package: str, folder: Path) -> None:
 def _run_for(package: str, folder: Path, *commands: list[str]) -> None:
     """Run commands in a folder, where *.deb is the package. Raises InputError where one fails."""
     for command in commands:
-        given = [str(*folder.glob(x)) if x.startswith("*") else x for x in command]
+        arguments = [str(*folder.glob(x)) if x.startswith("*") else x for x in command]
         try:
-            subprocess.run(given, cwd=folder, check=True, capture_output=True)
+            subprocess.run(arguments, cwd=folder, check=True, capture_output=True)
         except (OSError, subprocess.CalledProcessError) as error:
             said = getattr(error, "stderr", None) or str(error).encode()
             raise InputError(
-                f"{given[0]} failed for {package}: {said.decode().strip()[-300:]}. "
+                f"{arguments[0]} failed for {package}: {said.decode().strip()[-300:]}. "
                 "Run it on Debian or Ubuntu, with a network."
             ) from None
 

@@ -10,10 +10,10 @@ always loads: no TensorFlow; --peers needs torch and transformers, and --make-ro
 needs. The step is that of `pretrain`: AdamW, `MaskedTokenLoss`, packed rows, `fit`, in bfloat16.
 Every line of the table is a process of its own. MFU counts the step's useful operations alone, of
 attention what the tokens of a document see of each other: what rematerialisation computes again,
-what two documents would score, and what no matrix product does are left out; see
+what two documents would score, and what no matrix product does are excluded; see
 `pretraining/cost.py`. Without --rows, rows are filled with documents by chance.
 
-Whatever runs on a processor says nothing of a GPU, and the table says that it was one.
+Figures of a CPU say nothing about a GPU; the table names the device.
 """
 
 import argparse
@@ -45,17 +45,17 @@ SIZES = {  # layers, hidden size, heads, vocabulary
     "large": (24, 1024, 16, 50_000),
 }
 
+# Names of kernels that multiply matrices, attention's among them; check them by --kernels.
 PRODUCTS = re.compile(r"gemm|nvjet|cutlass|xmma|matmul|dot|ynn|fmha|flash|sdpa|mha", re.IGNORECASE)
-"""Names of kernels that multiply matrices, attention's among them; check them by --kernels."""
 
+# How attention was computed, by the names of its kernels; without either: "plain".
 ATTENTION = {
     "segments": re.compile("mha_(forward|backward)"),
     "cuDNN": re.compile("fmha|flash|sdpa"),
 }
-"""What attention ran by, told by the names of its kernels; neither is "plain"."""
 
+# Of attention, as `pretrain --attention-form` has them.
 FORMS = ["auto", "masked", "segments", "plain"]
-"""Of attention, as `pretrain --attention-form` has them."""
 
 MASKED = 0.15
 TOKENS = 131_072  # of the first batch that is tried
@@ -76,9 +76,9 @@ class Case:
     dropout: float = 0.1
     """Of hidden states."""
     attention_dropout: float | None = None
-    """Of attention's weights; unset, as of hidden states."""
+    """Of attention's weights. Default: as of hidden states."""
     attention: str | None = None
-    """The form that attention takes, as `pretrain --attention-form`; unset, the device's own."""
+    """The form of attention, as of `pretrain --attention-form`. Default: the device's own."""
     rematerialize: bool = False
     dtype: str = "mixed_bfloat16"
     rows: str | None = None
@@ -131,10 +131,10 @@ def rows_of(case: Case) -> tuple[np.ndarray, np.ndarray]:
     """Tokens and documents of a batch, (B, T) int32 each: real rows, or documents by chance."""
     if case.rows:
         with np.load(case.rows) as file:
-            found = [file[f"{name}_{case.length}"] for name in ("token_ids", "sequence_ids")]
-        picked = np.arange(case.batch) % len(found[0])
+            actual = [file[f"{name}_{case.length}"] for name in ("token_ids", "sequence_ids")]
+        picked = np.arange(case.batch) % len(actual[0])
         vocabulary = SIZES[case.size][3]
-        return found[0][picked].astype(np.int32) % vocabulary, found[1][picked].astype(np.int32)
+        return actual[0][picked].astype(np.int32) % vocabulary, actual[1][picked].astype(np.int32)
     rng = np.random.default_rng(0)
     shape = (case.batch, case.length)
     tokens = rng.integers(1, SIZES[case.size][3], shape, np.int32)
@@ -161,11 +161,11 @@ def make_rows(target: Path) -> None:
         corpus = Path(name, "corpus.jsonl")
         write_corpus(corpus)
         for length in LENGTHS:
-            made = str(Path(name, f"rows-{length}"))
-            flags = {"corpus": corpus, "output": made, "vocab-size": 50_000, "length": length}
+            result = str(Path(name, f"rows-{length}"))
+            flags = {"corpus": corpus, "output": result, "vocab-size": 50_000, "length": length}
             words = [word for key, value in flags.items() for word in (f"--{key}", str(value))]
             assert roformer_tf(["prepare", *words]) == 0
-            prepared = PreparedRows.open(made)
+            prepared = PreparedRows.open(result)
             count = min(len(prepared), -(-SAVED_TOKENS // length))
             some = np.stack([prepared[i] for i in range(count)])
             arrays[f"token_ids_{length}"] = some[:, TOKEN].astype(np.uint16)
@@ -186,7 +186,7 @@ def compiled_model(case: Case) -> Any:
     from roformer_tf.pretraining.train_step import MaskedTokenLoss, PretrainingModel
     from roformer_tf.training.devices import choose_jit
     from roformer_tf.training.optimizers.factory import make_optimizer
-    from roformer_tf.training.optimizers.settings import OptimizerConfig
+    from roformer_tf.training.settings import OptimizerConfig
 
     keras.utils.set_random_seed(0)
     model = RoFormerForMaskedLM(architecture(case), dtype=case.dtype)
@@ -259,7 +259,7 @@ def kernel_seconds(model: Any, case: Case, steps: int) -> dict[str, float]:
 
 
 def device_events(trace: Any) -> Iterator[tuple[str, float]]:
-    """Kernels and their nanoseconds: of a GPU's streams, or of the processor's XLA threads."""
+    """Kernels and their nanoseconds: of a GPU's streams, or of the CPU's XLA threads."""
     planes = [plane for plane in trace.planes if plane.name.startswith("/device:GPU")]
     on_gpu = bool(planes)
     for plane in planes or [plane for plane in trace.planes if plane.name == "/host:CPU"]:
@@ -270,7 +270,7 @@ def device_events(trace: Any) -> Iterator[tuple[str, float]]:
 
 
 def measure(case: Case, steps: int, rounds: int) -> dict[str, Any]:
-    """Train a while; give what the table tells of it."""
+    """Train some steps: the figures of the table."""
     import jax
     import keras
 
@@ -279,7 +279,7 @@ def measure(case: Case, steps: int, rounds: int) -> dict[str, Any]:
     with attention_by(case.attention):  # which the step asks when it is traced
         model, device = compiled_model(case), jax.devices()[0]
         seconds = step_seconds(model, case, steps, rounds)
-        memory = (device.memory_stats() or {}).get("peak_bytes_in_use")  # a processor has none
+        memory = (device.memory_stats() or {}).get("peak_bytes_in_use")  # None on a CPU
         kernels = kernel_seconds(model, case, min(TRACED, steps))
     busy = sum(kernels.values())
     products = sum(time for name, time in kernels.items() if PRODUCTS.search(name))
@@ -299,8 +299,8 @@ def measure(case: Case, steps: int, rounds: int) -> dict[str, Any]:
 
 def attention_of(kernels: Any) -> str:
     """What attention ran by."""
-    found = [name for name, known in ATTENTION.items() if any(map(known.search, kernels))]
-    return " and ".join(found) or "plain"
+    actual = [name for name, known in ATTENTION.items() if any(map(known.search, kernels))]
+    return " and ".join(actual) or "plain"
 
 
 def isolated(case: Case, steps: int, rounds: int) -> dict[str, Any] | None:
@@ -385,8 +385,8 @@ def arguments() -> argparse.Namespace:
     """What is asked for."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--size", nargs="+", choices=SIZES, default=["base", "large"])
-    parser.add_argument("--lengths", nargs="+", type=int, help="unset, 512 to 8,192; of tiny, 64")
-    parser.add_argument("--batch", type=int, default=0, help="rows; unset, as many as fit")
+    parser.add_argument("--lengths", nargs="+", type=int, help="default: 512 to 8,192; of tiny, 64")
+    parser.add_argument("--batch", type=int, default=0, help="rows; default: as many as fit")
     parser.add_argument(
         "--dropout",
         nargs="+",
@@ -397,7 +397,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--attention", nargs="+", choices=FORMS, default=["auto"])
     parser.add_argument("--remat", nargs="+", choices=["on", "off"], default=["off"])
     parser.add_argument("--dtype", default="mixed_bfloat16")
-    parser.add_argument("--rows", help="file of real rows, of --make-rows; unset, rows by chance")
+    parser.add_argument("--rows", help="file of real rows, of --make-rows; default: random rows")
     parser.add_argument("--make-rows", type=Path, metavar="FILE", help="write real rows, and end")
     parser.add_argument("--peers", action="store_true", help="transformers on the same rows, too")
     parser.add_argument("--device", choices=["auto", "cpu"], default="auto")
@@ -407,12 +407,12 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+# Models of transformers: each token sees the whole row, or, isolated, its document alone.
 PEERS = ["bert", "bert isolated", "roformer", "roformer isolated"]
-"""Models of transformers: each token sees the whole row, or, isolated, its document alone."""
 
 
 def cases(asked: argparse.Namespace) -> Iterator[Case]:
-    """All combinations that were asked for, each with its rivals right behind it."""
+    """All combinations that were asked for, each followed by its rivals."""
     for size, (hidden, attention) in itertools.product(asked.size, asked.dropout):
         tiny = size == "tiny"
         for length in asked.lengths or ([64] if tiny else LENGTHS):

@@ -27,11 +27,11 @@ from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.inference.opening import open_finetuned
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import example_key
-from roformer_tf.training.optimizers.settings import FinetuneOptimizerConfig
+from roformer_tf.training.settings import FinetuneOptimizerConfig
 
 SETS = ("train", "valid", "test")
+# Of the list, from its top.
 DEPTHS = (20, 50)
-"""Of the list, from its top."""
 
 
 @dataclass(frozen=True)
@@ -70,15 +70,15 @@ def main(config: LabelIssuesBenchmark) -> None:
         )
     )
     report = json.loads((run / "report.json").read_text(encoding="utf-8"))
-    found = report["label_issues"]
-    listed = read_places(run / found["file"]) if found["file"] else []
+    actual = report["label_issues"]
+    listed = read_places(run / actual["file"]) if actual["file"] else []
     examples = new_examples(paths)
     alone = doubts_of_the_model_alone(run / "model", examples)
     changed = planted["valid"]
     figures = {
         "checked": len(examples),
         "planted": sum(int(example.place) in changed for example in examples),
-        "reason": found["reason"],
+        "reason": actual["reason"],
         "model": report[report["judged"]]["accuracy"],
         "baseline": report["baseline"][report["judged"]]["accuracy"],
         "list": precision(listed, changed),
@@ -98,7 +98,7 @@ def plant(config: LabelIssuesBenchmark) -> dict[str, set[int]]:
         chosen = rng.choice(len(rows), round(config.rate * len(rows)), replace=False)
         for number in chosen:
             text, label = rows[number]
-            rows[number] = text, str(rng.choice([one for one in labels if one != label]))
+            rows[number] = text, str(rng.choice([item for item in labels if item != label]))
         lines = ["text\tlabel", *("\t".join(row) for row in rows)]
         path = config.output / f"{name}.tsv"
         path.write_text("\n".join(lines) + "\n", encoding="utf-8")

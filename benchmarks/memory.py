@@ -4,7 +4,7 @@
     KERAS_BACKEND=jax python -m benchmarks.memory      on JAX; of a GPU, the device's memory
     python -m benchmarks.memory --sizes base --lengths 512 --batches 2 4
 
-Every figure is a process of its own that trains a few steps: on a processor its largest resident
+Every figure is a process of its own that trains a few steps: on a CPU its largest resident
 size, libraries and optimizer included, on a GPU the most that was allocated there. A process that
 grows beyond --limit is ended: "does not fit".
 """
@@ -35,7 +35,7 @@ def measure(case: Case) -> dict[str, Any]:
 
 
 def peak_bytes() -> int:
-    """The most memory that this process had: the device's, or its own on a processor."""
+    """The peak memory of this process: the device's, or its own on a CPU."""
     import keras
 
     if keras.backend.backend() == "jax":
@@ -65,7 +65,7 @@ def isolated(case: Case, limit: float) -> dict[str, Any] | None:
 
 
 def resident_bytes(process: int) -> int:
-    """Memory that a process has now, as Linux tells it; 0 once it has ended."""
+    """Memory that a process has now, as Linux reports it; 0 once it has ended."""
     try:
         pages = Path(f"/proc/{process}/statm").read_text(encoding="ascii").split()[1]
     except (OSError, IndexError):
@@ -95,7 +95,7 @@ def main() -> None:
     parser.add_argument("--lengths", nargs="+", type=int, default=[512, 1536, 4096])
     parser.add_argument("--batches", nargs="+", type=int, default=[], help="rows of a step")
     parser.add_argument("--dropout", type=float, default=0.1)
-    parser.add_argument("--limit", type=float, default=16.0, help="gigabytes of the processor's")
+    parser.add_argument("--limit", type=float, default=16.0, help="gigabytes of main memory")
     parser.add_argument("--case", help=argparse.SUPPRESS)
     asked = parser.parse_args()
     if asked.case:

@@ -26,12 +26,12 @@ from roformer_tf.search.graph import WHEN_SEARCHED, Neighbours
 from roformer_tf.terminal import Progress
 from roformer_tf.top_k import top_k
 
+# Vectors that are added at a time.
 BLOCK = 65_536
-"""Vectors that are added at a time."""
+# Queries whose products with all vectors are in memory.
 QUERIES = 64
-"""Queries whose products with all vectors are in memory."""
+# Queries that are also asked one by one.
 ALONE = 1_000
-"""Queries that are also asked one by one."""
 
 
 @dataclass(frozen=True)
@@ -66,14 +66,14 @@ def measure(vectors: np.ndarray, queries: np.ndarray, top: int) -> dict[str, Any
 
     seconds: dict[str, float] = {}
     graph = timed(seconds, "build", lambda: _graph(blocks(), *vectors.shape))
-    found = timed(seconds, "graph", lambda: graph.search(queries, top))
+    actual = timed(seconds, "graph", lambda: graph.search(queries, top))
     alone = queries[:ALONE]
-    timed(seconds, "graph, alone", lambda: [graph.search(one[None], top) for one in alone])
+    timed(seconds, "graph, alone", lambda: [graph.search(item[None], top) for item in alone])
     wanted = timed(seconds, "exact", lambda: exact(queries, vectors, top))
     return {
         "vectors": len(vectors),
         "queries": len(queries),
-        "recall": recall(*found, *wanted),
+        "recall": recall(*actual, *wanted),
         "visited": WHEN_SEARCHED,
         "build_s": round(seconds["build"], 1),
         "graph_ms_a_query": round(1000 * seconds["graph"] / len(queries), 3),
@@ -113,7 +113,7 @@ def timed(seconds: dict[str, float], name: str, work: Callable[[], Any]) -> Any:
 
 
 def _graph(blocks: Iterable[tuple[np.ndarray, np.ndarray]], vectors: int, size: int) -> Neighbours:
-    graph = Neighbours(size)
+    graph = Neighbours.empty(size)
     with Progress(desc="neighbours", unit=" vectors", total=vectors) as bar:
         for block, ids in blocks:
             graph.add(block, ids)

@@ -35,8 +35,8 @@ def ratios(records: list[Record]) -> "Figure":
     figure, (axis,) = _figure(1, height=0.8 * len(records) + 1)
     height = 0.8 / len(names)
     for number, name in enumerate(names):
-        found = [(i, median(r, name), median(r, "ours")) for i, r in enumerate(records)]
-        bars = [(i + number * height, its / our) for i, its, our in found if its and our]
+        actual = [(i, median(r, name), median(r, "ours")) for i, r in enumerate(records)]
+        bars = [(i + number * height, its / our) for i, its, our in actual if its and our]
         if bars:
             axis.barh(*zip(*bars, strict=True), height=height, label=name)
     axis.axvline(1, color="black", linewidth=0.8)

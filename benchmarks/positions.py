@@ -39,7 +39,6 @@ from roformer_tf.flags import check_names, parsed, with_yaml
 from roformer_tf.pretraining.settings import MAY_CHANGE, PretrainConfig
 from roformer_tf.recipes import find_recipe
 from roformer_tf.training.devices import describe_machine
-from roformer_tf.training.optimizers.settings import OptimizerConfig
 from roformer_tf.training.run_files import (
     CHECKPOINTS,
     EVALUATIONS_FILE,
@@ -51,11 +50,12 @@ from roformer_tf.training.run_files import (
     settle_precision,
     write_settings,
 )
-from roformer_tf.training.settings import Precision
+from roformer_tf.training.settings import OptimizerConfig, Precision
 
 PROGRAM = "python -m benchmarks.positions"
 
 PositionName: TypeAlias = Literal["rotary", "partial-rotary", "learned", "sinusoidal", "t5", "none"]
+# What each kind of positions changes in the architecture.
 CHANGES: Mapping[PositionName, Mapping[str, Any]] = {
     "rotary": {},
     "partial-rotary": {"rotary_share": 0.25},  # as in GPT-NeoX
@@ -64,7 +64,6 @@ CHANGES: Mapping[PositionName, Mapping[str, Any]] = {
     "t5": {"position_embedding_type": "t5"},
     "none": {"position_embedding_type": "none"},
 }
-"""What each kind of positions changes in the architecture."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -135,7 +134,7 @@ def compare(config: ComparisonConfig) -> None:
 
 
 def _prepared_rows(config: ComparisonConfig) -> Path:
-    names = [one.name for one in dataclasses.fields(PreparationConfig)]
+    names = [item.name for item in dataclasses.fields(PreparationConfig)]
     settings: dict[str, Any] = {name: getattr(config, name) for name in names}
     rows = prepare(PreparationConfig(**settings | {"output": f"{config.output}/rows"}))
     if not len(PreparedRows.open(rows, "held_out")):
@@ -278,7 +277,7 @@ def _write_report(output: Path, report: dict[str, Any]) -> None:
         "MiB",
         "parameters",
     ]
-    rows = [_cells(name, one) for name, one in report["positions"].items()]
+    rows = [_cells(name, item) for name, item in report["positions"].items()]
     caption = (
         f"Held-out loss (nats, {report['objective']} tokens) after {report['steps']:,} steps of "
         f"{report['batch_size']} sequences of {report['length']} tokens; mean of "
@@ -302,18 +301,18 @@ def _write_report(output: Path, report: dict[str, Any]) -> None:
     )
 
 
-def _cells(name: str, one: Mapping[str, Any]) -> list[str]:
+def _cells(name: str, figures: Mapping[str, Any]) -> list[str]:
     """A table row of one kind of positions."""
-    interval, memory = one.get("interval"), one["peak_memory"]
+    interval, memory = figures.get("interval"), figures["peak_memory"]
     return [
         name,
-        f"{one['held_out_loss']:.4f}",
-        f"{one['held_out_accuracy']:.2%}",
-        f"{one['difference']:+.4f}" if "difference" in one else "",
+        f"{figures['held_out_loss']:.4f}",
+        f"{figures['held_out_accuracy']:.2%}",
+        f"{figures['difference']:+.4f}" if "difference" in figures else "",
         "{:+.4f} to {:+.4f}".format(*interval) if interval else "",
-        f"{1000 * one['seconds_per_step']:,.0f}",
+        f"{1000 * figures['seconds_per_step']:,.0f}",
         f"{memory / 2**20:,.0f}" if memory else "",
-        f"{one['parameters']:,}",
+        f"{figures['parameters']:,}",
     ]
 
 
@@ -321,13 +320,13 @@ def _plot(report: Mapping[str, Any], target: Path) -> None:
     """Draw held-out losses by step, and differences with their intervals."""
     figure = Figure(figsize=(11, 4), dpi=150, layout="constrained")
     curves, differences = figure.subplots(1, 2, width_ratios=(3, 2))
-    for row, (name, one) in enumerate(report["positions"].items()):
+    for row, (name, item) in enumerate(report["positions"].items()):
         curves.plot(
-            *zip(*one["curve"], strict=True), "o-", markersize=3, label=name, color=f"C{row}"
+            *zip(*item["curve"], strict=True), "o-", markersize=3, label=name, color=f"C{row}"
         )
-        if one.get("interval"):
-            differences.plot(one["interval"], [row] * 2, linewidth=5, alpha=0.35, color=f"C{row}")
-        differences.plot(one.get("difference", 0), row, "o", color=f"C{row}")
+        if item.get("interval"):
+            differences.plot(item["interval"], [row] * 2, linewidth=5, alpha=0.35, color=f"C{row}")
+        differences.plot(item.get("difference", 0), row, "o", color=f"C{row}")
     curves.set(xlabel="step", ylabel="held-out loss (nats per predicted token)")
     curves.legend()
     differences.set_yticks(range(len(report["positions"])), list(report["positions"]))

@@ -29,8 +29,8 @@ LINES: dict[str, dict[str, Any]] = {  # the thin one is seen on top of the broad
     "float32": {"color": "tab:blue", "linewidth": 3.5, "alpha": 0.4},
     "mixed_bfloat16": {"color": "black", "linewidth": 0.8},
 }
+# Share of the steps, the last ones, over which the training loss is averaged.
 AVERAGED = 0.2
-"""Share of the steps, the last ones, over which the training loss is averaged."""
 
 
 class Curve(NamedTuple):
@@ -50,8 +50,8 @@ class Curve(NamedTuple):
 def train(rows: Path, output: Path, precision: str, seed: int, steps: int) -> Curve:
     """Run `pretrain` as the demo does, and read what it wrote."""
     settings = {"precision": precision, "seed": seed, "steps": steps, "log-every": 5}
-    given = {"config": Demo.config, "rows": rows, "output": output} | settings
-    _run("pretrain", given)
+    arguments = {"config": Demo.config, "rows": rows, "output": output} | settings
+    _run("pretrain", arguments)
     lines = list(read_metrics(output / "metrics.jsonl"))
     held_out = list(read_metrics(output / "evaluations.jsonl"))[-1]["held_out_loss"]
     return Curve([line["step"] for line in lines], [line["loss"] for line in lines], held_out)

@@ -12,8 +12,8 @@ from benchmarks.results import Record, Results, exponent, median
 from roformer_tf.files import write_text
 
 FILE = HERE / "RESULTS.md"
+# Written by hand: what was tried, and what bounds what was missed. It ends the file.
 NOTES = HERE / "NOTES.md"
-"""Written by hand: what was tried, and what bounds what was missed. It ends the file."""
 
 TITLES = {
     "square": "What the machine can do",
@@ -34,8 +34,8 @@ TITLES = {
     "corpus_scaling": "How preparation grows",
 }
 
+# How many times as fast as each a training step with dropout shall be.
 GOALS = {"Hugging Face, stock": 4.0, "Hugging Face, tuned": 2.0, "bert4keras": 6.0, LIMIT: 0.75}
-"""How many times as fast as each a training step with dropout shall be."""
 
 HOW = """
 `make bench` measures all of this and writes this file; `make bench CASES="inference startup"` only
@@ -59,7 +59,7 @@ def write_report(results: Results) -> None:
 
 def render(results: Results) -> str:
     """The whole text."""
-    parts = ["# How fast it is, beside what one could use instead", HOW, _machine(results)]
+    parts = ["# How fast it is, compared with the alternatives", HOW, _machine(results)]
     for case, make in CASES.items():
         records = results.of(case)
         if records:
@@ -75,7 +75,7 @@ def summary(record: Record) -> str:
 
 
 def _body(case: str, records: list[Record]) -> Iterator[str]:
-    """What stands under a case's heading."""
+    """What is written under a case's heading."""
     if case == "mlm_step":
         yield _goals(records)
     if case == "profile":
@@ -119,8 +119,8 @@ def _rate(record: Record, row: Record, seconds: float) -> str:
     if "characters" in facts:
         return f"{facts['characters'] / seconds / 1e6:.2f} M characters/s"
     if "batch" in settings or "tokens_a_step" in facts:
-        made = "new" if "new" in settings else "length"  # written, or read
-        tokens = facts.get("tokens_a_step") or settings["batch"] * settings[made]
+        result = "new" if "new" in settings else "length"  # written, or read
+        tokens = facts.get("tokens_a_step") or settings["batch"] * settings[result]
         return f"{tokens / seconds:,.0f} tokens/s" + _stages_of_writing(facts)
     if "vectors" in facts:
         return f"{facts['vectors'] / seconds:,.0f} texts/s"
@@ -134,23 +134,23 @@ def _rate(record: Record, row: Record, seconds: float) -> str:
 
 def _stages_of_writing(facts: dict[str, Any]) -> str:
     """The first call, which compiles; and one token early in a text and one at its end."""
-    told = []
+    facts_shown = []
     if "first_call" in facts:
-        told.append(f"first call {_seconds(facts['first_call'])}")
+        facts_shown.append(f"first call {_seconds(facts['first_call'])}")
     if "early_token" in facts:
-        told.append(f"token 10 {_seconds(facts['early_token'])}")
-        told.append(f"token 120 {_seconds(facts['late_token'])}")
-    return "".join(f", {one}" for one in told)
+        facts_shown.append(f"token 10 {_seconds(facts['early_token'])}")
+        facts_shown.append(f"token 120 {_seconds(facts['late_token'])}")
+    return "".join(f", {item}" for item in facts_shown)
 
 
 def _answer(facts: dict[str, Any]) -> str:
     """What the contender found, by which one sees that all do the same."""
-    found = (facts.get(key) for key in ("first_loss", "mean_of_first_feature", "tokens"))
-    return next((f"{value:,}" if value > 1e3 else f"{value:.4f}" for value in found if value), "")
+    actual = (facts.get(key) for key in ("first_loss", "mean_of_first_feature", "tokens"))
+    return next((f"{value:,}" if value > 1e3 else f"{value:.4f}" for value in actual if value), "")
 
 
 def _goals(records: list[Record]) -> str:
-    """Ratios beside what was aimed at, by shape."""
+    """Ratios next to their goals, by shape."""
     names = list(GOALS)
     rows = []
     for record in records:
@@ -184,8 +184,8 @@ def _profile(record: Record) -> str:
 
 def _growth(records: list[Record]) -> str:
     """The fitted exponent, over all sizes and over those where starting up weighs little."""
-    found = [(r["shape"]["megabytes"], median(r, "ours")) for r in records]
-    points = [(size, seconds) for size, seconds in found if seconds]
+    actual = [(r["shape"]["megabytes"], median(r, "ours")) for r in records]
+    points = [(size, seconds) for size, seconds in actual if seconds]
     if len(points) < 3:
         return ""
     all_sizes, large = (exponent(*map(list, zip(*p, strict=True))) for p in (points, points[1:]))
@@ -214,7 +214,7 @@ def _machine(results: Results) -> str:
 
 
 def _table(heads: list[str], rows: Iterable[list[str]]) -> str:
-    """A Markdown table; what a line repeats of the one above is left out of its first cell."""
+    """A Markdown table; a first cell that repeats the one above is empty."""
     lines = [heads, ["---"] * len(heads)]
     first = ""
     for row in rows:

@@ -18,8 +18,8 @@ from roformer_tf.files import file_beside
 
 FILE = HERE / "results.json"
 
+# {"case", "commit", "software", "shape", "settings", "rows": [a Row's fields, …]}.
 Record = dict[str, Any]
-"""{"case", "commit", "software", "shape", "settings", "rows": [a Row's fields, …]}."""
 
 
 class Results:
@@ -76,7 +76,7 @@ def this_machine() -> dict[str, str]:
 
 
 def this_commit() -> str:
-    """The commit that is checked out, "-dirty" behind it where files differ; else "unknown"."""
+    """The commit that is checked out, with "-dirty" if files differ from it; else "unknown"."""
     command = ["git", "-C", str(HERE), "describe", "--always", "--dirty", "--abbrev=7"]
     try:
         return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
@@ -108,7 +108,7 @@ def _is_path(value: Any) -> bool:
 
 
 def _bfloat16_flags() -> list[str]:
-    """What Linux tells of the processor."""
+    """What Linux reports about the CPU."""
     try:
         flags = Path("/proc/cpuinfo").read_text(encoding="utf-8").split()
     except OSError:

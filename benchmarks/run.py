@@ -1,8 +1,8 @@
-"""The command behind `make bench`: measure every case, and write RESULTS.md.
+"""The command of `make bench`: measure every case, and write RESULTS.md.
 
     python -m benchmarks.run [--cases inference startup] [--only size=small length=512]
 
-What was measured is kept in results.json after every measurement, beside what it holds of others.
+Each measurement is stored in results.json at once; those of other cases stay there.
 """
 
 import os
@@ -55,7 +55,7 @@ def main(config: RunConfig) -> None:
 
 
 def _install(peers: set[str]) -> None:
-    """Make the peers' environments. One that cannot be made is a row that says so."""
+    """Make the peers' environments. One that cannot be made is reported in its row."""
     for peer in sorted(peers):
         try:
             make_environment(peer)

@@ -25,7 +25,7 @@ class Contender:
     about: str
     """Its settings, in words."""
     settings: Mapping[str, Any] = field(default_factory=dict)
-    """Arguments of its case, beside those that all are given."""
+    """Arguments of its case, in addition to those of all."""
     variables: Mapping[str, str] = field(default_factory=dict)
     """Environment variables that belong to its settings."""
 
@@ -39,7 +39,7 @@ class Row:
     seconds: list[float] = field(default_factory=list)
     """Of one unit of work, in each round."""
     facts: dict[str, Any] = field(default_factory=dict)
-    """What it told when it was ready; `peak_memory` in bytes; whatever else a round measured."""
+    """What it reported when it was ready, `peak_memory` in bytes, and what a round measured."""
     failed: str | None = None
     """Why there is nothing, or not everything."""
 

@@ -1,4 +1,4 @@
-"""Draw the four figures of docs/ROTARY.md and docs/ROTARY_zh.md.
+"""Draw the four figures of docs/ROTARY.md and docs/zh/ROTARY.md.
 
     python docs/rotary_figures.py
 

@@ -27,18 +27,19 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from roformer_tf.errors import InputError
 from roformer_tf.files import file_beside
+from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import BadLine
-from roformer_tf.labelled.reading import stream_examples
+from roformer_tf.labelled.reading import open_unanswered
 from roformer_tf.tasks.classification import Classification
 
+# Characters of a text that is made.
 SHORTEST, LONGEST = 10, 200
-"""Characters of a text that is made."""
 
+# Largest share of replaced characters.
 MOST_DAMAGE = 0.5
-"""Largest share of replaced characters."""
 
+# Column → text, label or score.
 Record: TypeAlias = dict[str, Any]
-"""Column → text, label or score."""
 
 _SENTENCE = re.compile(r".+?(?:[。！？；!?;\n]+|$)", re.DOTALL)
 
@@ -62,7 +63,7 @@ def read_texts(files: Iterable[str], column: str) -> Iterator[str]:
     """Yield the texts of one column of every file, of a .txt file its lines; all in one line."""
     task = Classification(text_columns=(column,))
     for file in files:
-        for example in stream_examples(file, task):
+        for example in open_unanswered(file, task, ColumnsConfig()).examples:
             if not isinstance(example, BadLine):
                 yield " ".join(example.texts[0].split())
 

@@ -12,7 +12,6 @@ from typing import Any, NamedTuple
 PACKAGE = "roformer_tf"
 CLASSES = {
     "AdamW": "kernels.adam",
-    "AdjustableDecay": "training.schedules",
     "EmaAdamW": "training.optimizers.adamw",
     "Lamb": "training.optimizers.adamw",
     "LayerwiseAdamW": "training.optimizers.adamw",

@@ -1,6 +1,7 @@
 """Pages and model cards from Jinja templates, and what goes into them."""
 
 import base64
+import functools
 import io
 import re
 from collections.abc import Iterable
@@ -13,6 +14,7 @@ if TYPE_CHECKING:
     import jinja2
 
 
+@functools.cache  # it keeps its compiled templates; compiling takes longer than a page
 def environment(
     folder: Path, language: Language = "en", html: bool = False
 ) -> "jinja2.Environment":

@@ -1,6 +1,7 @@
 """What the tests of several folders share. Keras is loaded only by those who ask for it."""
 
 import gc
+import io
 import json
 import os
 import shutil
@@ -52,8 +53,9 @@ RELEASED = {  # recorded outputs: the zip whose weights bert4keras computed them
     "hf_word_seqcls": "hf_word_seqcls",
 }
 
-LONG = (
-    *("tests/test_jax.py", "tests/faults/", "tests/pretraining/", "tests/finetuning/"),
+LONG = (  # the longest file first
+    *("tests/every_flag/", "tests/commands/test_finetune.py", "tests/test_jax.py"),
+    *("tests/faults/", "tests/pretraining/", "tests/finetuning/", "tests/wiring/"),
     *("tests/test_architecture.py", "tests/test_configs.py"),
     "tests/test_serialization.py",
 )
@@ -65,7 +67,12 @@ def pytest_collection_modifyitems(items):
 
     And of tests with `quick_cases`, the other cases are slow.
     """
-    items.sort(key=lambda item: not item.nodeid.startswith(LONG))
+
+    def place(item):
+        starts = (number for number, start in enumerate(LONG) if item.nodeid.startswith(start))
+        return next(starts, len(LONG))
+
+    items.sort(key=place)
     for item in items:
         for mark in item.iter_markers("quick_cases"):
             if not any(fnmatchcase(item.callspec.id, pattern) for pattern in mark.args):
@@ -110,6 +117,38 @@ def automatic():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(choice, "_automatic", lambda asked, _, *rest: as_it_is(asked, False, *rest))
         yield as_it_is
+
+
+@pytest.fixture(scope="session", autouse=True)
+def undrawn(pytestconfig):
+    """Runs of the quick tests write empty pictures: drawing one takes as long as a tiny training.
+
+    Gives what saves a picture; tests that look at pictures use the fixture `pictures`.
+    """
+    from matplotlib.figure import Figure
+
+    contents = {"png": b"\x89PNG\r\n\x1a\n", "svg": b"<svg/>"}
+
+    def save(figure, target, **settings):
+        content = contents[settings.get("format", "png")]
+        if isinstance(target, io.BytesIO):
+            target.write(content)
+        else:
+            Path(target).write_bytes(content)
+
+    saves = Figure.savefig
+    with pytest.MonkeyPatch.context() as patch:
+        if _hurried(pytestconfig):
+            patch.setattr(Figure, "savefig", save)
+        yield saves
+
+
+@pytest.fixture
+def pictures(undrawn, monkeypatch):
+    """Pictures are drawn, as users have them."""
+    from matplotlib.figure import Figure
+
+    monkeypatch.setattr(Figure, "savefig", undrawn)
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""The design's picture of the house, held: who may import whom, and what an import costs."""
+"""Which folder of the package may import which, what an import loads, and the size limits."""
 
 import ast
 import json
@@ -19,7 +19,7 @@ from tests.support.private_names import PRIVATE_NAMES
 
 PACKAGE = Path(roformer_tf.__file__).parent
 
-NEXT_BELOW = {  # room: those right below it; it may import from them, and from all below them
+MAY_IMPORT = {  # folder or top-level module: what it may import, and all that those may import
     "errors": (),
     "files": ("errors",),
     "config": ("errors", "files"),
@@ -33,7 +33,7 @@ NEXT_BELOW = {  # room: those right below it; it may import from them, and from 
     "internals": (),  # all private names of Keras, TensorFlow, JAX and jieba
     "machine": (),
     "top_k": (),  # the largest scores; NumPy alone
-    # ground floor: text, weights, layers
+    # text, weights, layers
     "checkpoints": ("errors", "files", "config", "terminal"),
     "tokenizers": ("checkpoints", "internals"),
     "kernels": ("errors", "internals"),
@@ -42,14 +42,14 @@ NEXT_BELOW = {  # room: those right below it; it may import from them, and from 
     "models": ("layers", "checkpoints", "tokenizers", "engines", "top_k"),
     "readers": ("errors", "files"),
     "training": ("models", "flags", "machine"),
-    # west wing: a corpus
+    # pretraining on a corpus
     "corpus": ("readers", "tokenizers", "machine"),
     "pretraining": ("corpus", "models", "training", "conversion", "flags", "templates"),
-    # east wing: labels
+    # fine-tuning on labels
     "labelled": ("readers", "tokenizers"),
     "tasks": ("labelled", "models", "engines", "top_k", "translation"),
     "finetuning": ("tasks", "training", "inference", "search", "export", "templates"),
-    # the doors out
+    # using a model
     "inference": ("tasks", "models", "engines", "tokenizers", "readers", "checkpoints", "kernels"),
     "export": ("inference", "templates"),
     "search": ("inference",),
@@ -59,15 +59,15 @@ NEXT_BELOW = {  # room: those right below it; it may import from them, and from 
 }
 
 
-def below(room: str) -> set[str]:
-    """All rooms that a room may import from."""
-    return {seen for next_one in NEXT_BELOW[room] for seen in (next_one, *below(next_one))}
+def importable(folder: str) -> set[str]:
+    """All folders that a folder may import from, directly or through others."""
+    return {name for direct in MAY_IMPORT[folder] for name in (direct, *importable(direct))}
 
 
-MAY_SEE = {room: below(room) for room in NEXT_BELOW}
-WEST = {"corpus", "pretraining"}
-EAST = {"labelled", "tasks", "finetuning", "inference", "search", "serving", "export"}
-TEXT_ROOMS = {
+ALLOWED = {folder: importable(folder) for folder in MAY_IMPORT}
+PRETRAINING = {"corpus", "pretraining"}
+FINETUNING = {"labelled", "tasks", "finetuning", "inference", "search", "serving", "export"}
+WITHOUT_KERAS = {
     "errors",
     "files",
     "config",
@@ -87,16 +87,16 @@ TEXT_ROOMS = {
     "labelled",
 }
 """Importing these loads no Keras, nor a backend; nor does importing the next ones."""
-LAZY_ROOMS = {"tasks", "inference", "search", "serving", "export"}
-KERAS_ROOMS = {"kernels", "layers", "models", "training", "pretraining", "finetuning", "conversion"}
-MOST_LINES = 0.22  # of the package, in one room
+KERAS_WHEN_CALLED = {"tasks", "inference", "search", "serving", "export"}
+WITH_KERAS = {"kernels", "layers", "models", "training", "pretraining", "finetuning", "conversion"}
+MAX_SHARE = 0.22  # of the lines of the package, in one folder
 SEGMENTATION = "roformer_tf.tokenizers.segmentation"
 FRAMEWORKS = {  # whose own files these read, loaded lazily
     "roformer_tf.checkpoints.tf1": "tensorflow",
     "roformer_tf.checkpoints.huggingface": "torch",
     "roformer_tf.conversion.other_libraries": "torch",
 }
-BACKEND_ROOMS = {
+WITH_BACKENDS = {
     "internals",
     "kernels",
     "training",
@@ -108,17 +108,17 @@ HOOKS = {reliance.attribute for reliance in PRIVATE_NAMES if reliance.hook}
 PRIVATE_MODULE = re.compile(r"(keras\.src|(tensorflow|tf)\.python|jax\._src|jaxlib)\b")
 OPEN = {"_replace", "_asdict", "_fields", "_make", "_field_defaults", "_exit"}
 """What Python documents of named tuples and of `os`, with an underscore or not."""
-RENAMERS = {"os.replace", "os.rename", "os.renames", "shutil.move"}
+RENAMING = {"os.replace", "os.rename", "os.renames", "shutil.move"}
 
 
 def sources() -> dict[str, str]:
     """Source of every module of the package by its dotted name."""
-    found = {}
+    modules = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         parts = path.relative_to(PACKAGE.parent).with_suffix("").parts
         name = ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
-        found[name] = path.read_text(encoding="utf-8")
-    return found
+        modules[name] = path.read_text(encoding="utf-8")
+    return modules
 
 
 def imports(source: str) -> Iterator[tuple[str, bool]]:
@@ -143,25 +143,27 @@ def imports(source: str) -> Iterator[tuple[str, bool]]:
         yield from ((name, id(node) in in_functions) for name in names)
 
 
-def room(name: str) -> str:
-    """`roformer_tf.corpus.shards.Shard` is of the room `corpus`; of the package itself, ""."""
+def folder_of(name: str) -> str:
+    """`roformer_tf.corpus.shards.Shard` → `corpus`; the package itself → ""."""
     return name.split(".")[1] if "." in name else ""
 
 
 def may_import(module: str, name: str, lazily: bool) -> bool:
-    """Tell whether the import rule lets `module` import `name`."""
+    """Whether the rules allow `module` to import `name`."""
     top = name.split(".")[0]
     if top == "roformer_tf":
-        if room(module) == "cli" and lazily:
+        if folder_of(module) == "cli" and lazily:
             return True
-        return room(name) == room(module) or room(name) in MAY_SEE[room(module)]
+        return folder_of(name) == folder_of(module) or folder_of(name) in ALLOWED[folder_of(module)]
     if top in ("jieba", "rjieba"):
         return module == SEGMENTATION
     if top in ("tensorflow", "jax", "torch"):
-        allowed = top == FRAMEWORKS.get(module) or room(module) in BACKEND_ROOMS
+        allowed = top == FRAMEWORKS.get(module) or folder_of(module) in WITH_BACKENDS
         return allowed and lazily
     if top == "keras":
-        return room(module) in KERAS_ROOMS or (lazily and room(module) in LAZY_ROOMS)
+        return folder_of(module) in WITH_KERAS or (
+            lazily and folder_of(module) in KERAS_WHEN_CALLED
+        )
     return top != ""  # a relative import hides where it leads
 
 
@@ -177,18 +179,18 @@ def broken_imports(modules: dict[str, str]) -> list[str]:
 
 
 def renaming_calls(source: str) -> list[str]:
-    """Calls that put a file in another's place, which only `files.py` may do.
+    """Calls that rename or replace a file, which only `files.py` may do.
 
     `x.replace(y)` with a single argument is a path's; a text's has two, a config's has names.
     """
-    found = [name for name, _ in imports(source) if name in RENAMERS]
+    calls = [name for name, _ in imports(source) if name in RENAMING]
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             lone = len(node.args) == 1 and not node.keywords
             whole = ast.unparse(node.func)
-            if whole in RENAMERS or (lone and node.func.attr in ("rename", "replace")):
-                found.append(ast.unparse(node))
-    return found
+            if whole in RENAMING or (lone and node.func.attr in ("rename", "replace")):
+                calls.append(ast.unparse(node))
+    return calls
 
 
 def private(name: str) -> bool:
@@ -198,43 +200,43 @@ def private(name: str) -> bool:
 
 def own_names(modules: dict[str, str]) -> set[str]:
     """The private names that the package gives to functions, classes, attributes and variables."""
-    found = set()
+    names = set()
     for source in modules.values():
         for node in ast.walk(ast.parse(source)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-                found.add(node.name)
+                names.add(node.name)
             elif isinstance(getattr(node, "ctx", None), ast.Store):
                 name = ast.unparse(node)
-                found.add(name.removeprefix("self."))  # of another thing it would be a touch
-    return {name for name in found if private(name) and name.isidentifier()}
+                names.add(name.removeprefix("self."))  # another object's would be a use
+    return {name for name in names if private(name) and name.isidentifier()}
 
 
 def foreign_private_names(modules: dict[str, str]) -> list[str]:
-    """Private names of others that a module touches, but `internals`: "module: the touch".
+    """Private names of other libraries outside `internals`, as "module: the use".
 
     A private name is another's if nothing in the package defines it. What is listed in `internals`
-    is another's even so, but for the hooks, which our classes define.
+    is another's even so, except the hooks, which our classes define.
     """
     listed = {reliance.attribute for reliance in PRIVATE_NAMES} - HOOKS
     own = (own_names(modules) | HOOKS | OPEN) - listed
     return [
-        f"{module}: {touch}"
+        f"{module}: {use}"
         for module, source in modules.items()
         if module != INTERNALS
-        for touch in [*private_imports(source), *private_touches(source, own)]
+        for use in [*private_imports(source), *private_uses(source, own)]
     ]
 
 
 def private_imports(source: str) -> Iterator[str]:
     """Imports of what another library keeps to itself."""
     for name, _ in imports(source):
-        if room(name) and name.startswith("roformer_tf."):
+        if folder_of(name) and name.startswith("roformer_tf."):
             continue
         if PRIVATE_MODULE.match(name) or any(map(private, name.split("."))):
             yield f"import of {name}"
 
 
-def private_touches(source: str, own: set[str]) -> Iterator[str]:
+def private_uses(source: str, own: set[str]) -> Iterator[str]:
     """Uses of private names that are not our own: as attributes, by getattr, and in strings."""
     for node in ast.walk(ast.parse(source)):
         text, name = "", ""
@@ -249,12 +251,12 @@ def private_touches(source: str, own: set[str]) -> Iterator[str]:
             yield ast.unparse(node)
 
 
-def test_private_names_of_other_libraries_are_touched_in_internals_alone():
+def test_private_names_of_other_libraries_are_used_in_internals_only():
     assert foreign_private_names(sources()) == []
 
 
 @pytest.mark.parametrize(
-    "touch",
+    "use",
     [
         "optimizer._learning_rate(1)",
         "self._momentums[0]",
@@ -271,32 +273,32 @@ def test_private_names_of_other_libraries_are_touched_in_internals_alone():
         "import jieba._compat",
     ],
 )
-def test_the_check_sees_a_private_name(touch):
-    assert foreign_private_names({"roformer_tf.training.x": touch})
-    assert not foreign_private_names({INTERNALS: touch})
+def test_the_check_sees_a_private_name(use):
+    assert foreign_private_names({"roformer_tf.training.x": use})
+    assert not foreign_private_names({INTERNALS: use})
 
 
 def classes_named_twice(modules: dict[str, str]) -> dict[str, list[str]]:
-    """Public classes of one name in several modules: a reader would take one for the other."""
-    found: dict[str, list[str]] = {}
+    """Public classes of one name in several modules, which readers would confuse."""
+    places_of: dict[str, list[str]] = {}
     for module, source in modules.items():
         for node in ast.parse(source).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
-                found.setdefault(node.name, []).append(module)
-    return {name: places for name, places in found.items() if len(places) > 1}
+                places_of.setdefault(node.name, []).append(module)
+    return {name: places for name, places in places_of.items() if len(places) > 1}
 
 
-def test_every_room_is_in_the_picture():
-    assert {room(module) for module in sources()} - {""} <= MAY_SEE.keys()
+def test_every_folder_has_a_rule():
+    assert {folder_of(module) for module in sources()} - {""} <= ALLOWED.keys()
 
 
-def test_nothing_is_imported_against_the_rule():
+def test_no_import_breaks_a_rule():
     assert broken_imports(sources()) == []
 
 
-def test_only_files_renames():
-    found = {module: renaming_calls(source) for module, source in sources().items()}
-    assert {module for module, calls in found.items() if calls} == {"roformer_tf.files"}
+def test_only_files_py_renames_files():
+    calls_in = {module: renaming_calls(source) for module, source in sources().items()}
+    assert {module for module, calls in calls_in.items() if calls} == {"roformer_tf.files"}
 
 
 def test_no_module_imports_itself_through_others():
@@ -394,21 +396,21 @@ def test_importing_the_package_loads_none_of_its_modules():
     assert [name for name in loaded if name.startswith("roformer_tf")] == ["roformer_tf"]
 
 
-def test_the_wings_do_not_see_each_other():
-    assert not [(west, MAY_SEE[west] & EAST) for west in WEST if MAY_SEE[west] & EAST]
-    assert not [(east, MAY_SEE[east] & WEST) for east in EAST if MAY_SEE[east] & WEST]
+def test_pretraining_and_finetuning_do_not_import_each_other():
+    assert not [name for name in PRETRAINING if ALLOWED[name] & FINETUNING]
+    assert not [name for name in FINETUNING if ALLOWED[name] & PRETRAINING]
 
 
-def test_no_room_holds_more_than_its_share():
+def test_no_folder_has_more_than_its_share_of_the_lines():
     lines = Counter()
     for module, source in sources().items():
-        lines[room(module)] += source.count("\n")
+        lines[folder_of(module)] += source.count("\n")
     shares = {name: count / lines.total() for name, count in lines.items()}
-    assert {name: share for name, share in shares.items() if share > MOST_LINES} == {}
+    assert {name: share for name, share in shares.items() if share > MAX_SHARE} == {}
 
 
 def test_text_is_prepared_and_read_without_keras_or_a_backend():
-    modules = [name for name in sources() if room(name) in TEXT_ROOMS | LAZY_ROOMS]
+    modules = [name for name in sources() if folder_of(name) in WITHOUT_KERAS | KERAS_WHEN_CALLED]
     code = f"import json, sys, {', '.join(modules)}; print(json.dumps(list(sys.modules)))"
     assert {"keras", "tensorflow", "torch", "jieba"}.isdisjoint(run_python(code))
 

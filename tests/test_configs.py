@@ -190,7 +190,7 @@ def test_a_settings_file_goes_with_rows_that_are_prepared_so(
     rows = prepared(recipe, tmp_path, write_corpus)
     more = ["--init-from", "x.zip"] if name == "continue" else []
     needed = ["--rows", rows, "--output", "run", *more]
-    settings = with_rows_settled(parsed("pretrain", "--config", name, *needed), {})
+    settings = with_rows_settled(parsed("pretrain", "--config", name, *needed))
     assert settings.length == 512
     assert settings.tokenization == recipe.get("tokenization", "word")
     assert settings.whole_words == recipe.get("whole-words", False)

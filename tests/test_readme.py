@@ -1,4 +1,4 @@
-"""What the READMEs tell a user to type exists."""
+"""READMEs and documentation: their size, their links, and the same content in both languages."""
 
 import re
 import subprocess
@@ -7,12 +7,27 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-READMES = ("README.md", "README_zh.md")
+DOCS = ROOT / "docs"
+READMES = {"README.md": 12_000, "README_zh.md": 16_000}  # name: largest size in bytes
+MAX_LINES = 200
+PAGES = [str(path.relative_to(ROOT)) for path in (*DOCS.rglob("*.md"), *ROOT.glob("*.md"))]
+TRANSLATED = [str(path.relative_to(DOCS / "zh")) for path in (DOCS / "zh").rglob("*.md")]
+PAIRS = [
+    ("README.md", "README_zh.md"),
+    *((f"docs/{page}", f"docs/zh/{page}") for page in sorted(TRANSLATED)),
+]
+ENGLISH_ONLY = {
+    *("LOG.md", "RECIPES.md", "reference/api.md"),
+    *(f"research/{name}.md" for name in ("results", "paper", "search", "sentiment")),
+}
+
+
+def text_of(name):
+    return (ROOT / name).read_text(encoding="utf-8")
 
 
 def code_blocks(name):
-    text = (ROOT / name).read_text(encoding="utf-8")
-    return re.findall(r"^```[a-z]*\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
+    return re.findall(r"^```[a-z]*\n(.*?)^```", text_of(name), flags=re.MULTILINE | re.DOTALL)
 
 
 def typed_commands(name):
@@ -26,48 +41,75 @@ def typed_commands(name):
 
 
 @pytest.mark.parametrize("name", READMES)
-def test_exactly_two_commands_set_up_run_and_test(name):
-    makes = [line for line in typed_commands(name) if line.startswith("make ")]
-    assert makes == ["make demo", "make test"]
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    for line in makes:
-        assert re.search(rf"^{line.split()[1]}:", makefile, flags=re.MULTILINE)
+def test_a_readme_is_short(name):
+    assert len(text_of(name).encode()) <= READMES[name]
+    assert len(text_of(name).splitlines()) <= MAX_LINES
 
 
 @pytest.mark.parametrize("name", READMES)
-def test_every_named_file_exists(name):
-    text = (ROOT / name).read_text(encoding="utf-8")
-    linked = re.findall(r"\]\(([^)#:]+)\)", text)
-    named = re.findall(
+def test_exactly_two_commands_set_up_run_and_test(name):
+    makes = [line for line in typed_commands(name) if line.startswith("make ")]
+    assert makes == ["make demo", "make test"]
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_linked_and_named_files_exist(name):
+    text = re.sub(r"^```.*?^```", "", text_of(name), flags=re.MULTILINE | re.DOTALL)
+    linked = re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)|<img src=\"([^\"]+)\"", text)
+    for path in (page or image for page, image in linked):
+        assert ((ROOT / name).parent / path).exists(), path
+    if name in ("docs/LOG.md", "CHANGELOG.md"):  # name files of their time
+        return
+    for path in re.findall(
         r"`((?:roformer_tf|pretrain|finetune|examples|benchmarks|docs|checkpoints)/[\w./-]*)`", text
-    )
-    for path in linked + [path for path in named if not path.endswith(".zip")]:
-        assert (ROOT / path).exists(), path
+    ):
+        assert path.endswith(".zip") or (ROOT / path).exists(), path
 
 
-def test_both_languages_show_the_same_code():
-    """Every block, to the letter; only comments are in the reader's language."""
+@pytest.mark.parametrize("name", [name for name in PAGES if name.startswith("docs/")])
+def test_make_targets_of_documents_exist(name):
+    makefile = text_of("Makefile")
+    for target in re.findall(r"^make ([\w-]+)|`make ([\w-]+)", text_of(name), flags=re.MULTILINE):
+        if name != "docs/LOG.md":
+            assert re.search(rf"^{target[0] or target[1]}:", makefile, flags=re.MULTILINE), target
+
+
+def test_every_page_is_in_both_languages():
+    english = {str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")}
+    english = {page for page in english if not page.startswith("zh/")}
+    assert english == set(TRANSLATED) | ENGLISH_ONLY
+
+
+def test_every_page_is_in_the_navigation():
+    navigation = text_of("mkdocs.yml").partition("\nnav:\n")[2]
+    pages = {str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")}
+    listed = re.findall(r"- (?:.*: )?(\S+\.md)$", navigation, flags=re.MULTILINE)
+    assert set(listed) == {page for page in pages if not page.startswith("zh/")}
+
+
+@pytest.mark.parametrize(("english", "chinese"), PAIRS)
+def test_both_languages_show_the_same_code(english, chinese):
+    """Every block is equal, except comments and the formulas of text blocks."""
 
     def without_comments(name):
-        return [re.sub(r"\s+# .*", "", block) for block in code_blocks(name)]
+        return [re.sub(r"\s+# .*| +\)  # .*", "", block) for block in code_blocks(name)]
 
-    assert without_comments("README.md") == without_comments("README_zh.md")
-    assert len(code_blocks("README.md")) > 10
+    assert without_comments(english) == without_comments(chinese)
 
 
-def test_both_languages_show_the_same_figures_in_their_tables():
+@pytest.mark.parametrize(("english", "chinese"), PAIRS)
+def test_both_languages_show_the_same_figures_in_their_tables(english, chinese):
     def figures(name):
         """Of each row without its name, which counts in millions, or in 万."""
-        lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
-        cells = [line.split("|", 2)[2] for line in lines if line.startswith("|")]
+        cells = [line.split("|", 2)[2] for line in text_of(name).splitlines() if line[:1] == "|"]
         return [re.findall(r"\d+(?:[,.]\d+)*", row) for row in cells]
 
-    assert figures("README.md") == figures("README_zh.md")
+    assert figures(english) == figures(chinese)
 
 
 def test_no_figure_is_missing():
-    for name in (*READMES, "docs/LOG.md", "CHANGELOG.md"):
-        assert "FIGURE" not in (ROOT / name).read_text(encoding="utf-8"), name
+    for name in PAGES:
+        assert "FIGURE" not in text_of(name), name
 
 
 def test_ci_runs_what_the_readme_names():

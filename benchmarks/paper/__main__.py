@@ -37,13 +37,14 @@ from roformer_tf.cli import main as roformer_tf
 from roformer_tf.errors import InputError
 
 HELD_OUT = 0.03
+# That of stages: half as wide as the demo's, with two fifths of its words.
 ARCHITECTURE = ("--architecture", Path(__file__).with_name("architecture.json"))
-"""That of stages: half as wide as the demo's, with two fifths of its words."""
 WORDS = ("--vocab-size", 8_000)
 RECIPE = (
     *("--config", "demo", *ARCHITECTURE, *WORDS),
     *("--held-out", HELD_OUT),
 )
+# As many tokens in both.
 STAGES = {
     "512 alone": ["length=512 batch-size=4 steps=280"],
     "512, 1536, 512": [
@@ -52,13 +53,12 @@ STAGES = {
         "length=512 batch-size=4 steps=55",
     ],
 }
-"""As many tokens in both."""
 LENGTHS = (512, 1024, 1536)
+# How `long_texts` trains, chosen on valid's triples at 512 tokens of a text.
 LONG_TEXTS = (
     *("--epochs", 1, "--batch-size", 32, "--learning-rate", 2e-3, "--layer-decay", 1),
     *("--dropout", 0.1, "--precision", "mixed_bfloat16", "--no-baseline"),
 )
-"""How `long_texts` trains, chosen on valid's triples at 512 tokens of a text."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class PaperConfig:
 
 
 def loss(config: PaperConfig) -> None:
-    """(a) The figure of the MLM loss: RoFormer beside BERT, equal otherwise."""
+    """(a) The figure of the MLM loss: RoFormer and BERT, equal otherwise."""
     _compare(config, "rotary", "learned")
 
 
@@ -101,8 +101,8 @@ def stages(config: PaperConfig) -> None:
         name: [_staged(config, name, seed) for seed in range(config.seeds)] for name in STAGES
     }
     print("\nheld-out loss at 512, the same tokens for all")
-    for name, found in losses.items():
-        print(f"  {name:16}{statistics.fmean(found):.4f}  {[round(loss, 4) for loss in found]}")
+    for name, actual in losses.items():
+        print(f"  {name:16}{statistics.fmean(actual):.4f}  {[round(loss, 4) for loss in actual]}")
     gaps = np.subtract(*reversed(losses.values()))
     if len(gaps) > 1:
         print(
@@ -111,7 +111,7 @@ def stages(config: PaperConfig) -> None:
 
 
 def _staged(config: PaperConfig, name: str, seed: int) -> float:
-    """Train in these stages, and judge at 512."""
+    """Train in these stages, and evaluate at 512."""
     run = stage_run(config, name, seed)
     command(
         *("pretrain", *RECIPE, "--corpus", corpus(config), "--output", run, "--seed", seed),
@@ -122,8 +122,8 @@ def _staged(config: PaperConfig, name: str, seed: int) -> float:
         *("evaluate", "--model", run / "model", "--corpus", corpus(config)),
         *("--held-out", HELD_OUT, "--lengths", *LENGTHS, "--output", figures),
     )
-    found = json.loads(figures.read_text(encoding="utf-8"))
-    return float(found["by_length"]["512"]["loss"])
+    actual = json.loads(figures.read_text(encoding="utf-8"))
+    return float(actual["by_length"]["512"]["loss"])
 
 
 def stage_run(config: PaperConfig, name: str, seed: int) -> Path:
@@ -132,26 +132,26 @@ def stage_run(config: PaperConfig, name: str, seed: int) -> Path:
 
 
 def long_texts(config: PaperConfig) -> None:
-    """(c) Which text belongs to which, where the evidence lies beyond token 512 of a row."""
+    """(c) Which text belongs to which, where the evidence is beyond token 512 of a row."""
     data = config.output / "long_texts"
     model = _start_of_long_texts(config, data)
     if not (data / "train.jsonl").exists():  # the last of its files
         write_examples(corpus(config), data, model)
     vectors = {length: list(_vectors(config, data, model, length)) for length in READ}
-    right = {length: np.stack([*map(right_triples, found)]) for length, found in vectors.items()}
-    others = {length: np.stack([*map(others_behind, found)]) for length, found in vectors.items()}
+    right = {length: np.stack([*map(right_triples, actual)]) for length, actual in vectors.items()}
+    rest = {length: np.stack([*map(others_behind, actual)]) for length, actual in vectors.items()}
     long = np.load(data / LONG)
     print("\naccuracy on the test triples in %; 50 by guessing")
-    print("\n".join(accuracy_table(right, others)))
+    print("\n".join(accuracy_table(right, rest)))
     print("\n".join(gain_lines(right, np.ones_like(long))))
     print("with any other article as C")
-    print("\n".join(gain_lines(others, np.ones_like(long))))
+    print("\n".join(gain_lines(rest, np.ones_like(long))))
     print(f"of the {long.sum()} of {len(long)} triples with a text of more than 512 tokens")
     print("\n".join(gain_lines(right, long)))
 
 
 def _start_of_long_texts(config: PaperConfig, data: Path) -> Path:
-    """A model pretrained on all but what `long_texts` judges by."""
+    """A model pretrained on everything except the articles that `long_texts` tests with."""
     text, run = data / "start.jsonl", data / "start"
     if not text.exists():
         data.mkdir(parents=True, exist_ok=True)
@@ -176,18 +176,18 @@ def _vectors(config: PaperConfig, data: Path, start: Path, length: int) -> Itera
             *LONG_TEXTS,
         )
     trials = json.loads(report.read_text(encoding="utf-8"))["trials"]
-    for folder in [output / "trials" / one["name"] for one in trials] or [output]:
-        found = folder / "test.npy"
-        if not found.exists():
+    for folder in [output / "trials" / item["name"] for item in trials] or [output]:
+        actual = folder / "test.npy"
+        if not actual.exists():
             command(
                 *("embed", "--model", folder / "best", "--input", data / "test.txt"),
-                *("--output", found),
+                *("--output", actual),
             )
-        yield np.load(found)
+        yield np.load(actual)
 
 
 def overhead(config: PaperConfig) -> None:
-    """(e) What rotation costs a training step, beside added positions and none."""
+    """(e) What rotation costs a training step, compared with added positions and none."""
     print("\n".join(overhead_table()))
 
 

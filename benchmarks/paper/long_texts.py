@@ -1,7 +1,7 @@
-"""Halves of real articles whose evidence lies beyond token 512 of a row: what continues what?
+"""Halves of real articles whose evidence is beyond token 512 of a row: what continues what?
 
 A is the first half of an article, B its second half, and C the second half of another one that is
-much like A. In front of each stand reviews by chance, different ones, which tell nothing. Each text
+much like A. Each is preceded by random reviews, different ones, which do not help. Each text
 is encoded alone: read to 256 tokens it is reviews alone, read to 512 or 768 more and more of the
 news. Where a row holds two texts, these are rows of 512, 1,024 and 1,536.
 """
@@ -18,22 +18,22 @@ from roformer_tf.files import file_beside, write_text
 from roformer_tf.tasks.metrics import bootstrap, mean
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
+# Tokens that are read of each text, [CLS] and [SEP] among them.
 READ = (256, 512, 768)
-"""Tokens that are read of each text, [CLS] and [SEP] among them."""
+# Tokens of reviews before the news: more than the 254 that are read of a text at 256.
 IN_FRONT = 280
-"""Tokens of reviews in front of the news: more than the 254 that are read of a text at 256."""
+# Maximum tokens of half an article: with the reviews no more than is read at 768.
 HALF = 480
-"""Most tokens of half an article: with what is in front of it no more than is read at 768."""
+# Characters of an article at least.
 LEAST = 300
-"""Characters of an article at least."""
+# Articles of the test and validation sets, a triple of each; all others are trained on.
 SIZES = {"valid": 300, "test": 400}
-"""Articles that are judged by, a triple of each; all others are trained on."""
+# Pairs of an article that is trained on, each cut elsewhere and after other reviews.
 VERSIONS = 4
-"""Pairs of an article that is trained on, each cut elsewhere and behind other reviews."""
+# Between which parts of an article these are cut; test articles are cut in the middle.
 CUTS = (0.35, 0.65)
-"""Between which parts of an article these are cut; what is judged by is cut in the middle."""
+# (N,) bool: which test triples have a text that is not read to its end at 512.
 LONG = "long.npy"
-"""(N,) bool: which test triples have a text that is not read to its end at 512."""
 
 
 # News and reviews → files
@@ -53,12 +53,12 @@ def write_start_corpus(corpus: Path, target: Path) -> None:
     """Write the corpus without the articles of valid and test, to pretrain on."""
     texts = _texts(corpus)
     splits = split_articles([text for text in texts if _is_news(text)])
-    judged = {text for name in SIZES for text in splits[name]}
-    _write_jsonl(target, ({"text": text} for text in texts if text not in judged))
+    excluded = {text for name in SIZES for text in splits[name]}
+    _write_jsonl(target, ({"text": text} for text in texts if text not in excluded))
 
 
 def write_examples(corpus: Path, folder: Path, vocabulary: Path) -> None:
-    """Write pairs A, B to train on; triples A, B, C to judge by, and their texts one a line.
+    """Write pairs A, B to train on; triples A, B, C to test with, and their texts one a line.
 
     A split's triples are in NAME.jsonl, its texts in NAME.txt: all A, then all B, then all C.
     """
@@ -124,12 +124,12 @@ def _pairs(
 
 
 def _halves(text: str, share: float, tokenizer: RoFormerTokenizer) -> tuple[str, str]:
-    """The last tokens in front of the cut behind this share of an article, and the first behind."""
+    """The last tokens before the cut at this share of an article, and the first ones after it."""
     text = _joined(text)
     cut = int(share * len(text))
     before = tokenizer.offsets(text[:cut])[-HALF:]
-    behind = tokenizer.offsets(text[cut:])[:HALF]
-    return text[before[0][0] : cut], text[cut : cut + behind[-1][1]]
+    after = tokenizer.offsets(text[cut:])[:HALF]
+    return text[before[0][0] : cut], text[cut : cut + after[-1][1]]
 
 
 def _front(reviews: Sequence[str], tokenizer: RoFormerTokenizer, rng: np.random.Generator) -> str:
@@ -165,8 +165,8 @@ def _write_jsonl(path: Path, rows: Iterable[Mapping[str, str]]) -> None:
 def right_triples(vectors: np.ndarray) -> np.ndarray:
     """Whether A is nearer to B than to C: vectors (3 N, H) of all A, all B, all C → (N,) bool."""
     first, right, wrong = vectors.reshape(3, -1, vectors.shape[-1])
-    found: np.ndarray = (first * right).sum(axis=-1) > (first * wrong).sum(axis=-1)
-    return found
+    actual: np.ndarray = (first * right).sum(axis=-1) > (first * wrong).sum(axis=-1)
+    return actual
 
 
 def others_behind(vectors: np.ndarray) -> np.ndarray:
@@ -187,18 +187,20 @@ def over_triples(values: np.ndarray) -> str:
     return f"{100 * each.mean():.1f} {shown}"
 
 
-def accuracy_table(right: Mapping[int, np.ndarray], others: Mapping[int, np.ndarray]) -> list[str]:
+def accuracy_table(
+    right: Mapping[int, np.ndarray], of_others: Mapping[int, np.ndarray]
+) -> list[str]:
     """Lines of a table: of each length the accuracies in percent of values (S, N), seed by seed.
 
-    right: whether each of N triples is right; others: `others_behind`.
+    right: whether each of N triples is right; of_others: `others_behind`.
     """
     lines = [
         "| rows of | seeds | mean [over triples] | any other article as C |",
         "| --- " * 4 + "|",
     ]
-    for length, found in right.items():
-        seeds = ", ".join(f"{100 * one.mean():.1f}" for one in found)
-        cells = f"{2 * length:,}", seeds, over_triples(found), over_triples(others[length])
+    for length, actual in right.items():
+        seeds = ", ".join(f"{100 * item.mean():.1f}" for item in actual)
+        cells = f"{2 * length:,}", seeds, over_triples(actual), over_triples(of_others[length])
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 

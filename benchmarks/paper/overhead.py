@@ -10,6 +10,7 @@ import numpy as np
 
 from roformer_tf.config import RoFormerConfig
 
+# The released small size, with the demo's vocabulary.
 SIZE = RoFormerConfig(
     vocab_size=20_000,
     hidden_size=384,
@@ -17,7 +18,6 @@ SIZE = RoFormerConfig(
     num_attention_heads=6,
     intermediate_size=1536,
 )
-"""The released small size, with the demo's vocabulary."""
 BATCH, LENGTH, MASKED, ROUNDS = 8, 512, 76, 9
 KINDS = ("none", "learned", "rotary")
 
@@ -38,12 +38,12 @@ def overhead_table() -> Iterator[str]:
                     if number > 1:
                         times[kind].append(time.perf_counter() - began)
         without = statistics.median(times["none"])
-        for kind, found in times.items():
-            ratios = [one / base for one, base in zip(found, times["none"], strict=True)]
+        for kind, actual in times.items():
+            ratios = [item / base for item, base in zip(actual, times["none"], strict=True)]
             yield (
-                f"  {forms:12}{kind:9}{1000 * statistics.median(found):7.0f} ms "
-                f"({1000 * min(found):.0f} to {1000 * max(found):.0f})  "
-                f"{statistics.median(found) / without:.3f} of none, round by round "
+                f"  {forms:12}{kind:9}{1000 * statistics.median(actual):7.0f} ms "
+                f"({1000 * min(actual):.0f} to {1000 * max(actual):.0f})  "
+                f"{statistics.median(actual) / without:.3f} of none, round by round "
                 f"{min(ratios):.3f} to {max(ratios):.3f}"
             )
 
@@ -57,7 +57,7 @@ def _step(kind: str) -> Any:
     from roformer_tf.pretraining.train_step import MaskedTokenLoss, PretrainingModel
     from roformer_tf.training.devices import choose_jit
     from roformer_tf.training.optimizers.factory import make_optimizer
-    from roformer_tf.training.optimizers.settings import OptimizerConfig
+    from roformer_tf.training.settings import OptimizerConfig
 
     keras.utils.set_random_seed(0)
     model = RoFormerForMaskedLM(SIZE.replace(position_embedding_type=kind), dtype="mixed_bfloat16")

@@ -54,9 +54,9 @@ def mlm_step(*, checkpoint: str, batch: int, length: int, dropout: float, varian
         attention_dropout_rate=dropout,
     )
     model.compile(tf_keras.optimizers.AdamW(1e-4, weight_decay=0.01), masked_loss)
-    made = inputs.masked_batch(batch, length, model.output_shape[-1])
-    tokens = made.token_ids.astype("int32")
-    rows = (tokens, tokens * 0), made.labels_everywhere().astype("int32")
+    result = inputs.masked_batch(batch, length, model.output_shape[-1])
+    tokens = result.token_ids.astype("int32")
+    rows = (tokens, tokens * 0), result.labels_everywhere().astype("int32")
     batches = iter(tf.data.Dataset.from_tensors(rows).repeat())
     function = model.make_train_function()
 
@@ -100,10 +100,10 @@ class Writer(AutoRegressiveDecoder):
         self.model, self.unilm = model, unilm
 
     @AutoRegressiveDecoder.wraps(default_rtype="logits")
-    def predict(self, given: Any, output_ids: Any, states: Any) -> Any:
+    def predict(self, inputs: Any, output_ids: Any, states: Any) -> Any:
         """Logits of the next token of each row."""
-        token_ids = np.concatenate([given[0], output_ids], 1)
-        segment_ids = np.concatenate([0 * given[0], 0 * output_ids + self.unilm], 1)
+        token_ids = np.concatenate([inputs[0], output_ids], 1)
+        segment_ids = np.concatenate([0 * inputs[0], 0 * output_ids + self.unilm], 1)
         return self.last_token(self.model).predict([token_ids, segment_ids], verbose=0)
 
 

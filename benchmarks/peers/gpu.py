@@ -36,11 +36,11 @@ def made_model(case: Case) -> Any:
 
 def loss_of(case: Case, model: Any, device: str) -> Any:
     """The loss of the batch, as a function to be compiled."""
-    made = {key: torch.tensor(x, device=device) for key, x in masked_rows(case).items()}
-    tokens, documents = made["token_ids"].long(), made["sequence_ids"]
+    result = {key: torch.tensor(x, device=device) for key, x in masked_rows(case).items()}
+    tokens, documents = result["token_ids"].long(), result["sequence_ids"]
     rows = case.length * torch.arange(case.batch, device=device)[:, None]
-    places = (made["masked_positions"].long() + rows).flatten()
-    labels = made["labels"].long().flatten()
+    places = (result["masked_positions"].long() + rows).flatten()
+    labels = result["labels"].long().flatten()
     mask = None
     if case.model.endswith("isolated"):
         same = documents[:, :, None] == documents[:, None, :]
@@ -57,7 +57,7 @@ def loss_of(case: Case, model: Any, device: str) -> Any:
 
 
 def measure(case: Case, steps: int, rounds: int) -> dict[str, Any]:
-    """Train a while; give what the table tells of it."""
+    """Train some steps: the figures of the table."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     model = made_model(case).train().to(device)
     loss = loss_of(case, model, device)
@@ -104,5 +104,5 @@ def measure(case: Case, steps: int, rounds: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    given, steps, rounds = sys.argv[1:]
-    print(json.dumps(measure(Case(**json.loads(given)), int(steps), int(rounds))))
+    case, steps, rounds = sys.argv[1:]
+    print(json.dumps(measure(Case(**json.loads(case)), int(steps), int(rounds))))

@@ -19,8 +19,8 @@ from transformers.models.roformer.modeling_roformer import (
 from benchmarks.peers import inputs
 from benchmarks.peers.worker import Prepared, anew, fresh_processes, serve, timed
 
+# Tokens of a batch of "tuned" inference, padding included.
 GROUP = 2048
-"""Tokens of a batch of "tuned" inference, padding included."""
 
 START = """
 import sys, time
@@ -44,8 +44,8 @@ def mlm_step(*, checkpoint: str, batch: int, length: int, dropout: float, varian
         hidden_dropout_prob=dropout,
         attention_probs_dropout_prob=dropout,
     ).train()
-    made = inputs.masked_batch(batch, length, model.config.vocab_size)
-    loss = gathered_loss(model, made) if variant == "tuned" else stock_loss(model, made)
+    result = inputs.masked_batch(batch, length, model.config.vocab_size)
+    loss = gathered_loss(model, result) if variant == "tuned" else stock_loss(model, result)
     if variant == "tuned":
         torch._inductor.config.fallback_random = True
     if variant != "eager":
@@ -64,20 +64,20 @@ def mlm_step(*, checkpoint: str, batch: int, length: int, dropout: float, varian
     return Prepared(timed(step), {"first_loss": step(), "precision": "bf16 autocast"})
 
 
-def stock_loss(model: Any, made: inputs.MaskedBatch) -> Callable[[], Any]:
+def stock_loss(model: Any, batch: inputs.MaskedBatch) -> Callable[[], Any]:
     """The model's own loss: every position is projected, those not masked have the label −100."""
-    tokens, labels = torch.tensor(made.token_ids), torch.tensor(made.labels_everywhere())
+    tokens, labels = torch.tensor(batch.token_ids), torch.tensor(batch.labels_everywhere())
     real = torch.ones_like(tokens)
     return lambda: model(input_ids=tokens, attention_mask=real, labels=labels).loss
 
 
-def gathered_loss(model: Any, made: inputs.MaskedBatch) -> Callable[[], Any]:
+def gathered_loss(model: Any, batch: inputs.MaskedBatch) -> Callable[[], Any]:
     """The same loss of the masked positions alone: the vocabulary's product is done only there."""
-    tokens = torch.tensor(made.token_ids)
+    tokens = torch.tensor(batch.token_ids)
     real = torch.ones_like(tokens)
     rows, length = tokens.shape
-    places = (torch.tensor(made.positions) + length * torch.arange(rows)[:, None]).flatten()
-    labels = torch.tensor(made.labels).flatten()
+    places = (torch.tensor(batch.positions) + length * torch.arange(rows)[:, None]).flatten()
+    labels = torch.tensor(batch.labels).flatten()
 
     def loss() -> Any:
         hidden = model.roformer(input_ids=tokens, attention_mask=real)[0]
@@ -150,13 +150,13 @@ def embed(*, model: str, texts: str, dtype: str) -> Prepared:
     """Vectors of all lines of a file by sentence-transformers, saved."""
     from sentence_transformers import SentenceTransformer
 
-    made = SentenceTransformer(model, device="cpu", model_kwargs={"dtype": getattr(torch, dtype)})
+    result = SentenceTransformer(model, device="cpu", model_kwargs={"dtype": getattr(torch, dtype)})
     folder = tempfile.TemporaryDirectory()  # goes when nobody has it any more
 
     def work() -> None:
         with Path(texts).open(encoding="utf-8") as lines:
-            found = made.encode(lines.read().splitlines())
-        np.save(f"{folder.name}/vectors.npy", found.astype("float32"))
+            actual = result.encode(lines.read().splitlines())
+        np.save(f"{folder.name}/vectors.npy", actual.astype("float32"))
 
     def run(count: int) -> dict[str, Any]:
         told = timed(work)(count)
@@ -203,11 +203,11 @@ def ids_of(tokenizer: Any, texts: list[str]) -> list[list[int]]:
 
 def preparation(*, corpus: str, tokenizer: str, length: int) -> Prepared:
     """What transformers' run_mlm.py does, without its cache: ids one after another, cut to rows."""
-    made = transformers.AutoTokenizer.from_pretrained(tokenizer)
+    result = transformers.AutoTokenizer.from_pretrained(tokenizer)
     characters = sum(map(len, inputs.texts_of(corpus)))
 
     def work() -> None:
-        ids = made(list(inputs.texts_of(corpus)))["input_ids"]
+        ids = result(list(inputs.texts_of(corpus)))["input_ids"]
         flat = np.fromiter(chain.from_iterable(ids), np.int32)
         rows = flat[: len(flat) // length * length].reshape(-1, length)
         with tempfile.TemporaryFile() as file:

@@ -10,11 +10,11 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 
+# Ids below are special tokens.
 SPECIAL = 5
-"""Ids below are special tokens."""
 
+# Share of the tokens that are predicted.
 MASKED = 0.15
-"""Share of the tokens that are predicted."""
 
 
 class MaskedBatch(NamedTuple):
@@ -54,7 +54,7 @@ def rows_of(texts: str, vocabulary: int) -> list[Ints]:
 
 
 def prompts(batch: int, length: int, vocabulary: int) -> list[list[int]]:
-    """Token ids to write behind, all of one length."""
+    """Token ids of prompts to continue, all of one length."""
     random = np.random.default_rng(3)
     return [random.integers(SPECIAL, vocabulary, length).tolist() for _ in range(batch)]
 
@@ -70,13 +70,13 @@ def padded(rows: list[Ints]) -> tuple[Ints, Ints]:
     """Rows → token ids and which of them are real, both (B, T) for the longest T."""
     shape = len(rows), max(map(len, rows))
     ids, real = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-    for row, one, kept in zip(rows, ids, real, strict=True):
-        one[: len(row)], kept[: len(row)] = row, 1
+    for row, item, kept in zip(rows, ids, real, strict=True):
+        item[: len(row)], kept[: len(row)] = row, 1
     return ids, real
 
 
 def described(states: list[npt.NDArray[Any]]) -> dict[str, float]:
-    """What tells whether two peers gave the same hidden states, one (T, H) for each text."""
+    """A figure that is equal if two peers gave the same hidden states, (T, H) for each text."""
     return {
         "mean_of_first_feature": float(
             np.mean([each[:, 0].astype("float32").mean() for each in states])
@@ -85,7 +85,7 @@ def described(states: list[npt.NDArray[Any]]) -> dict[str, float]:
 
 
 def embedded(vectors: npt.NDArray[Any]) -> dict[str, Any]:
-    """How many vectors (N, D) came out, and what tells whether two peers gave the same ones."""
+    """The number of vectors (N, D), and a figure that is equal if two peers gave the same ones."""
     first = np.abs(vectors[:20_000, 0].astype("float64"))
     return {"vectors": len(vectors), "mean_of_first_feature": float(first.mean())}
 

@@ -14,11 +14,11 @@ from benchmarks.peers.worker import Figures, Prepared, fresh_processes, serve, t
 
 Call = Callable[[], Any]
 
+# Seconds for which one product is repeated.
 AT_LEAST = 0.02
-"""Seconds for which one product is repeated."""
 
+# Size of the plain product whose rate stands for the machine.
 SQUARE = 4096
-"""Size of the plain product whose rate stands for the machine."""
 
 
 READ = """
@@ -113,19 +113,19 @@ def one_by_one(steps: list[Product], calls_of_each: int) -> Prepared:
         return [min(pair, key=seconds) for pair in both]
 
     def run(count: int) -> Figures:
-        each = (seconds(one) * step.times for one, step in zip(fastest(), steps, strict=True))
+        each = (seconds(item) * step.times for item, step in zip(fastest(), steps, strict=True))
         return {"seconds": count * sum(each)}
 
     return Prepared(run, {"operations": calls_of_each * sum(step.operations for step in steps)})
 
 
 def startup(*, checkpoint: str) -> Prepared:
-    """Every member of the zip, read and inflated in pieces that are dropped."""
+    """Every member of the zip, read and inflated in chunks that are dropped."""
     return fresh_processes(READ, f"{checkpoint}/tf1.zip")
 
 
 def square(*, dtype: str) -> Prepared:
-    """One product of two large matrices: the rate that the machine is said to have."""
+    """One product of two large matrices: the rate that is given as the machine's."""
     product = Product(1, 1, SQUARE, SQUARE, SQUARE)
     multiply = calls(product, dtype)[0]
     return Prepared(timed(multiply), {"operations": product.operations})

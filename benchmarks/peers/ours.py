@@ -127,7 +127,7 @@ def training(model: Any, batches: Any) -> Prepared:
     from roformer_tf.pretraining.train_step import MaskedTokenLoss, PretrainingModel
     from roformer_tf.training.devices import choose_jit
     from roformer_tf.training.optimizers.factory import make_optimizer
-    from roformer_tf.training.optimizers.settings import OptimizerConfig
+    from roformer_tf.training.settings import OptimizerConfig
 
     optimizer = make_optimizer(
         OptimizerConfig(), model.trainable_variables, 1_000_000, model.compute_dtype
@@ -168,14 +168,14 @@ def constantly(batch: Any) -> Any:
 
 def full_batch(batch: int, length: int, vocabulary: int) -> tuple[Any, ...]:
     """A batch as `pretrain` gives them to its model, of full rows."""
-    made = inputs.masked_batch(batch, length, vocabulary)
+    result = inputs.masked_batch(batch, length, vocabulary)
     tokens = {
-        "token_ids": made.token_ids.astype("int32"),
+        "token_ids": result.token_ids.astype("int32"),
         "sequence_ids": np.ones((batch, length), "int32"),
-        "masked_positions": made.positions.astype("int32"),
-        "labels": made.labels.astype("int32"),
+        "masked_positions": result.positions.astype("int32"),
+        "labels": result.labels.astype("int32"),
     }
-    return tokens, made.labels.astype("int32"), np.ones(made.labels.shape, "float32")
+    return tokens, result.labels.astype("int32"), np.ones(result.labels.shape, "float32")
 
 
 def inference(*, checkpoint: str, texts: str, precision: str, engine: str = "keras") -> Prepared:
@@ -231,7 +231,7 @@ def generate(*, checkpoint: str, batch: int, prompt: int, new: int, dtype: str) 
     began = time.perf_counter()
     first = work()
     took = time.perf_counter() - began
-    assert all(len(one.token_ids) == new for (one,) in first)
+    assert all(len(item.token_ids) == new for (item,) in first)
 
     def run(count: int) -> Figures:
         told = timed(work)(count)
@@ -245,7 +245,7 @@ def generate(*, checkpoint: str, batch: int, prompt: int, new: int, dtype: str) 
 def paraphrase(*, checkpoint: str, samples: int, new: int) -> Prepared:
     """Sentences of the same meaning, as the command makes them; a unit of work is a sentence."""
     from roformer_tf import RoFormerForSentenceSimilarity
-    from roformer_tf.inference.generate import GenerateConfig, written
+    from roformer_tf.inference.generate import GenerateConfig, generate_texts
     from roformer_tf.models.generation_config import GenerationConfig
 
     together = 8
@@ -260,21 +260,21 @@ def paraphrase(*, checkpoint: str, samples: int, new: int) -> Prepared:
         paraphrases=samples,
         batch_size=together * samples,
     )
-    written(model, texts, config)
+    generate_texts(model, texts, config)
 
     def run(count: int) -> Figures:
-        told = timed(lambda: written(model, texts, config))(count)
+        told = timed(lambda: generate_texts(model, texts, config))(count)
         return {"seconds": told["seconds"] / together}
 
     return Prepared(run, {})
 
 
 def embed(*, model: str, texts: str, dtype: Literal["float32", "bfloat16"]) -> Prepared:
-    """Vectors of all lines of a file, written as the command writes them, its checks apart."""
-    from roformer_tf.inference.embed import open_embedder
+    """Vectors of all lines of a file, written as the command writes them, without its checks."""
+    from roformer_tf.inference.embed import VectorSettings
     from roformer_tf.inference.embed_file import vector_file
 
-    embedder = open_embedder(model, precision=dtype)
+    embedder = VectorSettings(precision=dtype).open(model)
     folder = tempfile.TemporaryDirectory()  # goes when nobody has it any more
 
     def work() -> None:
@@ -344,10 +344,10 @@ def split(*, rotated: bool, dtype: str) -> Prepared:
         with tf.GradientTape() as tape:
             tape.watch(projected)
             if rotated:
-                made = split_and_rotate(projected, tf.cos(theta), tf.sin(theta), training=True)
+                result = split_and_rotate(projected, tf.cos(theta), tf.sin(theta), training=True)
             else:
-                made = split_alone(projected)
-        return made, tape.gradient(made, projected, list(made))
+                result = split_alone(projected)
+        return result, tape.gradient(result, projected, list(result))
 
     query, key = inputs.queries_and_keys()
     together = np.stack([query, key, key], axis=2)  # (B, T, 3, N, H)
@@ -363,12 +363,12 @@ def linear_attention(*, form: str, length: int, causal: bool = False) -> Prepare
     from roformer_tf.layers.masks import visible_band
     from roformer_tf.layers.self_attention import RoFormerSelfAttention
 
-    given: dict[str, Any] = {}
+    arguments: dict[str, Any] = {}
     if form == "softmax":
         layer = RotaryMultiHeadAttention(4, 64)
     elif form == "window":  # as a local layer of `local_attention` 128
         layer, ids = RoFormerSelfAttention(4, 64), tf.ones((1, length), "int32")
-        given["attention_mask"] = visible_band(None, ids, tf.zeros_like(ids), 64)
+        arguments["attention_mask"] = visible_band(None, ids, tf.zeros_like(ids), 64)
     else:
         layer = RotaryLinearAttention(4, 64, feature_map=form, causal=causal)
 
@@ -377,7 +377,7 @@ def linear_attention(*, form: str, length: int, causal: bool = False) -> Prepare
         with tf.GradientTape() as tape:
             tape.watch(x)
             values = () if form == "window" else (x,)
-            answer = layer(x, *values, **given)
+            answer = layer(x, *values, **arguments)
         return tape.gradient(answer, [x, *layer.trainable_variables], answer)[0]
 
     x = tf.constant(np.random.default_rng(0).normal(size=(1, length, 256)), "float32")

@@ -54,8 +54,8 @@ def by_onnx(folder: str, tokenizer: Any) -> Callable[[str], list[float]]:
         )
 
     def answer(text: str) -> list[float]:
-        given = tokenizer(text, return_tensors="np", truncation=True)
-        shares: list[float] = torch.tensor(model(**given).logits[0]).softmax(-1).tolist()
+        arguments = tokenizer(text, return_tensors="np", truncation=True)
+        shares: list[float] = torch.tensor(model(**arguments).logits[0]).softmax(-1).tolist()
         return shares
 
     return answer

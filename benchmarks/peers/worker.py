@@ -24,8 +24,8 @@ from typing import Any, NamedTuple, TextIO
 
 Figures = dict[str, Any]
 
+# Characters of an error's message that are reported.
 LONGEST_ERROR = 300
-"""Characters of an error's message that are told."""
 
 
 class Prepared(NamedTuple):
@@ -51,7 +51,7 @@ def timed(work: Callable[[], object]) -> Callable[[int], Figures]:
 
 
 def serve(cases: Sequence[Callable[..., Prepared]], packages: Sequence[str]) -> None:
-    """Answer requests until standard input ends; the first tells the versions of `packages` too."""
+    """Answer requests until standard input ends; the first one has the versions of `packages`."""
     answers = _answers_alone_on_stdout()
     by_name = {case.__name__: case for case in cases}
     versions = {name: version(name) for name in packages}
@@ -66,9 +66,7 @@ def serve(cases: Sequence[Callable[..., Prepared]], packages: Sequence[str]) -> 
             else:
                 assert prepared is not None
                 answer = _round(prepared, request["count"])
-        except (
-            Exception
-        ) as error:  # the runner's to report: a peer that fails is a row that says so
+        except Exception as error:  # the runner reports it: a peer that fails is a row, too
             traceback.print_exc()
             said = " ".join(str(error).split())[:LONGEST_ERROR]
             answer = {"error": f"{type(error).__name__}: {said}"}
@@ -87,7 +85,7 @@ def anew(make: Callable[[], Callable[[], object]]) -> Callable[[int], Figures]:
 def fresh_processes(program: str, *arguments: str) -> Prepared:
     """Python programs from their first instant to their last.
 
-    What a program prints at its end, seconds of its stages, is told of the last one.
+    What a program prints at its end, seconds of its stages, is reported for the last one.
     """
     command = [sys.executable, "-c", program, *arguments]
 

@@ -17,8 +17,8 @@ from pathlib import Path
 import numpy as np
 import tyro
 
-from benchmarks.search.judging import NEVER, SearchFigures, judge, ranks, table
 from benchmarks.search.recipe import RERANKED, SearchRecipe
+from benchmarks.search.search_figures import NEVER, SearchFigures, evaluate, ranks, table
 from roformer_tf.errors import InputError
 from roformer_tf.files import write_text
 from roformer_tf.search.database import open_to_write, transaction
@@ -31,16 +31,16 @@ from roformer_tf.top_k import top_k
 
 @dataclass(frozen=True)
 class SearchBenchmark:
-    """Make a search in a manual, and measure it beside search by words."""
+    """Make a search in a manual, and compare it with search by words."""
 
     data: Path
     """Folder with documents.jsonl.gz and queries_{train,valid,test}.tsv.gz."""
     output: Path = Path("runs/search")
     """Folder of models, indexes and the table."""
     seeds: int = 3
-    """Trainings, whose figures are told one by one; the model has the mean of their weights."""
+    """Trainings, each with its own figures; the model has the mean of their weights."""
     split: str = "test"
-    """Queries that are judged by: valid, while something is chosen."""
+    """Queries that are evaluated: valid, while something is chosen."""
     translations: bool = True
     """Whether the model also learns from what LibreOffice's menus and dialogs say in Chinese and in
     English, which apt fetches (Debian or Ubuntu)."""
@@ -49,7 +49,7 @@ class SearchBenchmark:
 
 
 def main(config: SearchBenchmark) -> None:
-    """Make what is not there, and judge. Raises InputError for data that are none."""
+    """Make what is missing, and evaluate. Raises InputError for wrong data."""
     recipe = SearchRecipe(config.data, config.output, config.seeds, config.translations)
     try:
         recipe.write_translations()
@@ -75,7 +75,7 @@ def by_words(recipe: SearchRecipe, split: str) -> Iterator[tuple[str, SearchFigu
     ways: dict[str, Callable[[], np.ndarray]] = {
         "BM25 of words": lambda: BM25(texts.values()).scores(queries.texts),
         "TF-IDF of 1 to 3 characters": lambda: TfIdfSearch(texts.values()).scores(queries.texts),
-        "BM25 as `--hybrid` has it: words, pairs of characters, the beginning thrice": (
+        "BM25 as `--hybrid` has it: words, pairs of characters, the beginning three times": (
             lambda: index_scores(list(texts.values()), queries.texts)
         ),
     }
@@ -84,7 +84,7 @@ def by_words(recipe: SearchRecipe, split: str) -> Iterator[tuple[str, SearchFigu
         for scores, page in zip(scores_of(), wanted, strict=True):
             places = np.flatnonzero(top_k(scores, RERANKED) == page)
             ranked.append(int(places[0]) + 1 if len(places) else NEVER)
-        yield title, judge([ranked])
+        yield title, evaluate([ranked])
 
 
 def index_scores(texts: Sequence[str], queries: Sequence[str]) -> np.ndarray:
@@ -94,7 +94,7 @@ def index_scores(texts: Sequence[str], queries: Sequence[str]) -> np.ndarray:
         documents = [Document(text, str(number)) for number, text in enumerate(texts)]
         with transaction(database):
             database.execute("INSERT INTO settings VALUES ('{}', 0)")
-            write_block(database, documents, np.ones((len(texts), 1)), [1] * len(texts))
+            write_block(database, documents, [np.ones((1, 1))] * len(texts))
         for row, query in zip(scores, queries, strict=True):
             numbers, values = word_scores(database, query)
             row[numbers - 1] = values
@@ -111,23 +111,25 @@ def by_vectors(recipe: SearchRecipe, split: str) -> Iterator[tuple[str, SearchFi
         "pages": ("trained on the pages, without labels", output / "pages" / "model"),
         "pairs": ("trained on the pairs, too", output / "model"),
     }
-    for kind, (told, mean) in kinds.items():
+    for kind, (title_of_kind, mean) in kinds.items():
         models = [recipe.trained(kind, seed) for seed in range(recipe.seeds)]
         indexes = [output / "indexes" / f"{kind}-{seed}" for seed in range(recipe.seeds)]
         of_mean = output / ("index" if kind == "pairs" else "indexes/pages")
         for way, flags in (("vectors", ()), ("hybrid", ("--hybrid",))):
-            ways[f"{way}, {told}"] = [
+            ways[f"{way}, {title_of_kind}"] = [
                 (model, index, flags, f"{way}-{index.name}")
                 for model, index in zip(models, indexes, strict=True)
             ]
-            ways[f"{way}, {told}, weights averaged"] = [(mean, of_mean, flags, f"{way}-{kind}")]
+            ways[f"{way}, {title_of_kind}, weights averaged"] = [
+                (mean, of_mean, flags, f"{way}-{kind}")
+            ]
     queries = recipe.queries(split)
     for title, of_seeds in ways.items():
-        found = []
+        actual = []
         for model, index, flags, name in of_seeds:
             recipe.index(model, index)
-            found.append(ranks(recipe.ask(split, model, index, *flags, name=name), queries))
-        yield title, judge(found)
+            actual.append(ranks(recipe.ask(split, model, index, *flags, name=name), queries))
+        yield title, evaluate(actual)
 
 
 def by_reranker(recipe: SearchRecipe, split: str) -> Iterator[tuple[str, SearchFigures]]:
@@ -135,9 +137,9 @@ def by_reranker(recipe: SearchRecipe, split: str) -> Iterator[tuple[str, SearchF
     recipe.train_reranker()
     flags = ("--hybrid", "--rerank", recipe.output / "rerank" / "model")
     model, index = recipe.output / "model", recipe.output / "index"
-    found = recipe.ask(split, model, index, *flags, name="reranked")
+    actual = recipe.ask(split, model, index, *flags, name="reranked")
     title = f"hybrid, its first {RERANKED} reranked by a model of pairs"
-    yield title, judge([ranks(found, recipe.queries(split))])
+    yield title, evaluate([ranks(actual, recipe.queries(split))])
 
 
 if __name__ == "__main__":

@@ -26,8 +26,8 @@ from roformer_tf.files import file_beside
 
 PACKAGE = "libreoffice-help-zh-cn"
 DOCUMENTS, QUERIES = "documents.jsonl.gz", "queries_{}.tsv.gz"
+# Of a hundred pages.
 SHARES = {"train": 73, "valid": 12, "test": 15}
-"""Of a hundred pages."""
 _TITLE = re.compile(r"<h1\b.*?</h1>", re.DOTALL)
 
 
@@ -38,7 +38,7 @@ class ManualConfig:
     output: Path
     """Folder for documents.jsonl.gz and queries_{train,valid,test}.tsv.gz."""
     package: Path | None = None
-    """A folder with the package's files, if it is unpacked already; unset, apt fetches it."""
+    """A folder with the package's files, if it is unpacked already. Default: apt downloads it."""
 
 
 class Page(NamedTuple):
@@ -57,22 +57,22 @@ def main(config: ManualConfig) -> None:
     with tempfile.TemporaryDirectory() as folder:
         if config.package is None:
             unpack(PACKAGE, Path(folder))
-        found = list(pages(config.package or Path(folder)))
-    queries = dict(own_queries(found))
+        actual = list(pages(config.package or Path(folder)))
+    queries = dict(own_queries(actual))
     if not queries:
         raise InputError(
             f"there are no pages with titles in {config.package}. Give the folder that "
             f"`dpkg-deb --extract` makes of {PACKAGE}."
         )
     config.output.mkdir(parents=True, exist_ok=True)
-    documents = (json.dumps({"id": x.name, "text": x.text}, ensure_ascii=False) for x in found)
+    documents = (json.dumps({"id": x.name, "text": x.text}, ensure_ascii=False) for x in actual)
     _write(config.output / DOCUMENTS, documents)
     counts = []
     for split in SHARES:
         rows = [f"{query}\t{page}" for query, page in queries.items() if split_of(page) == split]
         _write(config.output / QUERIES.format(split), ["query\tid", *sorted(rows)])
         counts.append(f"{len(rows):,} for {split}")
-    print(f"{config.output}: {len(found):,} pages; queries: {', '.join(counts)}")
+    print(f"{config.output}: {len(actual):,} pages; queries: {', '.join(counts)}")
 
 
 def pages(folder: Path) -> Iterator[Page]:
@@ -86,10 +86,10 @@ def pages(folder: Path) -> Iterator[Page]:
             yield Page(name, text, _entries(page))
 
 
-def own_queries(found: Iterable[Page]) -> Iterator[tuple[str, str]]:
+def own_queries(pages: Iterable[Page]) -> Iterator[tuple[str, str]]:
     """Each title or index entry that belongs to one page alone, and that page's name."""
     owners: dict[str, set[str]] = {}
-    for page in found:
+    for page in pages:
         for query in page.queries:
             owners.setdefault(query, set()).add(page.name)
     return ((query, names.pop()) for query, names in owners.items() if len(names) == 1)
@@ -106,7 +106,7 @@ def split_of(name: str) -> str:
 
 
 def _entries(page: str) -> tuple[str, ...]:
-    """A page's title and index entries, each once, but for those that were not translated."""
+    """A page's title and index entries, each once, except those that were not translated."""
     reader = _Entries()
     reader.feed(page)
     plain = (" ".join(entry.split()) for entry in ("".join(reader.title), *reader.keywords))
@@ -114,7 +114,7 @@ def _entries(page: str) -> tuple[str, ...]:
 
 
 class _Entries(html.parser.HTMLParser):
-    """Collects the first heading, and what stands in the index."""
+    """Collects the first heading, and the entries of the index."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -127,9 +127,9 @@ class _Entries(html.parser.HTMLParser):
         if tag == "h1":
             self._headings += 1
             self._in_heading = self._headings == 1
-        found = dict(attrs)
-        if tag == "meta" and found.get("itemprop") == "keywords":
-            self.keywords.append(found.get("content") or "")
+        actual = dict(attrs)
+        if tag == "meta" and actual.get("itemprop") == "keywords":
+            self.keywords.append(actual.get("content") or "")
 
     def handle_endtag(self, tag: str) -> None:
         self._in_heading &= tag != "h1"

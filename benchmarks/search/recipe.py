@@ -1,7 +1,7 @@
 """The commands that a search in a manual is made of, in their order, as a user types them.
 
-A step is done when its mark stands in the folder `steps`, with the very command in it. Killed, the
-next run goes on with the step that was under way, which itself goes on where it stood.
+A step is done when its mark is in the folder `steps`, with exactly its command. After a kill, the
+next run continues with the step that was running, which itself resumes where it stopped.
 """
 
 import gzip
@@ -16,8 +16,8 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.search.judging import Queries
 from benchmarks.search.manual import DOCUMENTS, QUERIES
+from benchmarks.search.search_figures import Queries
 from benchmarks.search.translations import TranslationConfig
 from benchmarks.search.translations import main as write_translations
 from pretrain.demo.corpus import write_corpus
@@ -25,15 +25,15 @@ from roformer_tf.errors import InputError
 from roformer_tf.files import file_beside, folder_beside, write_text
 
 CONFIGS = Path("benchmarks/search")
+# Tokens; prototypes on the valid queries found 112 to 160 alike, and fewer cost less.
 PASSAGE_LENGTH = 112
-"""Tokens; prototypes on the valid queries found 112 to 160 alike, and fewer cost less."""
+# Of a cosine relative to max-normalized BM25; chosen on the valid queries.
 HYBRID_WEIGHT = 1.0
-"""Of a cosine beside BM25 in parts of a query's largest; chosen on the valid queries."""
+# Of a page's first passage relative to its nearest; chosen on the valid queries, too.
 BEGINNING_WEIGHT = 0.5
-"""Of a page's first passage beside its nearest; chosen on the valid queries, too."""
 RERANKED = 50
+# Wrong pages for each query in the training of the reranker.
 WRONG = 4
-"""Pages held against each query where the reranker is trained."""
 
 
 @dataclass(frozen=True)
@@ -85,27 +85,27 @@ class SearchRecipe:
             _write_jsonl(self._at(f"{split}.jsonl"), rows)
 
     def write_labelled(self) -> None:
-        """Queries beside their own page, and beside others that were found for them: 1 and 0.
+        """Queries with their own page, 1, and with other pages that were found for them, 0.
 
         The others are drawn from all that a reranker reads, of pages that queries of the same split
         ask for: each page is right for some and wrong for others. A page that was only ever wrong,
-        as all of valid's and test's would be in training, is learnt by heart as wrong.
+        as all of valid's and test's would be in training, would be memorized as wrong.
         """
         texts, random = self.texts(), np.random.default_rng(0)
         for split in ("train", "valid"):
             owners = dict(zip(*self.queries(split), strict=True))
             asked = set(owners.values())
-            found: dict[str, list[str]] = {query: [] for query in owners}
+            actual: dict[str, list[str]] = {query: [] for query in owners}
             with self.found(f"candidates-{split}").open(encoding="utf-8") as lines:
                 columns = next(lines).rstrip("\n").split("\t")
                 for line in lines:
                     cells = dict(zip(columns, line.rstrip("\n").split("\t"), strict=True))
-                    found[cells["query"]].append(cells["id"])
+                    actual[cells["query"]].append(cells["id"])
             rows = []
-            for query, pages in found.items():
-                others = [page for page in pages if page in asked and page != owners[query]]
-                drawn = random.permutation(len(others))[:WRONG]
-                for page in (owners[query], *[others[number] for number in drawn]):
+            for query, pages in actual.items():
+                rest = [page for page in pages if page in asked and page != owners[query]]
+                drawn = random.permutation(len(rest))[:WRONG]
+                for page in (owners[query], *[rest[number] for number in drawn]):
                     label = str(int(page == owners[query]))
                     rows.append({"query": query, "text": texts[page], "label": label})
             _write_jsonl(self._at(f"labelled-{split}.jsonl"), rows)
@@ -133,9 +133,9 @@ class SearchRecipe:
 
     def train(self, kind: str, seed: int, start: Path, *sets: object) -> None:
         """Train a model on the pages, or on the pairs, as the config of that name says."""
-        given = ("--checkpoint", start, "--seed", seed, *sets)
+        arguments = ("--checkpoint", start, "--seed", seed, *sets)
         output = ("--output", self.trained(kind, seed).parent)
-        self.step("finetune", *_config(kind), *given, *output)
+        self.step("finetune", *_config(kind), *arguments, *output)
 
     def average(self, kind: str, model: Path) -> None:
         """Make one model of all trainings of a kind, which began alike: it is better than each."""
@@ -153,21 +153,23 @@ class SearchRecipe:
     def train_reranker(self) -> None:
         """Train a model of pairs on what a search finds for train's queries.
 
-        It is a search that has not seen them. The other one knows their pages by heart: beside them
-        it has wrong pages that are little alike, and beside those of new queries very like ones.
+        It is a search that has not seen them. The other one was trained on their pages: the wrong
+        pages that it finds for them differ much, and those for new queries little.
         """
         model, index = self._at("pages") / "model", self._at("indexes") / "pages"
         self.index(model, index)
         search = ("--model", model, "--index", index, "--hybrid")
         for split in ("train", "valid"):
-            found = self.found(f"candidates-{split}")
+            actual = self.found(f"candidates-{split}")
             asked = ("--queries", self._at(f"{split}.txt"), "--top", RERANKED)
-            self.step("search", *search, *asked, "--output", found)
+            self.step("search", *search, *asked, "--output", actual)
         self.write_labelled()
         sets = [("--train", "labelled-train.jsonl"), ("--valid", "labelled-valid.jsonl")]
-        given = [x for flag, name in sets for x in (flag, self._at(name))]
+        arguments = [x for flag, name in sets for x in (flag, self._at(name))]
         start = ("--checkpoint", model)
-        self.step("finetune", *_config("reranker"), *start, *given, "--output", self._at("rerank"))
+        self.step(
+            "finetune", *_config("reranker"), *start, *arguments, "--output", self._at("rerank")
+        )
 
     def index(self, model: Path, folder: Path) -> None:
         """Make an index of the pages by a model, which remembers how it is best searched."""
@@ -181,10 +183,10 @@ class SearchRecipe:
 
     def ask(self, split: str, model: Path, index: Path, *flags: object, name: str) -> Path:
         """Ask the queries of a split; the file of what was found."""
-        found = self.found(f"{name}-{split}")
-        asked = ("--queries", self._at(f"{split}.txt"), "--top", RERANKED, "--output", found)
+        actual = self.found(f"{name}-{split}")
+        asked = ("--queries", self._at(f"{split}.txt"), "--top", RERANKED, "--output", actual)
         self.step("search", "--model", model, "--index", index, *asked, *flags)
-        return found
+        return actual
 
     def found(self, name: str) -> Path:
         """The file of what a search found."""
@@ -215,15 +217,15 @@ class SearchRecipe:
         write_text(mark, typed + "\n")
 
     def _mark(self, output: Path) -> Path:
-        """What stands where the step that makes a file or folder was run to its end."""
+        """The mark of the finished step that makes a file or folder."""
         return self._at("steps") / "-".join(output.relative_to(self.output).parts)
 
     def _is_newest(self, mark: Path, words: Sequence[object]) -> bool:
         """Whether nothing that a step reads, a folder or the model in it, was made after it."""
         paths = [word for word in words if isinstance(word, Path) and self.output in word.parents]
-        marks = [self._mark(made) for path in paths for made in (path, path.parent)]
-        made = [other.stat().st_mtime_ns for other in marks if other.is_file()]
-        return max(made) <= mark.stat().st_mtime_ns
+        marks = [self._mark(result) for path in paths for result in (path, path.parent)]
+        result = [other.stat().st_mtime_ns for other in marks if other.is_file()]
+        return max(result) <= mark.stat().st_mtime_ns
 
     def texts(self) -> dict[str, str]:
         """The text of each page."""

@@ -22,11 +22,11 @@ from roformer_tf.errors import InputError
 from roformer_tf.files import file_beside
 
 PACKAGE = "libreoffice-l10n-zh-cn"
+# What a catalogue of gettext begins with.
 _MAGIC = 0x950412DE
-"""What a catalogue of gettext begins with."""
 _LETTERS = re.compile(r"[A-Za-z]{2}")
+# Markup, and which key opens a menu: 打开(~O)... and ~Open...
 _KEYS = re.compile(r"<[^>]*>|\((?:[~_]?[A-Z])\)|[~_]")
-"""Markup, and which key opens a menu: 打开(~O)... and ~Open..."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class TranslationConfig:
     output: Path
     """The file of pairs: {"chinese": …, "english": …} a line."""
     package: Path | None = None
-    """A folder with the package's files, if it is unpacked already; unset, apt fetches it."""
+    """A folder with the package's files, if it is unpacked already. Default: apt downloads it."""
 
 
 def main(config: TranslationConfig) -> None:
@@ -44,11 +44,11 @@ def main(config: TranslationConfig) -> None:
     with tempfile.TemporaryDirectory() as folder:
         if config.package is None:
             unpack(PACKAGE, Path(folder))
-        found = sorted(set(pairs(config.package or Path(folder))))
-    if not found:
+        actual = sorted(set(pairs(config.package or Path(folder))))
+    if not actual:
         raise InputError(f"{config.package} holds no catalogue (.mo) of Chinese strings.")
     with file_beside(config.output) as beside, beside.open("w", encoding="utf-8") as file:
-        for chinese, english in found:
+        for chinese, english in actual:
             row = {"chinese": chinese, "english": english}
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
 

@@ -1,9 +1,8 @@
 """Sequences → batches for `fit`: grain pipelines with random access to step s.
 
-An element is a batch as `keras.Model.fit` takes it, which the objective builds from B sequences
-(`corpus/objectives.py`). It depends on the data, the seed and its number only, so there is no
-state to save: to resume at step s, slice `batches[s:]`. Several processes share a batch: each
-builds a slice of it, in order.
+An element is a batch for `keras.Model.fit`, which an objective (`objectives`) builds from B
+sequences. It depends only on the data, the seed and its index, so there is no state to save: to
+resume at step s, slice `batches[s:]`. Several processes share a batch: each builds a slice of it.
 """
 
 import sys
@@ -35,12 +34,12 @@ def pretraining_batches(
 ) -> grain.MapDataset:
     """The endless training batches, from any position in the endless order of sequences.
 
-    Element s has the sequences at positions `start_row` + s · `batch_size` and after; the i-th of
-    several processes builds the i-th of equal slices of it. Every epoch has another order, with
-    each sequence exactly once unless corpora are mixed (`endless_order`). Epochs follow each other
-    without a gap: a batch may have sequences of two. Masks are drawn anew every time. The order of
-    an epoch takes 4 bytes of memory for each sequence. Raises InputError if there are none, if
-    `mixing` does not fit their corpora, and if `batch_size` cannot be divided by the processes.
+    Element s has the sequences from position `start_row` + s · `batch_size` on; the i-th of several
+    processes builds the i-th of equal slices of it. Every epoch has another order, with each
+    sequence exactly once unless corpora are mixed (`endless_order`). Epochs follow each other
+    without a gap: a batch may have sequences of two. Masks are drawn anew every time. Raises
+    InputError if there are no sequences, if `mixing` does not match their corpora, and if the
+    processes do not divide `batch_size`.
     """
     if not len(rows):
         raise InputError(f"{rows.folder} has no {rows.split} rows. Give a larger corpus.")
@@ -49,7 +48,7 @@ def pretraining_batches(
 
     def batch(step: int) -> Batch:
         begin = start_row + step * batch_size
-        numbers, epochs = zip(*(row_at(begin + place) for place in own), strict=True)
+        numbers, epochs = zip(*(row_at(begin + index) for index in own), strict=True)
         return objective(*_read(rows, numbers, epochs, seed))
 
     return grain.MapDataset.range(_ENDLESS).map(batch)
@@ -63,6 +62,7 @@ def held_out_sample(corpora: Mapping[str, int], most: int) -> dict[str, npt.NDAr
 
         held_out_sample({"news": 97, "wiki": 3}, most=5)   {"news": [0, 24, 48, 72], "wiki": [97]}
     """
+    # Even steps instead of random ones: the sample does not depend on a seed.
     sizes = list(corpora.values())
     shares = sizes if most >= sum(sizes) else dealt(most, sizes)
     firsts = [0, *accumulate(sizes)]
@@ -85,17 +85,17 @@ def held_out_batches(
 ) -> grain.MapDataset:
     """Every sequence once, or those of these indices, with the same masks at every evaluation.
 
-    They are in their stored order. The last batch is filled up with sequences of weight 0, so that
-    one shape is compiled. Several processes share each batch as in `pretraining_batches`.
+    They are in stored order. The last batch is filled up with sequences of weight 0, so only one
+    shape is compiled. Several processes share each batch as in `pretraining_batches`.
     """
     own = _slice_of(batch_size, process, processes)
     which = np.arange(len(rows)) if numbers is None else np.asarray(numbers)
 
     def batch(step: int) -> Batch:
-        places = step * batch_size + np.array(own)
-        there = which[places % len(which)].tolist()
-        inputs, labels, weights = objective(*_read(rows, there, [0] * len(own), seed))
-        weights[places >= len(which)] = 0
+        positions = step * batch_size + np.array(own)
+        wrapped = which[positions % len(which)].tolist()  # beyond the end: from the first one on
+        inputs, labels, weights = objective(*_read(rows, wrapped, [0] * len(own), seed))
+        weights[positions >= len(which)] = 0
         return inputs, labels, weights
 
     return grain.MapDataset.range(-(-len(which) // batch_size)).map(batch)
@@ -116,6 +116,6 @@ def _slice_of(batch_size: int, process: int, processes: int) -> range:
 def _read(
     rows: PreparedRows, numbers: Sequence[int], epochs: Sequence[int], seed: int
 ) -> tuple[npt.NDArray[np.integer], list[tuple[int, int, int]]]:
-    """Sequences (B, 3, L), and the seed of each in its epoch."""
+    """Sequences (B, 3, L), and what the masks of each depend on: (seed, epoch, row)."""
     draws = [(seed, *which) for which in zip(epochs, numbers, strict=True)]
     return np.stack([rows[number] for number in numbers]), draws

@@ -1,11 +1,11 @@
-"""Documents that repeat an earlier one of the corpus, exactly or nearly.
+"""Documents that repeat an earlier document of the corpus, exactly or nearly.
 
 Each document has a mark, a function of its text, which any worker can compute. One process compares
 the marks in the order of the documents, so the result does not depend on the workers.
 
-    exact    16 bytes, the same for texts that differ in white space and width (NFKC) alone
-    near     a MinHash signature: two agree in as many of 128 numbers, on average, as the sets of
-             five characters in a row that stand in the texts have in common (Broder 1997)
+    exact    16 bytes, equal for texts that differ only in white space and width (NFKC)
+    near     a MinHash signature of 128 numbers. The expected fraction of equal numbers is the
+             Jaccard similarity of the texts' sets of five characters in a row (Broder 1997)
 """
 
 import unicodedata
@@ -19,34 +19,34 @@ import numpy.typing as npt
 from roformer_tf.errors import InputError, check_number
 from roformer_tf.readers.records import text_key
 
+# Which documents are skipped because of an earlier one: none, equal ones, or similar ones too.
 DuplicatePolicy = Literal["keep", "exact", "near"]
-"""Which documents are skipped because of an earlier one: none, equal ones, or similar ones too."""
 
 SHINGLE = 5  # characters in a row: two to three words of Chinese
 PERMUTATIONS = 128  # numbers of a signature; similarities are estimated to ± 0.04 (at 0.8)
-FOUND = 0.95  # recall of pairs whose similarity is just that of near duplicates
-_BLOCK = 4096  # shingles at once, which take 2 MB
+RECALL = 0.95  # of pairs whose similarity is exactly the threshold
+_BLOCK = 4096  # shingles at a time, which take 2 MB
 
 
 def check_similarity(similarity: float) -> None:
-    """Raise InputError unless it is one that near duplicates may have."""
+    """Raise InputError unless it is between 0 and 1."""
     hint = "such as 0.8 (for equal texts alone give --duplicates exact)"
     check_number("similarity", similarity, above=0, below=1, hint=hint)
 
 
 def exact_marks(texts: Iterable[str | None]) -> list[bytes | None]:
-    """Marks by which equal documents are found; None for a document that is skipped."""
+    """Marks that equal documents share; None for a document that is skipped."""
     return [text_key([text]) if text is not None else None for text in texts]
 
 
 def near_marks(texts: Iterable[str | None]) -> list[bytes | None]:
-    """Marks by which similar documents are found; None for a document that is skipped.
+    """Marks from which the similarity of documents is estimated; None for a skipped document.
 
-    The i-th number of a signature is the smallest of the shingles' hashes h after
-    h → a[i] · h + b[i] mod 2^32, which puts them in a random order, as a[i] is odd.
+    The i-th number of a signature is the minimum of a[i] · h + b[i] mod 2^32 over the hashes h of
+    the shingles: as a[i] is odd, a random permutation of all hashes.
     """
-    # One busy core, texts of 1,000 Chinese characters: 3.1 million characters a second, half of
-    # the time in NFKC; by datasketch's own update_batch, which takes hashes one by one, 1.8.
+    # On one core, 3.1 million characters a second for texts of 1,000 Chinese characters, half of
+    # the time in NFKC. datasketch's update_batch, which processes single hashes, has 1.8 million.
     rng = np.random.default_rng(0)  # the same in every worker
     factors = rng.integers(2**63, size=SHINGLE, dtype=np.uint64) * 2 + 1
     a, b = rng.integers(2**32, size=(2, PERMUTATIONS, 1), dtype=np.uint32)
@@ -62,9 +62,9 @@ def near_marks(texts: Iterable[str | None]) -> list[bytes | None]:
 
 
 def find_exact() -> Callable[[bytes], bool]:
-    """A function that returns, for one mark after another, whether it occurred before.
+    """A function that is called with one mark after another: whether it occurred before.
 
-    It takes about 100 bytes of memory for each different document.
+    It needs about 100 bytes of memory for each different document.
     """
     seen: set[bytes] = set()
 
@@ -77,13 +77,13 @@ def find_exact() -> Callable[[bytes], bool]:
 
 
 def find_near(similarity: float) -> Callable[[bytes], bool]:
-    """A function that returns, for one mark after another, whether a kept one is similar.
+    """A function that is called with one mark after another: whether a kept one is similar.
 
-    Candidates are marks that agree in one of some bands of numbers; of those the similarity is
-    estimated. For each document that is kept it takes about 7 kB of memory at a similarity of 0.8,
-    more for less. Raises InputError where datasketch is not installed.
+    Candidates are marks with an equal band of numbers; their similarity is estimated. Each kept
+    document needs about 7 kB of memory at a similarity of 0.8, and more at a lower one. Raises
+    InputError if datasketch is not installed.
     """
-    # 0.1 ms a document on one busy core, by the process that meets all of them.
+    # 0.1 ms for each document, in the one process that compares all of them.
     try:
         from datasketch import LeanMinHash, MinHashLSH
     except ImportError:
@@ -107,24 +107,24 @@ def find_near(similarity: float) -> Callable[[bytes], bool]:
 
 
 def bands(similarity: float) -> tuple[int, int]:
-    """How many bands of how many numbers are compared: as few as find nearly all pairs.
+    """The number of bands to compare, and their size: the fewest with a recall of `RECALL`.
 
-    A band of r numbers agrees for a fraction s^r of the pairs with similarity s, so one of b bands
-    does for 1 - (1 - s^r)^b of them, which at `similarity` is at least `FOUND`.
+    A band of r numbers is equal in a fraction s^r of the pairs with similarity s, so at least one
+    of b bands is equal in 1 - (1 - s^r)^b of them.
 
     >>> bands(0.8)
     (18, 7)
     """
     choices = [(PERMUTATIONS // size, size) for size in range(PERMUTATIONS // 2, 0, -1)]
     recalls = [1 - (1 - similarity**size) ** count for count, size in choices]
-    return next((choices[i] for i, recall in enumerate(recalls) if recall >= FOUND), choices[-1])
+    return next((choices[i] for i, recall in enumerate(recalls) if recall >= RECALL), choices[-1])
 
 
 def _shingle_hashes(text: str, factors: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint32]:
     """Hash every `SHINGLE` characters in a row, at least one: (shingles,).
 
-    Products with random odd `factors` (SHINGLE,) are summed modulo 2^64, of which the upper half
-    is as good as chance (Dietzfelbinger 1996). A shorter text is filled up with zeros.
+    The upper half of the sum of products with random odd `factors` (SHINGLE,), modulo 2^64, which
+    is a universal hash (Dietzfelbinger 1996). A shorter text is filled up with zeros.
     """
     plain = "".join(unicodedata.normalize("NFKC", text).split())
     filled = plain.ljust(SHINGLE, "\0").encode("utf-32-le", "surrogatepass")

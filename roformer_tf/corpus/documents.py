@@ -9,13 +9,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
 from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.readers.arrow_tables import ParquetRecords
-from roformer_tf.readers.lines import (
-    NOT_ENCODED,
-    DamagedLine,
-    TextLines,
-    check_encoding,
-    damage,
-)
+from roformer_tf.readers.lines import NOT_ENCODED, DamagedLine, TextLines, check_encoding, damage
 from roformer_tf.readers.records import BLANK, json_records, quoted_records
 from roformer_tf.readers.streams import (
     DECOMPRESSORS,
@@ -27,8 +21,8 @@ from roformer_tf.readers.streams import (
     is_url,
 )
 
-EXAMPLES = 5  # bad lines that a report names
-_NAMED = re.compile("([A-Za-z0-9_-]+)=(.+)", re.DOTALL)  # no URL is: they have a colon first
+EXAMPLES = 5  # bad lines that a report lists
+_NAMED = re.compile("([A-Za-z0-9_-]+)=(.+)", re.DOTALL)  # matches no URL: its colon comes first
 
 
 @dataclass(frozen=True)
@@ -70,48 +64,45 @@ class CorpusFile(StoredFile):
 
 @dataclass
 class CorpusReport:
-    """Statistics of the files read so far, which `read_documents` updates."""
+    """Statistics of the files read so far; `read_documents` updates them."""
 
     documents: int = 0
     characters: int = 0
     bytes_read: int = 0
-    """Of the files as stored, to compare with their sizes."""
+    """Before decompression, to compare with the sizes of the files."""
     bad: Counter[str] = field(default_factory=Counter)
-    """Lines skipped, by what was wrong with them."""
+    """Skipped lines, by problem."""
     examples: list[str] = field(default_factory=list)
-    """The first few of them, as "file:line: what was wrong"."""
+    """The first few of them: "file:line: problem"."""
     encodings: dict[str, str] = field(default_factory=dict)
     """The detected encodings of files, except UTF-8."""
 
     def add_bad(self, place: str, kind: str) -> None:
-        """Count a bad line, and keep its place if it is among the first."""
+        """Count a bad line, and store its place if it is among the first."""
         self.bad[kind] += 1
         if len(self.examples) < EXAMPLES:
             self.examples.append(f"{place}: {kind}")
 
     def summary(self) -> str:
-        """One line without bad lines, else more: what they are, and the first of them.
-
-        One more for each encoding other than UTF-8.
-        """
+        """Documents and characters; then lines about bad lines and encodings except UTF-8."""
         lines = [f"{self.documents:,} documents, {self.characters:,} characters"]
         if self.bad:
             kinds = ", ".join(f"{count:,} × {kind}" for kind, count in sorted(self.bad.items()))
             lines.append(f"skipped {self.bad.total():,} bad lines ({kinds}), the first of them:")
             lines += [f"  {example}" for example in self.examples]
         for encoding in sorted(set(self.encodings.values())):
-            files = [file for file, other in self.encodings.items() if other == encoding]
+            files = [file for file, codec in self.encodings.items() if codec == encoding]
             more = f" and {len(files) - EXAMPLES:,} more files" if len(files) > EXAMPLES else ""
             lines.append(f"read as {encoding.upper()}: {', '.join(files[:EXAMPLES])}{more}")
         return "\n".join(lines)
 
 
+# Number and text of a line, record or row, and its problem, or "".
 _Text: TypeAlias = tuple[int, str, str]
-"""Number and text of a line, record or row, and its problem, or ""."""
 
 
 class Filtered(NamedTuple):
-    """The documents after filtering, and counts of what was removed."""
+    """Filtered documents, and counts of what was removed."""
 
     texts: list[str | None]
     """The filtered documents; None for a skipped one."""
@@ -122,7 +113,7 @@ class Filtered(NamedTuple):
 
 
 def filtered(texts: Iterable[str], config: CorpusConfig) -> Filtered:
-    """Remove repeated lines from documents, and then skip those that are too short."""
+    """Remove repeated lines from documents, then skip documents that are too short."""
     lines = 0
     kept: list[str | None] = []
     for text in texts:
@@ -145,6 +136,7 @@ def without_repeated_lines(text: str) -> tuple[str, int]:
     seen: set[str] = set()
     kept = []
     for line in lines:
+        # Blank lines separate paragraphs: they may repeat.
         plain = line.strip()
         if plain not in seen or not plain:
             kept.append(line)
@@ -155,9 +147,9 @@ def without_repeated_lines(text: str) -> tuple[str, int]:
 def find_files(entries: Iterable[str]) -> list[CorpusFile]:
     """List the files that patterns, or NAME=PATTERN, match: corpus by corpus, sorted, each once.
 
-    Corpora come in the order in which their names do. An entry that is itself a file has no name.
-    Raises InputError for a pattern that matches no file, a file of two corpora, and a file of a
-    kind that cannot be read.
+    Corpora are in order of their first entries. An entry that is the path of a file has no name.
+    Raises InputError for a pattern without matches, a file of two corpora, and a file of a kind
+    that cannot be read.
     """
     files: dict[str, CorpusFile] = {}
     order: dict[str, int] = {}
@@ -168,6 +160,7 @@ def find_files(entries: Iterable[str]) -> list[CorpusFile]:
         if not matches:
             raise InputError(_no_match(name, pattern))
         for file in matches:
+            # A file that several patterns of one corpus match counts once.
             known = files.setdefault(file.url, CorpusFile(file.url, file.size, file.stamp, name))
             if known.corpus != name:
                 raise InputError(
@@ -191,11 +184,11 @@ def read_documents(
 ) -> Iterator[str]:
     """Yield the texts of the files in order, holding one line, record or batch of rows at a time.
 
-    Bad lines are counted in `report` and skipped: not in the file's encoding, not JSON, no object,
-    no text under the field, quotes that break the rules of csv. A file that is cut off, damaged
-    or too large inside counts as one bad line, and what comes before that is used. Raises ReadError
-    for a file that cannot be opened or read on, InputError for a csv or Parquet file without the
-    column and, under `config.strict`, at the first bad line.
+    Bad lines are counted in `report` and skipped: another encoding, no JSON, no object, no text
+    under the field, quotes that break the rules of csv. A file that is truncated, damaged or too
+    large when unpacked counts as one bad line, and its documents before that line are used. Raises
+    ReadError for a file that cannot be opened or read on. Raises InputError for a csv or Parquet
+    file without the column and, under `config.strict`, at the first bad line.
     """
     for file in files:
         with file.open() as raw:
@@ -206,6 +199,7 @@ def _read_file(
     file: StoredFile, raw: BinaryIO, config: CorpusConfig, report: CorpusReport
 ) -> Iterator[str]:
     """Yield the documents of one open file, and report on it."""
+    # Position in the compressed file, so that progress is in proportion to the sizes of files.
     before = report.bytes_read
     number = 0
     try:
@@ -231,7 +225,7 @@ def _read_file(
 
 
 def _kind(problem: str, lines: TextLines | None) -> str:
-    """A problem as the report names it."""
+    """A problem in the words of the report."""
     if problem != NOT_ENCODED:
         return problem.removeprefix("is ")
     return f"not {((lines and lines.encoding) or 'utf-8').upper()}"
@@ -266,6 +260,7 @@ def _json_texts(lines: Iterable[str], file: StoredFile, field: str) -> Iterator[
 
 def _csv_texts(lines: Iterable[str], file: StoredFile, field: str) -> Iterator[_Text]:
     """Records by the rules of the csv module, which may span lines; the first names the columns."""
+    # Blank rows above the header, and between records, are skipped.
     columns: list[str] = []
     column = 0
     for number, cells, problem in quoted_records(
@@ -309,6 +304,7 @@ def _column(file: StoredFile, columns: Sequence[str], field: str) -> int:
     return list(columns).index(field)
 
 
+# Readers of lines of text, by the file's kind.
 _READERS: dict[str, Callable[[Iterable[str], StoredFile, str], Iterator[_Text]]] = {
     ".txt": _plain_texts,
     ".jsonl": _json_texts,
@@ -316,7 +312,6 @@ _READERS: dict[str, Callable[[Iterable[str], StoredFile, str], Iterator[_Text]]]
     ".json": _json_texts,
     ".csv": _csv_texts,
 }
-"""Readers of lines of text, by the file's kind."""
 KINDS = (*_READERS, ".parquet")
 
 

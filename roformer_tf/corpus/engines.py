@@ -1,7 +1,7 @@
-"""Where the parts of a corpus are prepared: in processes of this machine, or on a Dask cluster.
+"""Backends that prepare the parts of a corpus: local processes, or a Dask cluster.
 
-Dask gives the work of a lost worker to another one, which may do a part twice. So a task must be
-one that can be repeated, even at the same time.
+Dask reassigns the work of a lost worker, so a part may be prepared twice, even at the same time. A
+task must allow this.
 """
 
 import logging
@@ -21,23 +21,17 @@ from typing import Any, Literal
 
 from tqdm import tqdm
 
-from roformer_tf.corpus.workers import (
-    EngineError,
-    Workers,
-    WorkerTask,
-    in_this_process,
-    processes,
-)
+from roformer_tf.corpus.workers import EngineError, Workers, WorkerTask, in_this_process, processes
 from roformer_tf.errors import InputError, check_number
 from roformer_tf.files import parse_json
 from roformer_tf.machine import usable_cores
 
 Engine = Literal["processes", "dask"]
-ADDRESS = "DASK_SCHEDULER_ADDRESS"  # set by what starts clusters on Slurm, Kubernetes, YARN
-CONNECTING = 8  # seconds
-LINGER = 10.0  # seconds for parts that are being written when a job fails
+ADDRESS = "DASK_SCHEDULER_ADDRESS"  # programs that start clusters (Slurm, Kubernetes) set it
+CONNECTING = 8  # seconds to wait for the scheduler
+LINGER = 10.0  # seconds to wait for parts that are being written when a job fails
+# Maximum worker processes of `concurrent.futures` on Windows.
 MAX_ON_WINDOWS = 61
-"""Worker processes that `concurrent.futures` can wait for on Windows."""
 
 
 def check_engine(engine: Engine, scheduler: str | None, workers: int | None) -> None:
@@ -82,7 +76,7 @@ def check_cluster(scheduler: str | None) -> None:
 
 @dataclass(frozen=True)
 class _Job:
-    """What the workers of a cluster need for each item."""
+    """What a worker of a cluster needs for all items."""
 
     task: WorkerTask
     folder: str
@@ -126,7 +120,7 @@ def cluster(task: WorkerTask, folder: Path, scheduler: str | None) -> Iterator[W
             yield Workers(submit, room)
         except EngineError:
             raise
-        except Exception:  # the folder is cleared after bad input: nothing may write into it then
+        except Exception:  # the caller removes its files: no worker may write any more then
             for future in pending:
                 with suppress(Exception):
                     future.result(timeout=LINGER)
@@ -141,7 +135,7 @@ def _connect(scheduler: str | None) -> Any:
         raise InputError(
             "the engine dask needs the extra [dask]: pip install 'roformer-tf[dask]'."
         ) from None
-    # Dask logs a lost scheduler with several tracebacks; our errors report it in a sentence.
+    # Dask logs several tracebacks for a lost scheduler; our error is one sentence.
     for name in ("distributed", "distributed.client", "tornado.application"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
     address = _address(scheduler or os.environ[ADDRESS])
@@ -169,15 +163,15 @@ def _address(scheduler: str) -> str:
         ) from None
 
 
-def _ask(client: Any, question: Callable[[], Any]) -> Any:
-    """Ask the cluster. Raises EngineError for its failures; errors of the task as they are."""
+def _ask(client: Any, request: Callable[[], Any]) -> Any:
+    """Send a request to the cluster. Raises EngineError for its failures, and the task's errors."""
     from distributed import KilledWorker
 
     place = client.scheduler.address if client.scheduler else "its address"
     try:
         if client.status != "running":
             raise CancelledError
-        return question()
+        return request()
     except KilledWorker as error:
         raise EngineError(
             f"a part of the corpus ended {error.allowed_failures + 1} workers, one after the "
@@ -198,10 +192,10 @@ def _ask(client: Any, question: Callable[[], Any]) -> Any:
 
 @dataclass(frozen=True)
 class _Call:
-    """A call of `_run`, which happens when it is unpickled.
+    """A call of `_run`, which is executed when it is unpickled.
 
-    So Dask handles only bytes and `pickle.loads`: a worker without this package would not report an
-    error for a function of ours, but end.
+    So Dask handles only bytes and `pickle.loads`. A worker without this package would terminate on
+    receiving a function of ours, instead of reporting an error.
     """
 
     job: bytes
@@ -214,7 +208,7 @@ class _Call:
 def _run(job: bytes, item: bytes) -> Any:
     """Run a job's task for an item, on a worker of a cluster.
 
-    Raises EngineError for other versions than those of the job, and where its folder is not seen.
+    Raises EngineError if the worker has other versions, or does not see the job's folder.
     """
     loaded = _load(job)
     worker = f"the worker process {os.getpid()} on {platform.node()}"
@@ -231,7 +225,7 @@ def _run(job: bytes, item: bytes) -> Any:
     return loaded.task(pickle.loads(item))
 
 
-@lru_cache(maxsize=1)  # once for all items of a job: a tokenizer is large
+@lru_cache(maxsize=1)  # once for all items of a job, because a tokenizer is large
 def _load(job: bytes) -> _Job:
     loaded: _Job = pickle.loads(job)
     return loaded
@@ -239,7 +233,7 @@ def _load(job: bytes) -> _Job:
 
 @cache
 def _versions() -> str:
-    """All versions that rows depend on: Python normalizes the text, and jieba segments it."""
+    """The versions that sequences depend on: Python normalizes text, and jieba segments it."""
     versions = [f"Python {sys.version_info.major}.{sys.version_info.minor}"]
     for name in ("roformer-tf", "numpy", "jieba", "rjieba"):
         with suppress(PackageNotFoundError):

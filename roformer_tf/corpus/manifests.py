@@ -1,6 +1,6 @@
-"""The folder that `prepare` writes: its manifest, and whether it is begun, finished or another's.
+"""The folder that `prepare` writes: its manifest, and its state (begun, finished, or neither).
 
-Nothing in a manifest depends on time, place or the number of workers.
+Nothing in a manifest depends on the time, the machine or the number of workers.
 """
 
 import hashlib
@@ -15,22 +15,14 @@ from roformer_tf.checkpoints.archives import TOKENIZER, TOKENIZER_CONFIG, VOCABU
 from roformer_tf.corpus.documents import CorpusReport
 from roformer_tf.corpus.shards import MANIFEST, PreparedRows, read_manifest
 from roformer_tf.errors import InputError
-from roformer_tf.files import (
-    LOCK,
-    folder_beside,
-    leftovers,
-    read_json,
-    remove,
-    sweep,
-    write_text,
-)
+from roformer_tf.files import LOCK, folder_beside, leftovers, read_json, remove, sweep, write_text
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 TRAIN, HELD_OUT = SPLITS = ("train", "held_out")
+# Folder of the settings and the records of parts, until the manifest is written.
 UNFINISHED = "unfinished"
-"""Folder of settings and records of parts, until the manifest is written."""
 PREPARE_AGAIN = "Remove the output folder, and prepare again."
-SHOWN_FILES = 5  # changed files that a message names
+SHOWN_FILES = 5  # changed files that a message lists
 
 
 def make_manifest(
@@ -98,7 +90,7 @@ def _corpora(
 
 
 def skipped(manifest: Mapping[str, Any]) -> list[str]:
-    """A line with what was skipped as the settings ask; no line if that is nothing."""
+    """A line about documents that the settings exclude; none without such documents."""
     kinds = {
         "short": f"documents under {manifest['settings']['min_characters']} characters",
         "duplicates": "duplicates",
@@ -110,7 +102,7 @@ def skipped(manifest: Mapping[str, Any]) -> list[str]:
 
 
 def summary(manifest: Mapping[str, Any]) -> str:
-    """What a folder holds, in one line."""
+    """The content of a folder, in one line."""
     cut, documents = (
         sum(split[count] for split in manifest["splits"].values()) for count in ("cut", "documents")
     )
@@ -123,7 +115,7 @@ def summary(manifest: Mapping[str, Any]) -> str:
 
 
 def hash_texts(texts: Iterable[str]) -> str:
-    """Hash texts in their order, each after its length, so that their borders count."""
+    """Hash texts in their order, each after its length, so that boundaries count."""
     digest = hashlib.blake2b(digest_size=16)
     for text in texts:
         content = text.encode("utf-8", "surrogatepass")
@@ -143,6 +135,7 @@ def hash_json(value: Mapping[str, Any]) -> str:
 
 def check_begun(output: Path, settings: Mapping[str, Any]) -> None:
     """Raise InputError, without any change, if the folder was begun with other settings."""
+    # A finished folder has its settings in the manifest, an unfinished one in a file of its own.
     unfinished = output / UNFINISHED / "settings.json"
     if (output / MANIFEST).is_file():
         known = read_manifest(output).get("settings", {})
@@ -171,6 +164,7 @@ def is_finished(output: Path) -> bool:
     Raises InputError, without any change, if it holds anything else.
     """
     if (output / MANIFEST).is_file():
+        # The manifest is written last, but a copy of the folder may lack shards.
         for split in SPLITS:
             PreparedRows.open(output, split)  # raises for shards that are missing or cut off
         return True
@@ -193,7 +187,7 @@ def _check_same(output: Path, known: Mapping[str, Any], now: Mapping[str, Any]) 
     if not changes:
         return
     details = {key: f"{key} ({known.get(key)} then, {now.get(key)} now)" for key in changes}
-    if "vocabulary" in changes:  # two hashes mean nothing to the user
+    if "vocabulary" in changes:  # hashes mean nothing to the user
         details["vocabulary"] = "vocabulary"
     advice = "Choose another output, or remove it to prepare again."
     if "files" in changes:
@@ -212,6 +206,7 @@ def _check_same(output: Path, known: Mapping[str, Any], now: Mapping[str, Any]) 
 def _changed_files(known: Iterable[Sequence[Any]], now: Iterable[Sequence[Any]]) -> str:
     """The first files that differ: "a.txt has changed, b.txt is missing, c.txt is new"."""
     before, after = ({tuple(file) for file in files} for files in (known, now))
+    # By name: a file with another content is in both differences.
     missing = {name for _, name, *_ in before - after}
     new = {name for _, name, *_ in after - before}
     changes = [
@@ -225,7 +220,7 @@ def _changed_files(known: Iterable[Sequence[Any]], now: Iterable[Sequence[Any]])
 
 
 def claim(output: Path, settings: Mapping[str, Any]) -> None:
-    """Create the folder and remember the settings; remove temporary files of a killed run."""
+    """Create the folder and store the settings; remove temporary files of a killed run."""
     output.mkdir(parents=True, exist_ok=True)
     for folder in (output, output / UNFINISHED):
         sweep(folder)
@@ -241,7 +236,7 @@ def remove_unfinished(output: Path) -> None:
 
 
 def discard(output: Path) -> None:
-    """Remove everything that this preparation wrote; its lock removes an empty folder."""
+    """Remove everything that this preparation wrote; the lock then removes an empty folder."""
     remove_unfinished(output)
     shards = (f"{split}-*.npy" for split in SPLITS)
     for pattern in (VOCABULARY, TOKENIZER, TOKENIZER_CONFIG, *shards):

@@ -9,9 +9,9 @@ import numpy.typing as npt
 
 from roformer_tf.corpus.packing import TOKEN, WORD
 from roformer_tf.errors import InputError, check_numbers
-from roformer_tf.tokenizers.tokenizer import SPECIALS
+from roformer_tf.tokenizers.padding import SPECIALS
 
-_MASKED, _REPLACED = 1, 2  # fates of a chosen word; 3 is kept, and 0 is not chosen
+_MASKED, _REPLACED = 1, 2  # codes of a selected word; 3 is kept, 0 is not selected
 
 
 @dataclass(frozen=True)
@@ -36,23 +36,20 @@ class MaskingConfig:
 
 
 class MaskedRows(NamedTuple):
-    """B sequences of length L with P slots for predictions each. Unused slots are zeros.
-
-    `mask_row` returns the same without the first axis.
-    """
+    """B sequences of length L with P slots for predictions each. Unused slots are zeros."""
 
     token_ids: npt.NDArray[np.int32]
-    """(B, L), as the model sees them."""
+    """(B, L): the input of the model."""
     positions: npt.NDArray[np.int32]
-    """(B, P), rising: where tokens are predicted."""
+    """(B, P), rising: indices of the predicted tokens."""
     labels: npt.NDArray[np.int32]
     """(B, P): the original tokens at these positions."""
     weights: npt.NDArray[np.float32]
-    """(B, P): 1 for a slot that is used."""
+    """(B, P): 1 for a used slot."""
 
 
 def predictions_per_row(length: int, mask_rate: float) -> int:
-    """The maximum number of predictions of a sequence of this length; at least 1.
+    """The maximum number of predictions in a sequence of this length; at least 1.
 
     >>> predictions_per_row(512, 0.15)
     76
@@ -71,27 +68,6 @@ def row_generator(seed: int, epoch: int, row: int) -> np.random.Generator:
     return np.random.default_rng([seed, epoch, row])
 
 
-def mask_row(
-    row: npt.NDArray[np.integer],
-    *,
-    predictions: int,
-    rng: np.random.Generator,
-    config: MaskingConfig,
-    mask_id: int,
-    random_ids: npt.NDArray[np.int32],
-) -> MaskedRows:
-    """Mask one row (3, L): `mask_rows` without the first axis."""
-    rows = mask_rows(
-        row[None],
-        predictions=predictions,
-        rngs=[rng],
-        config=config,
-        mask_id=mask_id,
-        random_ids=random_ids,
-    )
-    return MaskedRows(*(array[0] for array in rows))
-
-
 def mask_rows(
     rows: npt.NDArray[np.integer],
     *,
@@ -101,20 +77,20 @@ def mask_rows(
     mask_id: int,
     random_ids: npt.NDArray[np.int32],
 ) -> MaskedRows:
-    """Choose whole words at random and hide them; `rows` is (B, 3, L), channels as in `packing`.
+    """Select whole words at random and mask them; `rows` is (B, 3, L), channels as in `packing`.
 
-    In each sequence words are taken in random order until mask_rate × tokens (rounded, at least 1,
-    at most `predictions`) are chosen. A word that would exceed this number is skipped, so it is
+    In each sequence words are selected in random order until mask_rate × tokens (rounded, at least
+    1, at most `predictions`) are reached. A word that would exceed this number is skipped, so it is
     reached exactly unless only longer words remain. A word is masked, replaced or kept as a whole;
-    each token of a replaced word is drawn separately from `random_ids` (ids,).
-    A sequence draws from its own generator: which ones share a batch changes nothing.
+    each token of a replaced word is drawn separately from `random_ids` (ids,). Each sequence has a
+    generator of its own, so its masks do not depend on the other sequences of a batch.
     """
     drawn = [
         _draw(row[WORD], predictions, rng, config) for row, rng in zip(rows, rngs, strict=True)
     ]
     fates = np.stack([fate for fate, _ in drawn])  # (B, L)
     chances = np.stack([chance for _, chance in drawn])  # (B, P)
-    row, position = np.nonzero(fates)  # (N,): the chosen tokens of all rows, in order
+    row, position = np.nonzero(fates)  # (N,): the selected tokens of all rows, in order
     slot = np.arange(len(row)) - np.searchsorted(row, row)  # (N,): counted in each row from 0
 
     token_ids = rows[:, TOKEN].astype(np.int32)
@@ -146,7 +122,7 @@ def _draw(
     rng: np.random.Generator,
     config: MaskingConfig,
 ) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float64]]:
-    """All randomness of a sequence: a fate for each token (L,), and in [0, 1) for each slot (P,).
+    """All randomness of a sequence: codes of tokens (L,), and numbers in [0, 1) for slots (P,).
 
     `words` (L,) numbers the words from 1; 0 is special or padding.
     """
@@ -156,7 +132,7 @@ def _draw(
     word_chances, chances = rng.random((2, predictions))
     word_chances = word_chances[: len(chosen)]
     kept_from = config.mask_replace_rate + config.random_replace_rate
-    fates = np.zeros(len(sizes), np.int8)  # not chosen, until it is drawn
+    fates = np.zeros(len(sizes), np.int8)  # of words; 0: not selected
     fates[chosen] = (
         _MASKED + (word_chances >= config.mask_replace_rate) + (word_chances >= kept_from)
     )
@@ -164,9 +140,9 @@ def _draw(
 
 
 def _choose_words(sizes: list[int], limit: int, rng: np.random.Generator) -> list[int]:
-    """Choose words whose sizes add up to `limit`, or as close to it as the order allows.
+    """Select words whose sizes add up to `limit`, or as close to it as the order allows.
 
-    `sizes` by number of the word, where number 0 is no word.
+    `sizes` by number of the word; number 0 is no word.
     """
     chosen = []
     for word in (1 + rng.permutation(len(sizes) - 1)).tolist():

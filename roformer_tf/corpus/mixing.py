@@ -1,12 +1,12 @@
-"""Corpora → one endless order of sequences (rows), with the given fraction of each corpus.
+"""Corpora → one endless order of sequences (rows), with a chosen fraction of each corpus.
 
-An epoch has as many rows as there are in total. Two corpora of 4 and 2 rows, mixed half and half:
+An epoch has as many rows as all corpora. Two corpora of 4 and 2 rows, mixed half and half:
 
     epoch 0    rows 2 0 1 of the first, 1 0 0 of the second, shuffled
     epoch 1    rows 3 1 2 of the first, 1 1 0 of the second, shuffled
 
 So each corpus is repeated, every time in another order. At the end of every epoch, the numbers of
-times that its rows were seen differ by at most one.
+repetitions of its rows differ by at most one.
 """
 
 from bisect import bisect_right
@@ -32,7 +32,7 @@ class MixingConfig:
     """Above 1, small corpora are repeated: corpora of size n are mixed as n^(1/temperature)."""
 
     def __post_init__(self) -> None:
-        hint = "where 1 takes corpora as large as they are and 3 makes them more even"
+        hint = "1 mixes corpora in proportion to their sizes, 3 makes them more even"
         check_numbers(self, "corpus_temperature", at_least=1, hint=hint)
         if self.corpus_weights and self.corpus_temperature != 1:
             raise InputError(
@@ -41,7 +41,7 @@ class MixingConfig:
                 f"{self.corpus_temperature} has no meaning."
             )
         for name, weight in self.corpus_weights.items():
-            hint = "or leave out its files to train without it"
+            hint = "or remove its files from --corpus to train without it"
             check_number(f"the weight of the corpus {name!r}", weight, above=0, hint=hint)
 
 
@@ -66,8 +66,8 @@ def endless_order(
 ) -> Callable[[int], tuple[int, int]]:
     """Order the rows of corpora that are stored one after another: position → (row, pass).
 
-    `rows` of each corpus. The pass of a row counts the earlier repetitions of its corpus. The order
-    of an epoch takes 4 bytes a row in memory, and that of mixed corpora as much again. Raises
+    `rows` of each corpus. The pass of a row is the number of earlier repetitions of its corpus. The
+    order of an epoch needs 4 bytes of memory for each row, that of mixed corpora 8 bytes. Raises
     InputError as `epoch_rows` does.
     """
     sizes, shares = list(rows.values()), list(epoch_rows(rows, config).values())
@@ -85,11 +85,12 @@ def endless_order(
         numbers = np.arange(sizes[corpus], dtype=np.uint32)
         return np.random.default_rng([seed, passed, corpus]).permutation(numbers)
 
-    def row_at(place: int) -> tuple[int, int]:
-        epoch, place = divmod(place, total)
-        number = int(shuffled(epoch)[place])
+    def row_at(position: int) -> tuple[int, int]:
+        epoch, position = divmod(position, total)
+        number = int(shuffled(epoch)[position])
         corpus = bisect_right(stops, number)
         begin = stops[corpus] - shares[corpus]
+        # The rows of a corpus are one endless sequence, of which each epoch takes a share.
         passed, row = divmod(epoch * shares[corpus] + number - begin, sizes[corpus])
         if mixed:
             row = int(walk(corpus, passed)[row])
@@ -101,7 +102,7 @@ def endless_order(
 def dealt(total: int, parts: Sequence[float]) -> list[int]:
     """Divide a total in proportion to the parts; each gets at least 1 if there are enough."""
     scale = max(parts)
-    # Scaled first: the sum of large weights might overflow
+    # Scaled first: the sum of large weights may overflow.
     quotas = np.array([part / scale for part in parts])
     quotas *= total / quotas.sum()
     whole = np.floor(quotas).astype(np.int64)

@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from roformer_tf.tokenizers.tokenizer import SPECIALS, check_length
+from roformer_tf.tokenizers.padding import SPECIALS, check_length
 
 TOKEN, DOCUMENT, WORD = range(3)  # the channels of a row
 
@@ -44,11 +44,11 @@ def pack(
     fill: float = 0.0,
     dtype: npt.DTypeLike = np.int32,
 ) -> tuple[npt.NDArray[np.integer], int]:
-    """Pack documents into rows: (rows, 3, length) of `dtype`, channels as in the module's head.
+    """Pack documents into rows: (rows, 3, length) of `dtype`, channels as described above.
 
     Every token is in exactly one row; documents without tokens are skipped. Documents that fit into
     a row are split only until the fraction `fill` of all positions is used, or nothing more can be
-    gained. More documents at once give fuller rows and fewer splits.
+    gained. More documents at a time give fuller rows and fewer splits.
     Returns the rows and how many documents are split. Raises InputError if `length` is less than 3.
     """
     check_length(length)
@@ -70,7 +70,7 @@ def chunk_bounds(documents: Documents, room: int) -> npt.NDArray[np.integer]:
 
     Documents are split at the start of a word; only a word longer than `room` is split itself.
     """
-    bounds = np.unique(documents.bounds)
+    bounds = np.unique(documents.bounds)  # without empty documents
     too_long = np.flatnonzero(np.diff(bounds) > room)
     spans = zip(bounds[too_long], bounds[too_long + 1], strict=True)
     cuts = [
@@ -99,17 +99,17 @@ def assign(sizes: Sequence[int], capacity: int) -> list[list[int]]:
     return sorted(sorted(members) for members in rows)
 
 
+# Tokens [start, stop) of a document.
 Chunk: TypeAlias = tuple[int, int]
-"""Tokens [start, stop) of a document."""
 
 
 def refill(
     rows: list[list[Chunk]], words: npt.NDArray[np.integer], length: int, fill: float
 ) -> list[list[Chunk]]:
-    """Break up the emptiest rows to fill the next ones, until the fraction `fill` is used.
+    """Distribute the chunks of the emptiest rows to the next ones, until `fill` is reached.
 
-    Each filled row costs at most one split, and the largest gaps are filled first, so few documents
-    are split for the gain. They are split at the start of a word: words (T,).
+    Each filled row needs at most one split, and the largest gaps are filled first, so few documents
+    are split. They are split at the start of a word: words (T,).
     """
     by_load = deque(sorted(rows, key=_load))
     taker: list[Chunk] | None = None
@@ -125,7 +125,7 @@ def refill(
                 taker.append(donated.popleft())
                 continue
             cut = _word_start(words, start, start + room)
-            if cut > start:
+            if cut > start:  # both parts need [CLS] and [SEP]
                 taker.append((start, cut))
                 donated[0] = (cut, stop)
                 used += SPECIALS
@@ -151,9 +151,10 @@ def _word_start(words: npt.NDArray[np.integer], first: int, last: int) -> int:
 
 
 def _cuts(words: npt.NDArray[np.integer], room: int) -> Iterator[int]:
-    """Where a document of these words is split."""
+    """Positions at which a document with these words is split."""
     start = 0
     while (stop := start + room) < len(words):
+        # A word longer than the room is cut like any other text.
         word_start = int(np.searchsorted(words, words[stop]))
         start = word_start if word_start > start else stop
         yield start
@@ -173,9 +174,9 @@ def _framed(
     stops = np.cumsum(widths)
     source = np.arange(widths.sum()) + np.repeat(starts - 1 - (stops - widths), widths)
     token_ids, words = (array.take(source, mode="clip") for array in documents[:2])
-    for places, special in ((stops - widths, cls_id), (stops - 1, sep_id)):
-        token_ids[places] = special
-        words[places] = -1
+    for positions, special in ((stops - widths, cls_id), (stops - 1, sep_id)):
+        token_ids[positions] = special
+        words[positions] = -1
     return token_ids, words
 
 
@@ -185,12 +186,13 @@ def _channels(
     words: npt.NDArray[np.integer],
     dtype: npt.DTypeLike,
 ) -> list[npt.NDArray[np.integer]]:
-    """Put framed tokens and words (U,) at the U used positions of rows; number chunks and words."""
+    """Write framed tokens and words (U,) to the U used positions; number chunks and words."""
     token = np.zeros(used.shape, dtype)
     token[used] = token_ids
     word = np.full(used.shape, -1, words.dtype)
     word[used] = words
     is_text = word >= 0
+    # A chunk begins with [CLS], a position without a word before one with a word.
     begins_chunk = np.zeros_like(used)
     begins_chunk[:, :-1] = is_text[:, 1:] & ~is_text[:, :-1]
     begins_word = np.zeros_like(used)

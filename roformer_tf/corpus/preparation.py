@@ -1,9 +1,9 @@
 """Corpus → tokenizer → packing → shards: the body of `roformer-tf prepare`.
 
-The corpus is cut into parts of consecutive documents of one corpus. Each part becomes shards of its
-own, written by one process and recorded once they are complete. So the number of processes changes
-not a byte, and an interrupted preparation continues after its last recorded part. Duplicates are
-looked for first, in all corpora. The output folder:
+Each corpus is cut into parts of consecutive documents. Each part becomes shards of its own, which
+one process writes, and records when they are complete. So the result does not depend on the number
+of processes, and an interrupted preparation continues after its last recorded part. Duplicates are
+detected first, in all corpora. The output folder:
 
     vocab.txt, tokenizer_config.json, tokenizer.json (for characters)
     train-00000.npy, held_out-00000.npy, …    the shards of part 0, …
@@ -15,14 +15,12 @@ looked for first, in all corpora. The output folder:
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import partial
 from itertools import chain, groupby, islice
 from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
-
-import numpy as np
 
 from roformer_tf.checkpoints.archives import VOCABULARY
 from roformer_tf.corpus.deduplication import (
@@ -43,16 +41,13 @@ from roformer_tf.corpus.documents import (
 )
 from roformer_tf.corpus.engines import Engine, check_cluster, check_engine, open_workers
 from roformer_tf.corpus.manifests import (
-    HELD_OUT,
     PREPARE_AGAIN,
-    SPLITS,
     TRAIN,
     UNFINISHED,
     check_begun,
     claim,
     discard,
     hash_json,
-    hash_texts,
     is_done,
     is_finished,
     make_manifest,
@@ -60,25 +55,20 @@ from roformer_tf.corpus.manifests import (
     skipped,
     summary,
 )
-from roformer_tf.corpus.packing import Documents, pack
-from roformer_tf.corpus.shards import MANIFEST, Shard, read_manifest, row_dtype, write_shard
+from roformer_tf.corpus.part_writer import CorpusPart, PartWriter, is_held_out
+from roformer_tf.corpus.shards import MANIFEST, read_manifest
 from roformer_tf.corpus.workers import EngineError, in_order, in_this_process
 from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.files import locked, read_json, write_text
-from roformer_tf.readers.records import text_key
 from roformer_tf.readers.streams import ReadError
 from roformer_tf.terminal import Progress
-from roformer_tf.tokenizers.segmentation import normalize, words_of_parts
-from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, check_length
-from roformer_tf.tokenizers.vocabulary import (
-    Tokenization,
-    build_vocabulary,
-    count_pieces,
-)
+from roformer_tf.tokenizers.padding import check_length
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.vocabulary import Tokenization, build_vocabulary, count_pieces
 
 FORMAT = 4  # of the folder
-PART_CHARACTERS = 2_000_000  # about a second of work, and enough documents to fill sequences well
-COUNTED_WORDS = 5_000_000  # kept while counting, some hundred megabytes
+PART_CHARACTERS = 2_000_000  # about a second of work, and enough documents to fill sequences
+COUNTED_WORDS = 5_000_000  # kept while counting: some hundred megabytes
 
 Result = TypeVar("Result")
 
@@ -134,17 +124,6 @@ class PreparationConfig(CorpusConfig):
         check_engine(self.engine, self.scheduler, self.workers)
 
 
-@dataclass(frozen=True)
-class CorpusPart:
-    """Consecutive documents of a corpus: the unit of work."""
-
-    number: int
-    corpus: str
-    texts: list[str]
-    bytes: int
-    """Bytes of the files that were read for it, for the progress bar."""
-
-
 def prepare(config: PreparationConfig) -> Path:
     """Write a folder of packed sequences, which `PreparedRows.open` reads; return its path.
 
@@ -159,23 +138,23 @@ def prepare(config: PreparationConfig) -> Path:
 
 
 def prepare_with(config: PreparationConfig, tokenizer: RoFormerTokenizer | None) -> Path:
-    """As `prepare`; `tokenizer` is that of the config's vocabulary, if it has been read."""
+    """As `prepare`; `tokenizer`: that of the config's vocabulary, if it is already open."""
     files = find_files(config.corpus)
-    given = tokenizer or _given_tokenizer(config)
+    tokenizer = tokenizer or _users_tokenizer(config)
     output = Path(config.output)
-    settings = _settings(config, files, given)
-    # Without a lock: several processes may ask at once, for a read-only folder
+    settings = _settings(config, files, tokenizer)
+    # Without a lock, because several processes may use a finished folder, even a read-only one.
     if is_done(output, settings):
         print(f"{output} is prepared already: {summary(read_manifest(output))}")
         return output
     with locked(output):
-        return _prepare(config, files, given, settings)
+        return _prepare(config, files, tokenizer, settings)
 
 
 def _prepare(
     config: PreparationConfig,
     files: list[CorpusFile],
-    given: RoFormerTokenizer | None,
+    tokenizer: RoFormerTokenizer | None,
     settings: dict[str, Any],
 ) -> Path:
     """Prepare in a locked folder."""
@@ -193,9 +172,9 @@ def _prepare(
     report = CorpusReport()
     try:
         repeated = _repeated(files, config)
-        tokenizer = given or _built_tokenizer(files, config, repeated)
+        tokenizer = tokenizer or _built_tokenizer(files, config, repeated)
         tokenizer.save_pretrained(output)
-        write = _PartWriter(output.absolute(), tokenizer, config)
+        write = PartWriter(output.absolute(), tokenizer, config)
         records = list(_each_part(write, files, config, report, "preparing", repeated))
         manifest = make_manifest(records, repeated, report, settings, tokenizer)
         statistics = "\n".join([report.summary(), *skipped(manifest)])
@@ -204,7 +183,7 @@ def _prepare(
                 f"there is no sequence to train on: {statistics}. "
                 "Give a larger corpus, or a smaller held_out, or skip less."
             )
-    except (EngineError, ReadError):  # not the text's fault: the next run continues here
+    except (EngineError, ReadError):  # the input is not wrong: the next run continues here
         raise
     except InputError:
         discard(output)
@@ -215,102 +194,21 @@ def _prepare(
     return output
 
 
-def is_held_out(text: str, share: float) -> bool:
-    """Whether a text is held out, by its hash alone: a growing corpus moves no document.
-
-    Texts that count as equal (`text_key`) are in the same split.
-    """
-    return int.from_bytes(text_key([text])[:8], "big") < share * 2**64
-
-
-@dataclass(frozen=True)
-class _PartWriter:
-    """Tokenizes, packs and writes parts, in each process."""
-
-    output: Path
-    tokenizer: RoFormerTokenizer
-    config: PreparationConfig
-
-    def __call__(self, part: CorpusPart) -> dict[str, Any]:
-        """Write the part's shards and then its record, unless they exist; return the record.
-
-        {"corpus": "news", "shards": […], "documents": {"train": 12, …}, "cut": {"train": 3, …},
-        "characters": {"train": 3456, …}, "short": 1, "repeated_lines": 2, "blake2b": …}
-        """
-        name = f"{part.number:05}"
-        path = self.output / UNFINISHED / f"part-{name}.json"
-        if path.is_file():
-            record: dict[str, Any] = read_json(path, PREPARE_AGAIN)
-            if all(Shard(**shard).is_whole(self.output) for shard in record["shards"]):
-                return record
-
-        texts: dict[str, list[str]] = {split: [] for split in SPLITS}
-        chosen = filtered(part.texts, self.config)
-        kept = [text for text in chosen.texts if text is not None]
-        for text in kept:
-            held_out = is_held_out(text, self.config.held_out)
-            texts[HELD_OUT if held_out else TRAIN].append(text)
-        written = {
-            split: self._write(split, f"{split}-{name}.npy", part.corpus, texts[split])
-            for split in SPLITS
-        }
-        record = {
-            "corpus": part.corpus,
-            "shards": [asdict(shard) for shard, _ in written.values() if shard],
-            "documents": {split: len(texts[split]) for split in SPLITS},
-            "cut": {split: cut for split, (_, cut) in written.items()},
-            "characters": {split: sum(map(len, texts[split])) for split in SPLITS},
-            "short": chosen.short,
-            "repeated_lines": chosen.repeated_lines,
-            "blake2b": hash_texts(kept),
-        }
-        if path.parent.is_dir():  # not if the job ended while this worker was frozen
-            write_text(path, json.dumps(record))
-        return record
-
-    def _write(
-        self, split: str, file: str, corpus: str, texts: list[str]
-    ) -> tuple[Shard | None, int]:
-        """Write a shard, unless the texts have no tokens; return it, and how many were split."""
-        documents = Documents(*self.tokenizer.ids_and_words_of(texts))
-        if self.config.whole_words and self.tokenizer.tokenization == "char":
-            documents = _with_whole_words(documents, texts, self.tokenizer.lower_case)
-        rows, cut = pack(
-            documents,
-            self.config.length,
-            cls_id=self.tokenizer.cls_id,
-            sep_id=self.tokenizer.sep_id,
-            fill=self.config.fill,
-            dtype=row_dtype(self.tokenizer.vocab_size, self.config.length),
-        )
-        return (write_shard(self.output, file, split, rows, corpus) if len(rows) else None), cut
-
-
-def _with_whole_words(documents: Documents, texts: list[str], lower_case: bool) -> Documents:
-    """The documents with the numbers of jieba's words in place of those of single characters."""
-    joined: list[int] = []
-    for text in texts:
-        first = joined[-1] + 1 if joined else 0
-        parts = words_of_parts(normalize(text) if lower_case else text)
-        joined += [first + word for word in parts]
-    return documents._replace(words=np.array(joined, np.int32)[documents.words])
-
-
-def _given_tokenizer(config: PreparationConfig) -> RoFormerTokenizer | None:
-    """The tokenizer of the user's vocabulary; None if one is to be built."""
+def _users_tokenizer(config: PreparationConfig) -> RoFormerTokenizer | None:
+    """The tokenizer of the user's vocabulary; None if a vocabulary has to be built."""
     if config.vocab is not None:
         return RoFormerTokenizer.from_pretrained(
             config.vocab, config.tokenization, config.lower_case
         )
-    assert config.vocab_size is not None  # the config holds one of the two
+    assert config.vocab_size is not None  # the config has exactly one of the two
     build_vocabulary({}, config.vocab_size, _tokenization(config))  # raises if too small
     return None
 
 
 def _repeated(files: list[CorpusFile], config: PreparationConfig) -> list[list[int]]:
-    """The indices, in each part, of documents that repeat an earlier one.
+    """For each part the indices of documents that repeat an earlier one; empty if they are kept.
 
-    Computed once and stored. Empty if duplicates are kept. Texts are compared after filtering.
+    Texts are compared after filtering. The result is stored: a later run reads it.
     """
     if config.duplicates == "keep":
         return []
@@ -331,7 +229,7 @@ def _repeated(files: list[CorpusFile], config: PreparationConfig) -> list[list[i
 
 
 def _mark_part(config: PreparationConfig, part: CorpusPart) -> list[bytes | None]:
-    """Marks of the part's documents; None for those that are skipped anyway."""
+    """Marks of the part's documents; None for documents that are skipped anyway."""
     mark = near_marks if config.duplicates == "near" else exact_marks
     return mark(filtered(part.texts, config).texts)
 
@@ -345,13 +243,13 @@ def _built_tokenizer(
     assert config.vocab_size is not None
     tokenization, lower_case = _tokenization(config), config.lower_case is not False
     built = Path(config.output) / VOCABULARY
-    if built.is_file():  # complete, and of the same settings: both were checked
+    if built.is_file():  # complete, and from the same settings: both were checked
         return RoFormerTokenizer.from_pretrained(built, tokenization, lower_case)
     count = partial(_count_part, tokenization, lower_case, config)
     counts: Counter[str] = Counter()
     for part_counts in _each_part(count, files, config, CorpusReport(), "counting words", repeated):
         counts.update(part_counts)
-        if len(counts) > COUNTED_WORDS:  # words seen once are no candidates for a vocabulary
+        if len(counts) > COUNTED_WORDS:  # words that occur once are no candidates
             counts = Counter({word: count for word, count in counts.items() if count > 1})
     tokens = build_vocabulary(counts, config.vocab_size, tokenization)
     vocabulary = {token: number for number, token in enumerate(tokens)}
@@ -392,6 +290,7 @@ def _parts(
     repeated: Sequence[Sequence[int]],
 ) -> Iterator[CorpusPart]:
     """Cut each corpus into parts, without the repeated documents."""
+    # A part never has documents of two corpora: a shard belongs to one.
     chunks = (
         (corpus, texts)
         for corpus, members in groupby(files, attrgetter("corpus"))
@@ -432,7 +331,7 @@ def _each_part(
     head = list(islice(parts, 2))
     folder = Path(config.output) / UNFINISHED
     workers = open_workers(task, folder, config.engine, config.scheduler, config.workers)
-    if len(head) < 2:  # other processes would have nothing to do
+    if len(head) < 2:  # more processes would have nothing to do
         workers = in_this_process(task)
     total = sum(file.size for file in files)
     with (
@@ -448,7 +347,7 @@ def _each_part(
 def _settings(
     config: PreparationConfig, files: list[CorpusFile], tokenizer: RoFormerTokenizer | None
 ) -> dict[str, Any]:
-    """All settings that the sequences depend on, as JSON. The number of workers is not one."""
+    """All settings that the sequences depend on, as JSON; not the number of workers."""
     return {
         "format": FORMAT,
         "part_characters": PART_CHARACTERS,
@@ -466,7 +365,7 @@ def _settings(
         "length": config.length,
         "fill": config.fill,
         "held_out": config.held_out,
-    } | {  # these came later: older folders, which lack them, are valid
+    } | {  # written only if set: folders without these keys stay valid
         name: getattr(config, name)
         for name in ("encoding", "whole_words")
         if getattr(config, name) != getattr(PreparationConfig, name)

@@ -1,8 +1,8 @@
 """Sequences (rows) on disk: `.npy` files, written atomically, with random access by memory map.
 
 A shard is one array (rows, 3, length), channels as in `packing`, of the smallest unsigned
-integer type that holds the vocabulary and the length. `manifest.json` names the shards and is
-written last: a folder without it is not prepared.
+integer type for the vocabulary and the length. `manifest.json` lists the shards and is written
+last: a folder without it is not prepared.
 """
 
 from bisect import bisect_right
@@ -22,15 +22,15 @@ from roformer_tf.errors import InputError
 from roformer_tf.files import file_beside, hash_file, parse_json
 
 MANIFEST = "manifest.json"
-OPEN_MAPS = 256  # each holds a file descriptor, of which a process often has only 1,024
+OPEN_MAPS = 256  # each needs a file descriptor, and a process often has only 1,024
 
 
 @dataclass(frozen=True)
 class Shard:
-    """One shard, as the manifest describes it."""
+    """A shard's entry in the manifest."""
 
     file: str
-    """Its name in the folder."""
+    """Name of the file in the folder."""
     split: str
     """ "train" or "held_out"."""
     rows: int
@@ -49,7 +49,7 @@ class Shard:
 
 
 def row_dtype(vocab_size: int, length: int) -> np.dtype[np.unsignedinteger[Any]]:
-    """The smallest unsigned type that holds every token id and every number in a row."""
+    """The smallest unsigned type for every token id and every number in a row."""
     return np.min_scalar_type(max(vocab_size - 1, length))
 
 
@@ -66,7 +66,7 @@ def write_shard(
 
 
 def read_manifest(folder: str | Path) -> dict[str, Any]:
-    """Read the manifest of a finished preparation. Raises InputError where there is none."""
+    """Read the manifest of a finished preparation. Raises InputError if it is missing."""
     path = Path(folder) / MANIFEST
     try:
         manifest = parse_json(path.read_text(encoding="utf-8"))
@@ -92,7 +92,7 @@ class PreparedRows:
     """
 
     def __init__(self, folder: Path, split: str, length: int, shards: Sequence[Shard]) -> None:
-        """Read the headers of the shards; see `open`."""
+        """Read the headers of the shards; `open` is the usual way to create one."""
         self.folder = folder
         self.split = split
         self.length = length
@@ -106,7 +106,7 @@ class PreparedRows:
         """Open a split of what `prepare` wrote; it may have no rows.
 
         Raises InputError for a folder without a manifest, an unknown split, and a shard that is
-        missing or has another size or shape than it was written with.
+        missing or has changed its size or shape.
         """
         folder = Path(folder)
         manifest = read_manifest(folder)
@@ -154,11 +154,9 @@ class _Header(NamedTuple):
 
 
 def _header(path: Path, shard: Shard, length: int) -> _Header:
-    """Read a shard's header; raise InputError unless it is as it was written.
-
-    It is read once, not whenever it is mapped: NumPy parses it as Python, and before Python 3.11.8
-    two threads must not parse at the same time (CPython issue 106905), as TensorFlow may be doing.
-    """
+    """Read the header of a shard; raise InputError if the shard has changed."""
+    # Once, not whenever the shard is mapped: NumPy parses the header as Python. Before 3.11.8 two
+    # threads must not parse at the same time (CPython issue 106905), and TensorFlow may do so.
     _check_size(path, shard.bytes)
     try:
         rows = np.load(path, mmap_mode="r", allow_pickle=False)

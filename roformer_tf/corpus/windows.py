@@ -1,8 +1,8 @@
 """Long texts → windows of several lengths in which the same tokens are predicted: pure functions.
 
-To measure what a longer context is worth, only the length may differ. So each text is masked once
-and then read in windows of every length. Windows are adjacent; the last one of a text begins
-earlier, so that it is full too, and only tokens that no earlier window has are evaluated in it:
+To measure the value of a longer context, only the length may differ. So each text is masked once,
+and then read in windows of every length. Windows are adjacent. The last one of a text begins
+earlier, so it is full, too; only tokens that no earlier window has are evaluated in it:
 
     text      甲 乙 丙 丁 戊 己 庚        7 tokens
     windows   [甲 乙 丙] [丁 戊 己] [戊 己 庚]   of 3; in the last, 庚 alone is evaluated
@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from roformer_tf.corpus.packing import Documents
 
+# The word number of tokens that are no text, such as the [SEP] between two documents.
 NO_WORD = 0
-"""The word number of tokens that are no text, such as the [SEP] between two documents."""
 
 
 class WordedText(NamedTuple):
@@ -30,11 +30,12 @@ class WordedText(NamedTuple):
 
 
 class Window(NamedTuple):
-    """The tokens of a text from `start` to `stop`; those from `judged` on are evaluated."""
+    """The tokens of a text from `start` to `stop`."""
 
     start: int
     stop: int
-    judged: int
+    fresh: int
+    """The first token that no earlier window has: evaluation begins with it."""
 
 
 def windows(size: int, room: int) -> Iterator[Window]:
@@ -45,20 +46,21 @@ def windows(size: int, room: int) -> Iterator[Window]:
     >>> [tuple(window) for window in windows(2, 3)]
     [(0, 2, 0)]
     """
-    for judged in range(0, size, room):
-        stop = min(judged + room, size)
-        yield Window(max(0, stop - room), stop, judged)
+    for first in range(0, size, room):
+        # The last window is moved to the left until it is full, or begins with the text.
+        stop = min(first + room, size)
+        yield Window(max(0, stop - room), stop, first)
 
 
 def long_texts(
     documents: Iterable[Documents], least: int, sep_id: int, *, joined: bool = True
 ) -> Iterator[WordedText]:
-    """Documents of at least `least` tokens, and shorter ones, joined until they are as long.
+    """Documents of at least `least` tokens; shorter ones are joined until they are as long.
 
-    Joined documents are separated by [SEP]. A too short rest is skipped, and without `joined` all
-    short documents.
+    [SEP] separates joined documents. A rest that is too short is skipped; without `joined`, all
+    short documents are.
     """
-    waiting: list[WordedText] = []
+    waiting: list[WordedText] = []  # short documents to be joined
     for several in documents:
         for start, stop in zip(several.bounds[:-1], several.bounds[1:], strict=True):
             text = _text(several, int(start), int(stop))
@@ -66,7 +68,7 @@ def long_texts(
                 yield text
             elif joined and len(text.token_ids):
                 waiting.append(text)
-                if sum(len(one.token_ids) + 1 for one in waiting) > least:
+                if sum(len(short.token_ids) + 1 for short in waiting) > least:
                     yield _join(waiting, sep_id)
                     waiting = []
 
@@ -83,6 +85,7 @@ def _join(texts: list[WordedText], sep_id: int) -> WordedText:
     words: list[npt.NDArray[np.integer]] = []
     last = 0
     for text in texts:
+        # Words of all texts have different numbers, so masking keeps them whole.
         ids += [text.token_ids, np.array([sep_id])]
         words += [text.words + last, np.array([NO_WORD])]
         last += int(text.words[-1])

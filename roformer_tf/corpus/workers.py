@@ -1,7 +1,7 @@
 """Run a task for one item after another, in this process or in others of this machine.
 
-Results are in the order of the items. At most two items for each worker are in progress, so memory
-does not grow with their number.
+Results are in the order of the items. At most two items per worker are in progress, so memory does
+not grow with their number.
 """
 
 import multiprocessing
@@ -23,7 +23,7 @@ Item = TypeVar("Item")
 
 
 class EngineError(InputError):
-    """The workers failed, not the input: results are kept, and the same command continues."""
+    """The workers failed, not the input. Results are kept, and the same command continues."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Workers:
     submit: Callable[[Any], Callable[[], Any]]
     """Starts the task for an item; the returned function waits for its result."""
     room: Callable[[], int]
-    """How many items may be in progress now."""
+    """The number of items that may be in progress now."""
 
 
 def in_order(workers: Workers, items: Iterable[Item]) -> Iterator[tuple[Item, Any]]:
@@ -68,9 +68,9 @@ def in_this_process(task: WorkerTask) -> Iterator[Workers]:
 def processes(task: WorkerTask, workers: int) -> Iterator[Workers]:
     """Run the task in processes of this machine.
 
-    They are spawned: this process may run TensorFlow's threads, which a fork would break.
     Raises EngineError if one of them is killed.
     """
+    # Not forked: this process may run threads of TensorFlow, which a fork would break.
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(workers, context, _start_worker, (task,)) as pool:
         try:
@@ -91,8 +91,9 @@ def _start_worker(task: WorkerTask) -> None:
     """Set up a worker process."""
     global _task
     _task = task
-    for name in ("SIGINT", "SIGTERM", "SIGBREAK"):  # for the parent, which ends this process
-        if number := getattr(signal, name, None):  # only Windows has SIGBREAK
+    # Signals are for the parent, which ends this process. Only Windows has SIGBREAK.
+    for name in ("SIGINT", "SIGTERM", "SIGBREAK"):
+        if number := getattr(signal, name, None):
             signal.signal(number, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 

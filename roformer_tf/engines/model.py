@@ -13,6 +13,8 @@ from roformer_tf.engines.network import BYTE, PRECISION, SEVEN_BITS, Network
 from roformer_tf.errors import InputError
 from roformer_tf.machine import instructions, usable_cores
 
+# The graph's file in a folder that `export` wrote as onnx or int8.
+ONNX = "model.onnx"
 # Of a batch, with padding: more of them do not fit into the CPU's caches.
 TOKENS = 1024
 # The first ONNX Runtime with correct masks: 1.20 and 1.21 ignore a bias of the scores.
@@ -72,7 +74,7 @@ def share_onnx(network: Network, precision: Precision, folder: Path) -> Path:
 
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    target = folder / "model.onnx"
+    target = folder / ONNX
     options.optimized_model_filepath = str(target)
     for key, value in (
         ("optimized_model_external_initializers_file_name", "weights"),
@@ -152,8 +154,8 @@ def session_options(threads: int | None = None) -> Any:
 def _openvino_core() -> Any:
     """OpenVINO, created once for the process and never released.
 
-    Each plugin installs a signal stack for the thread, and restores the one before when it is
-    released, although that may be an older plugin's and unmapped already. The next signal that
+    Each plugin installs a signal stack for the thread. When released, it restores the previous one,
+    which may belong to an older plugin and be unmapped already. The next signal that
     Python receives, such as Ctrl+C, would then end the process without a message (2026.4).
     """
     import openvino

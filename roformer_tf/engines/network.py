@@ -12,33 +12,29 @@ import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
 from roformer_tf.checkpoints.embedding_config import Pooling
-from roformer_tf.checkpoints.whitening import Whitening
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
+
+if TYPE_CHECKING:
+    from roformer_tf.checkpoints.whitening import Whitening
 
 # A graph's name or object for a tensor.
 Node: TypeAlias = Any
 Array: TypeAlias = np.ndarray
 
-# The output of a network: hidden states (B, T, H), logits (B, C), of tokens (B, T, C), vectors (B,
-# D) of length 1, pooled hidden states (B, H), or the vocabulary's logits: (B, P, V) at
-# `masked_positions`, or (B, T, V) everywhere, to generate.
-Part = Literal["hidden", "classifier", "token_classifier", "vectors", "pooled", "masked", "written"]
-# Name of that output.
-OUTPUTS: dict[Part, str] = {
-    "hidden": "hidden_states",
-    "classifier": "logits",
-    "token_classifier": "logits",
-    "vectors": "vectors",
-    "pooled": "vectors",
-    "masked": "logits",
-    "written": "logits",
-}
+# The output of a network: "hidden" states (B, T, H); logits of a "classifier" (B, C) or of a
+# "token_classifier" (B, T, C); "vectors" (B, D) of length 1; "pooled" hidden states (B, H). The
+# vocabulary's logits are (B, P, V) at "masked" positions, or (B, T, V) for the "next_token".
+Part = Literal[
+    "hidden", "classifier", "token_classifier", "vectors", "pooled", "masked", "next_token"
+]
+# Name of that output; of all others "logits".
+OUTPUTS: dict[Part, str] = {"hidden": "hidden_states", "vectors": "vectors", "pooled": "vectors"}
 # Key in the metadata of our ONNX models: float32 or int8.
 PRECISION = "precision"
 
@@ -47,8 +43,8 @@ PRECISION = "precision"
 BYTE, SEVEN_BITS = 127, 63
 
 
-class Meaning(NamedTuple):
-    """An output of a graph next to the logits: their meaning, one function of them."""
+class OutputKind(NamedTuple):
+    """A second output of a graph: a function of the logits that gives them a meaning."""
 
     name: str
     function: Literal["softmax", "sigmoid", "linear"]
@@ -82,10 +78,10 @@ class Network:
     config: RoFormerConfig
     arrays: Mapping[str, Array]
     part: Part = "hidden"
-    meaning: Meaning | None = None
+    meaning: OutputKind | None = None
     pooling: Pooling = "mean"
     """For vectors."""
-    whitening: Whitening | None = None
+    whitening: "Whitening | None" = None
     dimensions: int | None = None
     """How many numbers of a vector are kept; None for all."""
     source: str = "the checkpoint"
@@ -99,11 +95,15 @@ class Network:
     @property
     def output(self) -> str:
         """Name of its output."""
-        return OUTPUTS[self.part]
+        return OUTPUTS.get(self.part, "logits")
 
 
 class Graph(ABC):
     """The operations of a network; a node is the output of an earlier one."""
+
+    def __init__(self, config: RoFormerConfig) -> None:
+        self.heads, self.head_size = config.num_attention_heads, config.head_size
+        self.rotary_base = config.rotary_base
 
     @abstractmethod
     def input(self, name: str) -> Node:
@@ -134,14 +134,7 @@ class Graph(ABC):
 
     @abstractmethod
     def attend(
-        self,
-        query: Node,
-        key: Node,
-        value: Node,
-        heads: int,
-        base: float,
-        visible: Node,
-        positions: Node | None,
+        self, query: Node, key: Node, value: Node, visible: Node, positions: Node | None
     ) -> Node:
         """Rotate query and key, (B, P, H) and (B, T, H), then weigh the values: (B, P, H).
 
@@ -174,11 +167,11 @@ class Graph(ABC):
         """x (B, P, E) times the transpose of the embedding table (V, E): (B, P, V)."""
 
     @abstractmethod
-    def unit(self, x: Node, whitening: Whitening | None, dimensions: int | None) -> Node:
+    def unit(self, x: Node, whitening: "Whitening | None", dimensions: int | None) -> Node:
         """x (B, H) whitened, cut and normalized: (B, D)."""
 
     @abstractmethod
-    def meaning(self, x: Node, meaning: Meaning) -> Node:
+    def meaning(self, x: Node, meaning: OutputKind) -> Node:
         """Apply the function that gives logits a meaning."""
 
 
@@ -231,44 +224,6 @@ class _Asked(Mapping[str, Array]):
             )
 
 
-def unsupported(config: RoFormerConfig) -> str:
-    """Why no graph of an architecture can be written; "" if one can."""
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        known = KNOWN.get(field.name, (field.default,))
-        if known is not ANY and value not in known:
-            return f"its config has {field.name} {value!r}, which only Keras computes"
-    return ""
-
-
-ANY: tuple[Any, ...] = ()
-# The values of a config that are supported. Of a field that is not listed only the default is, so
-# that a new field is not ignored.
-KNOWN: dict[str, tuple[Any, ...]] = {
-    **dict.fromkeys(
-        (
-            *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
-            *("intermediate_size", "embedding_size", "max_position_embeddings", "type_vocab_size"),
-            *("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range"),
-            *("layer_norm_eps", "rotary_base", "num_labels", "unknown"),
-            # used only together with other fields
-            *("trained_length", "global_attn_every_n_layers", "relative_attention_num_buckets"),
-            "relative_attention_max_distance",
-            # applied to the output of the network later
-            *("label_mean", "label_deviation"),
-        ),
-        ANY,
-    ),
-    "hidden_act": ("gelu", "gelu_new", "relu"),
-    "rotary_style": ("interleaved", "half"),
-    "norm_type": ("layer_norm", "rms_norm"),
-    "use_bias": (True, False),
-    "attention_type": (None, "bidirectional", "causal", "unilm"),
-    "pooling": ("cls", "mean", "pooler"),
-    "crf": (False, True),
-}
-
-
 def _hidden(network: Network, graph: Graph, positions: Node | None = None) -> Node:
     """The last layer's hidden states, at the positions or everywhere."""
     config, arrays = network.config, network.arrays
@@ -303,9 +258,8 @@ def _layer(
         parts = graph.split(graph.dense(x, _joined("kv", layers[1:])), 2)
         x = graph.gather(x, positions)
         parts = [graph.dense(x, layers[0]), *parts]
-    heads, base = config.num_attention_heads, config.rotary_base
     query, key, value = parts
-    attended = graph.attend(query, key, value, heads, base, visible, positions)
+    attended = graph.attend(query, key, value, visible, positions)
     output = _dense(network, f"{name}/attention/attention_output")
     output = output._replace(kernel=output.kernel.reshape(config.hidden_size, -1))
     norm = f"{name}/attention_norm"
@@ -358,7 +312,7 @@ def _masked(network: Network, graph: Graph) -> Node:
     return _vocabulary(network, graph, _hidden(network, graph, graph.input("masked_positions")))
 
 
-def _written(network: Network, graph: Graph) -> Node:
+def _next_token(network: Network, graph: Graph) -> Node:
     """The vocabulary's logits at every position."""
     return _vocabulary(network, graph, _hidden(network, graph))
 
@@ -381,7 +335,7 @@ _PARTS: dict[Part, Callable[[Network, Graph], Node]] = {
     "vectors": _vectors,
     "pooled": _pooled,
     "masked": _masked,
-    "written": _written,
+    "next_token": _next_token,
 }
 ROLES = ("query", "key", "value")
 INPUTS = ("token_ids", "segment_ids")
@@ -395,7 +349,7 @@ def _dense(network: Network, name: str, activation: str | None = None) -> Linear
 
 
 def _projection(network: Network, where: str, role: str) -> Linear:
-    """The layer of queries, keys or values, (H, H), with each pair of dimensions K/2 apart.
+    """The layer of queries, keys or values, (H, H), with the dimensions of a pair separated by K/2.
 
     Scores do not depend on the order of dimensions, if queries and keys have the same.
     """

@@ -2,28 +2,31 @@
 
 RotaryEmbedding, MultiHeadAttention, SkipLayerNormalization and BiasGelu (domain com.microsoft) are
 one pass each, where a traced graph has dozens of nodes. In int8 the kernels of dense layers have 8
-bits and a scale for each column, and activations are quantized dynamically, with one scale for each
+bits and a scale for each column. Activations are quantized dynamically, with one scale for each
 call; embeddings, norms and biases stay float32.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
 
-from roformer_tf.checkpoints.whitening import Whitening
+from roformer_tf.config import RoFormerConfig
 from roformer_tf.engines.network import (
     PRECISION,
     Array,
     Graph,
     Linear,
-    Meaning,
     Network,
     Norm,
+    OutputKind,
     rounded,
     write,
 )
+
+if TYPE_CHECKING:
+    from roformer_tf.checkpoints.whitening import Whitening
 
 # ONNX Runtime 1.20, whose attention is wrong with fewer queries than keys, refuses 22.
 OPSET, IR_VERSION = 22, 10
@@ -34,11 +37,11 @@ UNSEEN = -10_000.0
 
 def onnx_model(network: Network, largest: int | None = None) -> ModelProto:
     """Write a network; with `largest` (BYTE or SEVEN_BITS) its kernels in int8."""
-    graph = OnnxGraph(network.config.head_size, largest)
+    graph = OnnxGraph(network.config, largest)
     outputs = write(network, graph)
     for name, value in outputs.items():
         graph.node("Identity", value, output=name)
-    lengths = dict.fromkeys(("hidden", "token_classifier", "written"), "length")
+    lengths = dict.fromkeys(("hidden", "token_classifier", "next_token"), "length")
     lengths |= {"masked": "positions"}
     shape = ["batch", *filter(None, [lengths.get(network.part)]), None]
     onnx_graph = helper.make_graph(
@@ -67,8 +70,9 @@ def _value(name: str, kind: int, shape: Sequence[str | None]) -> ValueInfoProto:
 class OnnxGraph(Graph):
     """Nodes and constants of an ONNX graph; a tensor is its name."""
 
-    def __init__(self, head_size: int, largest: int | None = None) -> None:
-        self.head_size, self.largest = head_size, largest
+    def __init__(self, config: RoFormerConfig, largest: int | None = None) -> None:
+        super().__init__(config)
+        self.largest = largest
         self.nodes: list[NodeProto] = []
         self.constants: dict[str, TensorProto] = {}
         self._tables: tuple[str, ...] = ()
@@ -115,9 +119,9 @@ class OnnxGraph(Graph):
         # segments for UniLM, whose segment 0 is bidirectional.
         order = segment_ids
         if attention_type == "causal":
-            zeros = self.node("Mul", token_ids, self.scalar("0", 0))
-            order = self.node("Add", zeros, self.scalar("1", 1))
-        rank = self.node("CumSum", order, self.scalar("1", 1))  # of the token or the segment
+            zeros = self.node("Mul", token_ids, self.scalar(0))
+            order = self.node("Add", zeros, self.scalar(1))
+        rank = self.node("CumSum", order, self.scalar(1))  # of the token or the segment
         seen = self.node(
             "LessOrEqual",
             self.node("Unsqueeze", rank, self.integers(1)),
@@ -127,13 +131,13 @@ class OnnxGraph(Graph):
         zero, unseen = self.constant("seen", 0.0), self.constant("unseen", UNSEEN)
         return SeenKeys(bias=self.node("Where", seen, zero, unseen))
 
-    def scalar(self, name: str, value: int) -> str:
+    def scalar(self, value: int) -> str:
         """An int32 constant without axes."""
-        return self.constant(f"int32_{name}", value, np.int32)
+        return self.constant(f"int32_{value}", value, np.int32)
 
     def _counted(self, token_ids: str) -> str:
         """Which tokens are not padding: (B, T) bool; the first token is always visible."""
-        is_padding = self.node("Equal", token_ids, self.scalar("0", 0))
+        is_padding = self.node("Equal", token_ids, self.scalar(0))
         place = self._places(token_ids)
         later = self.node("Greater", place, self.constant("first", 0, np.int64))
         return self.node("Not", self.node("And", is_padding, later))
@@ -196,17 +200,10 @@ class OnnxGraph(Graph):
         return self.constant(f"ones_{size}", np.ones(size))
 
     def attend(
-        self,
-        query: str,
-        key: str,
-        value: str,
-        heads: int,
-        base: float,
-        visible: "SeenKeys",
-        positions: str | None,
+        self, query: str, key: str, value: str, visible: "SeenKeys", positions: str | None
     ) -> str:
         """RotaryEmbedding twice, and MultiHeadAttention."""
-        tables = self._rotation(base)
+        heads, tables = self.heads, self._rotation()
         zero = self.integers(0)
         key = self.fused("RotaryEmbedding", key, zero, *tables, num_heads=heads)
         if positions is None:
@@ -226,12 +223,12 @@ class OnnxGraph(Graph):
         inputs = [query, key, value, "", visible.keys, bias]
         return self.fused("MultiHeadAttention", *inputs, num_heads=heads)
 
-    def _rotation(self, base: float) -> tuple[str, ...]:
+    def _rotation(self) -> tuple[str, ...]:
         """Cosines and sines of all angles (T, K/2), computed for any length."""
         if not self._tables:
             places = self.node("Cast", self._places("token_ids"), to=TensorProto.FLOAT)
             pairs = np.arange(0, self.head_size, 2) / self.head_size
-            frequencies = self.constant("frequencies", base**-pairs)
+            frequencies = self.constant("frequencies", self.rotary_base**-pairs)
             places = self.node("Unsqueeze", places, self.integers(1))
             angles = self.node("Mul", places, frequencies)
             self._tables = self.node("Cos", angles), self.node("Sin", angles)
@@ -274,7 +271,7 @@ class OnnxGraph(Graph):
         y = self.fused("FusedMatMul", x, words, transB=1)
         return y if bias is None else self.node("Add", y, self.constant("decoder/bias", bias))
 
-    def unit(self, x: str, whitening: Whitening | None, dimensions: int | None) -> str:
+    def unit(self, x: str, whitening: "Whitening | None", dimensions: int | None) -> str:
         """Whitening, a slice and one norm."""
         if whitening is not None:
             x = self.node("Sub", x, self.constant("whitening/mean", whitening.mean))
@@ -285,7 +282,7 @@ class OnnxGraph(Graph):
         length = self.node("ReduceL2", x, self.integers(1))
         return self.node("Div", x, self.node("Max", length, self.constant("shortest", 1e-12)))
 
-    def meaning(self, x: str, meaning: Meaning) -> str:
+    def meaning(self, x: str, meaning: OutputKind) -> str:
         """Softmax, Sigmoid, or a linear function."""
         if meaning.function == "softmax":
             return self.node("Softmax", x, axis=-1)

@@ -1,20 +1,31 @@
 """A network as an OpenVINO model, from the same description as the ONNX one.
 
-Written with OpenVINO's own operations, of which the processor's plugin makes its fused ones. A
-graph that is converted from ONNX costs it twice the nodes and half the speed. In int8
-the kernels of dense layers have 8 bits, a scale for each column, and what they multiply is rounded
-as it comes, some features of a token together: no text's answer depends on its neighbours.
+Written with OpenVINO's own operations, which the CPU plugin replaces by its fused ones.
+A graph that is converted from ONNX has twice the nodes and half the speed. In int8 the kernels of
+dense layers have 8 bits, with a scale for each column. Activations are quantized dynamically, in
+groups of dimensions of a token: the prediction of a text does not depend on its batch.
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
 
-from roformer_tf.checkpoints.whitening import Whitening
-from roformer_tf.engines.network import Array, Graph, Linear, Meaning, Network, Norm, rounded, write
+from roformer_tf.engines.network import (
+    Array,
+    Graph,
+    Linear,
+    Network,
+    Norm,
+    OutputKind,
+    rounded,
+    write,
+)
+
+if TYPE_CHECKING:
+    from roformer_tf.checkpoints.whitening import Whitening
 
 # Additional inputs, for all angles, (1, 1, T, K) float32. The graph does not compute them, since
 # bfloat16 cannot distinguish position 257 from 256.
@@ -55,12 +66,11 @@ class OpenVinoGraph(Graph):
     """Nodes of an OpenVINO model."""
 
     def __init__(self, network: Network, largest: int | None = None) -> None:
+        super().__init__(network.config)
         self.largest = largest
-        head = network.config.head_size
         self.inputs = {name: _parameter(name, [-1, -1], ov.Type.i32) for name in network.inputs}
         for name in (COSINES, SINES):
-            self.inputs[name] = _parameter(name, [1, 1, -1, head], ov.Type.f32)
-        self.head_size = head
+            self.inputs[name] = _parameter(name, [1, 1, -1, self.head_size], ov.Type.f32)
         self._constants: dict[str, Any] = {}
 
     def constant(self, name: str, values: Any, dtype: Any = np.float32) -> Any:
@@ -152,17 +162,10 @@ class OpenVinoGraph(Graph):
         return ops.add(x, self.constant(f"{name}/beta", norm.beta))
 
     def attend(
-        self,
-        query: Any,
-        key: Any,
-        value: Any,
-        heads: int,
-        base: float,
-        visible: ScoreBias,
-        positions: Any | None,
+        self, query: Any, key: Any, value: Any, visible: ScoreBias, positions: Any | None
     ) -> Any:
         """Rotate, and scaled_dot_product_attention."""
-        query, key, value = (self._heads(x, heads) for x in (query, key, value))
+        query, key, value = (self._split_heads(x) for x in (query, key, value))
         bias = visible.bias
         if positions is not None and visible.of_queries:
             bias = self.gather(bias, positions)
@@ -174,9 +177,9 @@ class OpenVinoGraph(Graph):
         joined = ops.transpose(attended, self.integers(0, 2, 1, 3))
         return ops.reshape(joined, self.integers(0, 0, -1), True)
 
-    def _heads(self, x: Any, heads: int) -> Any:
+    def _split_heads(self, x: Any) -> Any:
         """(B, T, H) → (B, N, T, K)."""
-        x = ops.reshape(x, self.integers(0, 0, heads, self.head_size), True)
+        x = ops.reshape(x, self.integers(0, 0, self.heads, self.head_size), True)
         return ops.transpose(x, self.integers(0, 2, 1, 3))
 
     def _rotated(self, x: Any, positions: Any | None) -> Any:
@@ -185,8 +188,8 @@ class OpenVinoGraph(Graph):
         cosines, sines = (self._table(name, positions) for name in (COSINES, SINES))
         half = self.head_size // 2
         a, b = ops.variadic_split(x, self.axis(3), self.integers(half, half)).outputs()
-        turned = ops.concat([ops.multiply(b, self.constant("minus_one", -1.0)), a], -1)
-        return ops.add(ops.multiply(x, cosines), ops.multiply(turned, sines))
+        rotated = ops.concat([ops.multiply(b, self.constant("minus_one", -1.0)), a], -1)
+        return ops.add(ops.multiply(x, cosines), ops.multiply(rotated, sines))
 
     def _table(self, name: str, positions: Any | None) -> Any:
         """At all positions (1, 1, T, K), or at some (B, 1, P, K)."""
@@ -207,8 +210,8 @@ class OpenVinoGraph(Graph):
     def gather(self, x: Any, positions: Any) -> Any:
         """A slice, or a gather within each row."""
         if positions is FIRST:
-            zero, one = self.integers(0), self.integers(1)
-            return ops.slice(x, zero, one, one, one)
+            first, second = self.integers(0), self.integers(1)
+            return ops.slice(x, first, second, second, second)  # start, stop, step, axis
         return ops.gather(x, positions, self.axis(1), 1)
 
     def only(self, x: Any) -> Any:
@@ -226,17 +229,17 @@ class OpenVinoGraph(Graph):
         y = ops.matmul(x, self.constant(f"{name}/embeddings", table), False, True)
         return y if bias is None else ops.add(y, self.constant("decoder/bias", bias))
 
-    def unit(self, x: Any, whitening: Whitening | None, dimensions: int | None) -> Any:
+    def unit(self, x: Any, whitening: "Whitening | None", dimensions: int | None) -> Any:
         """Whitening, a slice and one norm."""
         if whitening is not None:
             x = ops.subtract(x, self.constant("whitening/mean", whitening.mean))
             x = ops.matmul(x, self.constant("whitening/matrix", whitening.matrix), False, False)
         if dimensions is not None:
-            zero, one = self.integers(0), self.integers(1)
-            x = ops.slice(x, zero, self.integers(dimensions), one, one)
+            start, stop, step = (self.integers(n) for n in (0, dimensions, 1))
+            x = ops.slice(x, start, stop, step, self.integers(1))
         return ops.normalize_l2(x, self.integers(1), 1e-24, "max")
 
-    def meaning(self, x: Any, meaning: Meaning) -> Any:
+    def meaning(self, x: Any, meaning: OutputKind) -> Any:
         """Softmax, sigmoid, or a linear function."""
         if meaning.function == "softmax":
             return ops.softmax(x, -1)
@@ -246,14 +249,11 @@ class OpenVinoGraph(Graph):
         return ops.add(scaled, self.constant("offset", meaning.offset))
 
 
-class _First:
-    """Stands for the position of the first token of each text."""
-
-
-FIRST = _First()
+# Represents the position of the first token of each text.
+FIRST = object()
 
 
 def _parameter(name: str, shape: Sequence[int], dtype: Any) -> Any:
-    made = ops.parameter(ov.PartialShape(list(shape)), dtype, name=name)
-    made.output(0).set_names({name})
-    return made
+    node = ops.parameter(ov.PartialShape(list(shape)), dtype, name=name)
+    node.output(0).set_names({name})
+    return node

@@ -23,9 +23,9 @@ SHARED = 1024
 
 
 class StepSession:
-    """A network of the part "written", for one new token of each text and cached keys and values.
+    """A network of the part "next_token": one new token of each text, keys and values cached.
 
-    In cached keys each pair of dimensions is K/2 apart, whatever the rotary style.
+    In cached keys the dimensions of a pair are separated by K/2, whatever the rotary style.
     """
 
     def __init__(self, network: Network, threads: int | None = None) -> None:
@@ -46,9 +46,9 @@ class StepSession:
     ) -> Array:
         """Logits (B, V) after one token of each text, whose keys and values go into the slot.
 
-        rows: the embeddings "word" and "segment" (B, 1, E) of the tokens, "cos" and "sin" (B, K/2)
-        of their angles, and a "bias" (B, 1, 1, slot + 1) of the scores, all float32. caches: keys
-        and values (B, N, S, K) of each layer, which are written into.
+        rows: all float32. The embeddings "word" and "segment" (B, 1, E) of the tokens; "cos" and
+        "sin" (B, K/2) of their angles; a "bias" (B, 1, 1, slot + 1) of the scores. caches: keys and
+        values (B, N, S, K) of each layer, which are written into.
         """
         batch = len(rows["word"])
         logits = np.empty((batch, 1, self._vocabulary), np.float32)
@@ -81,7 +81,7 @@ class StepGraph(OnnxGraph):
     """A graph of one new token of each text, and cached keys and values."""
 
     def __init__(self, config: RoFormerConfig) -> None:
-        super().__init__(config.head_size)
+        super().__init__(config)
         self.arrays: dict[str, Array] = {}
         self.layers = 0
 
@@ -105,18 +105,11 @@ class StepGraph(OnnxGraph):
         return SeenKeys(bias="bias")
 
     def attend(
-        self,
-        query: str,
-        key: str,
-        value: str,
-        heads: int,
-        base: float,
-        visible: SeenKeys,
-        positions: str | None,
+        self, query: str, key: str, value: str, visible: SeenKeys, positions: str | None
     ) -> str:
         """RotaryEmbedding twice, with a table of one row for each text; GroupQueryAttention."""
         query, key = (
-            self.fused("RotaryEmbedding", x, "places", "cos", "sin", num_heads=heads)
+            self.fused("RotaryEmbedding", x, "places", "cos", "sin", num_heads=self.heads)
             for x in (query, key)
         )
         kept = [f"{kind}_{self.layers}" for kind in ("key", "value")]
@@ -129,8 +122,8 @@ class StepGraph(OnnxGraph):
                 outputs,
                 domain=MICROSOFT,
                 name=outputs[0],
-                num_heads=heads,
-                kv_num_heads=heads,
+                num_heads=self.heads,
+                kv_num_heads=self.heads,
             )
         )
         self.layers += 1
@@ -164,7 +157,7 @@ def _step_model(network: Network) -> tuple[ModelProto, dict[str, Array]]:
         *(value(f"new_{name}", TensorProto.FLOAT, kept) for name in names),
     ]
     constants = list(graph.constants.values())
-    made = helper.make_graph(graph.nodes, "roformer_step", inputs, outputs, constants)
+    step = helper.make_graph(graph.nodes, "roformer_step", inputs, outputs, constants)
     opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(MICROSOFT, 1)]
-    model = helper.make_model(made, ir_version=IR_VERSION, opset_imports=opsets)
+    model = helper.make_model(step, ir_version=IR_VERSION, opset_imports=opsets)
     return model, graph.arrays

@@ -21,17 +21,20 @@ import numpy as np
 from roformer_tf.checkpoints import embedding_config
 from roformer_tf.checkpoints.detection import TASK_FILE
 from roformer_tf.checkpoints.huggingface import MODEL_CARD
-from roformer_tf.config import RoFormerConfig
-from roformer_tf.engines.model import onnx_session
-from roformer_tf.engines.network import INPUTS, SEVEN_BITS, Network, unsupported
+from roformer_tf.engines.choice import unsupported_reason
+from roformer_tf.engines.model import ONNX, onnx_session
+from roformer_tf.engines.network import INPUTS, SEVEN_BITS, Network
 from roformer_tf.errors import DifferenceError, InputError
 from roformer_tf.files import check_writable, folder_beside, write_text
-from roformer_tf.inference.opening import ONNX
 from roformer_tf.models.rows import Forward
-from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.templates import environment, markdown
 
 if TYPE_CHECKING:
     import keras
+
+    from roformer_tf.config import RoFormerConfig
+    from roformer_tf.tasks.base import Task
+    from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 Format = Literal["savedmodel", "onnx", "int8"]
 
@@ -39,6 +42,8 @@ Format = Literal["savedmodel", "onnx", "int8"]
 COMPARED_AT = ((1, 8), (3, 64), (2, 300))
 LARGEST_DIFFERENCE = 1e-4
 MEGABYTE = 1_000_000
+# Scores of a tagger's labels for their order, in the folder of its graph.
+ORDER_SCORES = "transitions.json"
 # Maximum number of examples that int8 is measured on: each is predicted twice.
 MAX_MEASURED = 2_000
 
@@ -52,15 +57,15 @@ class Exportable:
     outputs: "Callable[[Mapping[str, Any]], dict[str, Any]]"
     """Symbolic inputs of a Keras graph → the outputs of a SavedModel, by name."""
     network: Callable[[], Network]
-    tokenizer: RoFormerTokenizer
+    tokenizer: "RoFormerTokenizer"
     max_length: int
     """Tokens to which other programs truncate a text."""
-    card: str
-    """The folder's README.md."""
     save_settings: Callable[[Path], None]
     """Writes the other files into the folder."""
     int8_cost: Callable[[Path, Path], str]
     """The graphs in float32 and in int8 → a text on what int8 changes."""
+    task: "Task | None" = None
+    """None for sentence vectors."""
 
 
 def write_export(exported: Exportable, output: Path, to: Format) -> None:
@@ -75,16 +80,43 @@ def write_export(exported: Exportable, output: Path, to: Format) -> None:
         elif to == "onnx":
             write_onnx(exported.network(), exported.model, folder / ONNX)
         else:
+            from roformer_tf.engines.onnx_graph import onnx_model
+
             with TemporaryDirectory(dir=folder) as scratch:
                 network, exact = exported.network(), Path(scratch) / ONNX
                 write_onnx(network, exported.model, exact)
-                write_int8(network, folder / ONNX)
+                # Kernels of 7 bits give the same results on every CPU: see `SEVEN_BITS`.
+                rounded = onnx_model(network, SEVEN_BITS).SerializeToString()
+                (folder / ONNX).write_bytes(rounded)
                 print(exported.int8_cost(exact, folder / ONNX))
         exported.tokenizer.save_pretrained(folder, max_length=exported.max_length)
         exported.save_settings(folder)
-        write_text(folder / MODEL_CARD, exported.card)
+        card = export_card(to, exported.tokenizer, exported.max_length, exported.task)
+        write_text(folder / MODEL_CARD, card)
+    # With the tokenizer's files, as somebody copies the folder.
     size = sum(path.stat().st_size for path in output.rglob("*") if path.is_file())
     print(f"{output} is written: {to}, {size / MEGABYTE:.1f} MB.")
+
+
+def export_card(
+    to: str, tokenizer: "RoFormerTokenizer", max_length: int, task: "Task | None" = None
+) -> str:
+    """The `README.md` of an export: how to use it in a program without roformer_tf."""
+    texts: list[Any] = ["今天天气很好", "天气不错"]
+    if task is not None:
+        texts = [tuple(texts)] if len(task.text_columns) > 1 else texts[:1]
+    units = None if task is None else task.units
+    return markdown(
+        environment(Path(__file__).parent),
+        "export_card.md.jinja",
+        to=to,
+        task=task,
+        texts=texts,
+        # The tokenizer splits words by jieba, unless characters are labelled.
+        by_words=(tokenizer.tokenization, units) == ("word", None),
+        max_length=max_length,
+        order_scores=ORDER_SCORES,
+    )
 
 
 def check_export(to: Format, output: Path) -> None:
@@ -100,6 +132,7 @@ def check_export(to: Format, output: Path) -> None:
             f"TensorFlow writes a SavedModel, but Keras runs on {keras.backend.backend()}. Models "
             "are the same on every backend: set KERAS_BACKEND=tensorflow for the export."
         )
+    # `onnx` writes the graph, `onnxruntime` compares it with the model.
     needed = () if to == "savedmodel" else ("onnx", "onnxruntime")
     if missing := [name for name in needed if find_spec(name) is None]:
         raise InputError(f"{to} needs {', '.join(missing)}: run `pip install 'roformer-tf[onnx]'`.")
@@ -108,9 +141,9 @@ def check_export(to: Format, output: Path) -> None:
         raise InputError(f"{output} exists, and is not an export. Choose another --output.")
 
 
-def check_supported(config: RoFormerConfig, name: str) -> None:
+def check_supported(config: "RoFormerConfig", name: str) -> None:
     """Raise InputError for an architecture that cannot be written as an ONNX graph."""
-    if reason := unsupported(config):
+    if reason := unsupported_reason(config):
         raise InputError(f"{name} cannot be written as ONNX: {reason}. Export it as a SavedModel.")
 
 
@@ -155,13 +188,6 @@ def write_onnx(network: Network, model: Forward, path: Path) -> None:
     )
 
 
-def write_int8(network: Network, path: Path) -> None:
-    """Write a network as ONNX with kernels of int8, the same on every CPU."""
-    from roformer_tf.engines.onnx_graph import onnx_model
-
-    path.write_bytes(onnx_model(network, SEVEN_BITS).SerializeToString())
-
-
 def largest_difference(first: Forward, second: Forward, vocabulary_size: int) -> float:
     """The largest difference between the outputs of two models, on random rows with padding."""
     random = np.random.default_rng(0)
@@ -171,10 +197,10 @@ def largest_difference(first: Forward, second: Forward, vocabulary_size: int) ->
             "token_ids": random.integers(1, vocabulary_size, shape, "int32"),
             "segment_ids": random.integers(0, 2, shape, "int32"),
         }
-        rows["token_ids"][-1, shape[1] // 2 :] = 0  # padding in the last row
-        one, other = (np.asarray(model(rows)) for model in (first, second))
-        real = rows["token_ids"] != 0 if one.ndim == 3 else ...  # outputs at padding are arbitrary
-        differences.append(np.abs(one[real] - other[real]).max())
+        rows["token_ids"][-1, shape[1] // 2 :] = 0  # padding in the last sequence
+        ours, theirs = (np.asarray(model(rows)) for model in (first, second))
+        real = rows["token_ids"] != 0 if ours.ndim == 3 else ...  # outputs at padding are arbitrary
+        differences.append(np.abs(ours[real] - theirs[real]).max())
     return float(np.max(differences))
 
 

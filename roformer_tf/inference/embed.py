@@ -1,6 +1,6 @@
 """Any model → a function of texts that gives their vectors.
 
-    >>> embedder = open_embedder("chinese_roformer-sim-char-base")
+    >>> embedder = VectorSettings().open("chinese_roformer-sim-char-base")
     >>> embedder.embed(["今天天气很好", "天气不错"])  # (2, 768) float32, of length 1
 
 How vectors are made is written in a folder's embedding.json. Without one, a sim model uses its
@@ -9,11 +9,11 @@ pooler, and any other model the mean of its hidden states.
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -23,17 +23,17 @@ from roformer_tf.checkpoints.sources import Checkpoint
 from roformer_tf.checkpoints.whitening import Whitening, load_whitening
 from roformer_tf.engines.choice import Choice, Engine, Precision
 from roformer_tf.engines.model import graph_model
-from roformer_tf.engines.network import Network
 from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.inference.opening import OpenedModel, open_model
+from roformer_tf.inference.text_files import chunks
 from roformer_tf.labelled.encoding import windows
 from roformer_tf.models.rows import BATCH_SIZE, run_rows
-from roformer_tf.tokenizers.tokenizer import SPECIALS, RoFormerTokenizer, check_length
+from roformer_tf.tokenizers.padding import SPECIALS
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
-# Texts in memory at a time; within them, those of similar length form batches.
-CHUNK = 8192
-# Fewer texts, if they have as many characters together.
-CHUNK_CHARACTERS = 1_000_000
+if TYPE_CHECKING:
+    from roformer_tf.models.heads import RoFormerForSentenceSimilarity
+
 # Norm below which a vector is not normalized.
 SHORTEST = 1e-12
 # The vectors of each pooling, in words.
@@ -50,8 +50,6 @@ ARCHITECTURE = (
     "rotary_base",
     "norm_type",
 )
-
-Item = TypeVar("Item")
 
 
 @dataclass(frozen=True, eq=False)
@@ -84,6 +82,7 @@ class VectorModel:
 
     def finished(self, vectors: np.ndarray) -> np.ndarray:
         """Pooled hidden states (N, H) → vectors (N, D) of length 1."""
+        # Whitening sorts dimensions by variance, so it is before the cut.
         if self.whitening is not None:
             vectors = (vectors - self.whitening.mean) @ self.whitening.matrix
         vectors = vectors[:, : self.size]
@@ -102,7 +101,7 @@ class Block(NamedTuple):
 
 @dataclass(frozen=True)
 class TextEmbedder:
-    """A model that gives vectors, with everything they depend on; `open_embedder` makes it."""
+    """A model that gives vectors, with everything they depend on; see `VectorSettings.open`."""
 
     source: str
     """The source as the user typed it."""
@@ -159,33 +158,34 @@ class TextEmbedder:
             yield Block(chunk, vectors, sum(len(row) > room for row in ids))
 
     def passages(
-        self, texts: Iterable[str], length: int | None = None, batch_size: int = BATCH_SIZE
-    ) -> Iterator[tuple[Block, list[int]]]:
-        """Texts with the vectors of all of their passages, and the number of passages of each.
+        self, texts: Sequence[str], length: int, batch_size: int = BATCH_SIZE
+    ) -> list[np.ndarray]:
+        """For each text the vectors of all of its passages, (passages, D).
 
-        A text of more than `length` tokens (default: the model's `max_length`) is read in windows
-        that overlap by about a quarter. Raises InputError as `blocks` does.
+        A text of more than `length` tokens is read in windows that overlap by about a quarter.
+        Raises InputError as `blocks` does.
         """
-        length = min(length or self.config.max_length, self.config.max_length)
-        check_length(length)
-        for chunk in chunks(texts):
-            rows = [_windows(self.tokenizer.ids(text), length - SPECIALS) for text in chunk]
-            pooled = self._pooled(list(chain.from_iterable(rows)), batch_size)
-            vectors = self.model.finished(pooled)
-            counts = list(map(len, rows))
-            owners = np.repeat(np.arange(len(chunk)), counts)
-            self._check(vectors, [chunk[owner] for owner in owners], 0)
-            yield Block(chunk, vectors, 0), counts
+        rows, owners = [], list[int]()
+        for number, ids in enumerate(map(self.tokenizer.ids, texts)):
+            spans = windows(np.arange(len(ids) + 1), length - SPECIALS)
+            rows += [ids[first:last] for first, last in spans]
+            owners += [number] * len(spans)
+        # The passages of all texts share batches, and are then separated again.
+        vectors = self.model.finished(self._pooled(rows, batch_size))
+        self._check(vectors, [texts[owner] for owner in owners], 0)
+        return np.split(vectors, np.searchsorted(owners, np.arange(1, len(texts))))
 
     def _pooled(self, ids: list[list[int]], batch_size: int) -> np.ndarray:
         """Pooled hidden states of rows of ids without special tokens: (rows, H)."""
         first, last = self.tokenizer.cls_id, self.tokenizer.sep_id
+        # Special tokens are added here, so that each passage of a text has its own.
         rows = [[first, *row, last] for row in ids]
         return np.stack(run_rows(self.model.pooled, rows, None, batch_size))
 
     def _check(self, vectors: np.ndarray, texts: Sequence[str], done: int) -> None:
         """Raise InputError, with its text, for a bad vector; `done` texts came before."""
-        bad = ~(np.linalg.norm(vectors, axis=1) > 0.5)  # true for NaN, too
+        # Vectors have length 1, except zero ones; a comparison with NaN is false.
+        bad = ~(np.linalg.norm(vectors, axis=1) > 0.5)
         if bad.any():
             number = int(bad.argmax())
             finite = np.isfinite(vectors[number]).all()
@@ -222,37 +222,20 @@ class VectorSettings:
     def open(self, source: str | Path, whitened: bool = True) -> TextEmbedder:
         """Open a model with these settings."""
         with open_model(source, self.engine, self.precision) as opened:
-            return embedder_from(opened, self.pooling, self.dimensions, self.max_length, whitened)
-
-
-def open_embedder(
-    source: str | Path,
-    pooling: Pooling | None = None,
-    dimensions: int | None = None,
-    precision: Precision | None = None,
-    max_length: int | None = None,
-    whitened: bool = True,
-    engine: Engine = "auto",
-) -> TextEmbedder:
-    """`embedder_from` of a source that nothing else is read from."""
-    with open_model(source, engine, precision) as opened:
-        return embedder_from(opened, pooling, dimensions, max_length, whitened)
+            return embedder_from(opened, self, whitened)
 
 
 def embedder_from(
-    opened: OpenedModel,
-    pooling: Pooling | None = None,
-    dimensions: int | None = None,
-    max_length: int | None = None,
-    whitened: bool = True,
+    opened: OpenedModel, settings: VectorSettings | None = None, whitened: bool = True
 ) -> TextEmbedder:
     """Use any model for its vectors, fine-tuned or not.
 
-    pooling, max_length: default: as in its embedding.json. dimensions: cut vectors to so many
-    numbers. whitened: whether to use the whitening that the folder may keep. Raises InputError for
-    a damaged model or one without its vocabulary, for a pooling that it has no weights for, and
-    for more dimensions than it has.
+    settings: those that are None are read from its embedding.json. whitened: whether to use the
+    whitening that the folder may keep. Raises InputError for a damaged model, and for one without
+    a vocabulary, the weights of the pooling, or so many dimensions.
     """
+    settings = settings or VectorSettings()
+    pooling, dimensions, max_length = settings.pooling, settings.dimensions, settings.max_length
     checkpoint, files = opened.checkpoint, opened.files
     config = embedding_settings(checkpoint, files)
     if pooling is not None:
@@ -270,11 +253,11 @@ def embedder_from(
             RoFormerForSentenceEmbedding,
             choice.precision,
             *_parts(config.pooling),
-            attention_type=vector_attention(opened),
+            attention_type=opened.vector_attention,
             pooling=config.pooling,
         )
     else:
-        network = vector_network(opened, config.pooling, "pooled")
+        network = opened.vector_network(config.pooling, "pooled")
         pooled = graph_model(network, choice.engine, choice.precision)
     model = VectorModel(pooled, checkpoint.config.hidden_size, dimensions, whitening)
     if dimensions is not None and not 1 <= dimensions <= model.whole_size:
@@ -282,21 +265,9 @@ def embedder_from(
             f"dimensions is {dimensions}, but the vectors of {opened.name} have "
             f"{model.whole_size:,} numbers. Give 1 to {model.whole_size}."
         )
-    is_causal = vector_attention(opened) == "causal"
+    is_causal = opened.vector_attention == "causal"
     mark = fingerprint(checkpoint, tokenizer, config, is_causal, model)
     return TextEmbedder(opened.name, model, tokenizer, config, mark, choice)
-
-
-def vector_attention(opened: OpenedModel) -> str:
-    """The attention mask for a model's vectors."""
-    is_gpt = opened.attention == "bidirectional" and opened.may_be_gpt
-    return "causal" if is_gpt else opened.attention
-
-
-def vector_network(opened: OpenedModel, pooling: Pooling, part: str, **settings: Any) -> Network:
-    """The network of a model's vectors: "pooled" hidden states, or finished "vectors"."""
-    config = opened.checkpoint.config.replace(attention_type=vector_attention(opened))
-    return opened.network(part, config=config, pooling=pooling, **settings)
 
 
 def fingerprint(
@@ -307,6 +278,7 @@ def fingerprint(
     model: VectorModel,
 ) -> str:
     """A hash of 128 bits, in hexadecimal, of everything that vectors depend on."""
+    # Only the parts that the pooling uses: a head that is trained later changes no vector.
     digest = hashlib.blake2b(digest_size=16)
     arrays = checkpoint.arrays.of_parts(*_parts(config.pooling))
     white = model.whitening
@@ -338,30 +310,11 @@ def _parts(pooling: Pooling) -> tuple[str, ...]:
     return ("encoder", "pooler") if pooling == "pooler" else ("encoder",)
 
 
-def _windows(ids: list[int], room: int) -> list[list[int]]:
-    """The ids in overlapping windows of at most `room`."""
-    if len(ids) <= room:
-        return [ids]
-    return [ids[first:last] for first, last in windows(np.arange(len(ids) + 1), room)]
+def embedder_of(model: "RoFormerForSentenceSimilarity", name: str) -> TextEmbedder:
+    """A sim model's own vectors, in the precision that it generates in."""
+    from roformer_tf.models.sentence_embedding import SentenceEmbedder
 
-
-def chunks(
-    items: Iterable[Item],
-    size: int = CHUNK,
-    characters: int = CHUNK_CHARACTERS,
-    length: Callable[[Item], int] = len,  # type: ignore[assignment]
-) -> Iterator[list[Item]]:
-    """Lists of `size` items; of fewer, if they have as many `characters` together.
-
-    length: the characters of an item.
-    """
-    chunk: list[Item] = []
-    total = 0
-    for item in items:
-        chunk.append(item)
-        total += length(item)
-        if len(chunk) == size or total >= characters:
-            yield chunk
-            chunk, total = [], 0
-    if chunk:
-        yield chunk
+    size, length = model.config.hidden_size, model.config.max_position_embeddings
+    vectors = VectorModel(SentenceEmbedder(model.encoder, model.pooler), size)
+    settings, choice = EmbeddingConfig("pooler", length), Choice("keras", "float32")
+    return TextEmbedder(name, vectors, model.own_tokenizer, settings, "", choice)

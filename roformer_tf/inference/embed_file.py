@@ -1,7 +1,6 @@
 """The body of `embed`: a file of texts → a file of their vectors, .npy or .parquet."""
 
 import dataclasses
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -17,9 +16,10 @@ from roformer_tf.checkpoints.sentence_transformers import save_modules
 from roformer_tf.checkpoints.whitening import FILE as WHITENING
 from roformer_tf.checkpoints.whitening import whitening_of
 from roformer_tf.errors import InputError
-from roformer_tf.files import check_writable, file_beside, is_folder
+from roformer_tf.files import check_writable, file_beside
 from roformer_tf.inference.embed import TextEmbedder, VectorSettings
-from roformer_tf.inference.text_files import TextFileConfig, checked_texts
+from roformer_tf.inference.prediction_files import check_output
+from roformer_tf.inference.text_files import TextFileConfig, checked_texts, report
 from roformer_tf.terminal import Progress
 
 FORMATS = (".npy", ".parquet")
@@ -53,14 +53,11 @@ class EmbedConfig:
     def __post_init__(self) -> None:
         if self.output is None and self.whiten is None:
             raise InputError("give --output, a .npy or .parquet file to write.")
-        if self.output is not None:
-            if is_folder(self.output):
-                raise InputError(f"--output {self.output} is a folder. Name a file.")
-            if not self.output.lower().endswith(FORMATS):
-                raise InputError(
-                    f"--output {self.output} has an unknown format. Its name has to end in "
-                    f"{' or '.join(FORMATS)}."
-                )
+        if self.output is not None and not self.output.lower().endswith(FORMATS):
+            raise InputError(
+                f"--output {self.output} has an unknown format. Its name has to end in "
+                f"{' or '.join(FORMATS)}."
+            )
 
 
 def embed_file(config: EmbedConfig) -> None:
@@ -68,26 +65,24 @@ def embed_file(config: EmbedConfig) -> None:
 
     Raises InputError, and leaves no file, where a row holds no text.
     """
-    if config.output is not None:
-        check_writable(config.output)
+    check_output(config.output)
     if config.whiten is not None:
         _learn_whitening(config, config.whiten)
     if config.output is None:
         return
     with checked_texts(config.input, config.reading) as texts:
         embedder = config.vectors.open(config.model)
-        note, described = embedder.choice.note, f"{embedder.described}."
-        _report(texts.said, described, note, _untrained_cut(embedder))
+        report(f"{embedder.described}.", embedder.choice.note, _untrained_cut(embedder))
         began, cut = time.perf_counter(), 0
         with (
             vector_file(config.output, embedder, len(texts)) as write,
             Progress(desc="embed", unit=" texts", total=len(texts)) as bar,
         ):
-            for block in embedder.blocks(texts.texts(), config.vectors.batch_size):
+            for block in embedder.blocks(texts, config.vectors.batch_size):
                 write(block.texts, block.vectors)
                 bar.update(len(block.texts))
                 cut += block.cut
-        _report(_summary(len(texts), cut, embedder, time.perf_counter() - began))
+        report(_summary(len(texts), cut, embedder, time.perf_counter() - began))
 
 
 def _learn_whitening(config: EmbedConfig, path: str) -> None:
@@ -104,12 +99,13 @@ def _learn_whitening(config: EmbedConfig, path: str) -> None:
         )
     check_writable(folder / WHITENING)
     with checked_texts(path, config.reading) as texts:
+        # Whitening is learned from whole vectors; --dimensions cuts its matrix.
         plain = dataclasses.replace(config.vectors, dimensions=None)
         embedder = plain.open(config.model, whitened=False)
         with Progress(desc="whiten", unit=" texts", total=min(len(texts), WHITENING_TEXTS)) as bar:
 
             def vectors() -> Iterator[np.ndarray]:
-                first = islice(texts.texts(), WHITENING_TEXTS)
+                first = islice(texts, WHITENING_TEXTS)
                 for block in embedder.raw_blocks(first, config.vectors.batch_size):
                     yield block.vectors
                     bar.update(len(block.texts))
@@ -118,7 +114,7 @@ def _learn_whitening(config: EmbedConfig, path: str) -> None:
     whitening.save(folder)
     embedder.config.save(folder)
     save_modules(folder)
-    _report(
+    report(
         f"{folder} has whitening learned from {min(len(texts), WHITENING_TEXTS):,} texts: its "
         f"vectors are whitened from now on (until {WHITENING} is removed)."
     )
@@ -144,12 +140,6 @@ def _summary(rows: int, cut: int, embedder: TextEmbedder, seconds: float) -> str
     return f"{'; '.join(facts)}."
 
 
-def _report(*lines: str) -> None:
-    """Print lines on stderr, except empty ones."""
-    for line in filter(None, lines):
-        print(line, file=sys.stderr)
-
-
 @contextmanager
 def vector_file(output: str, embedder: TextEmbedder, count: int) -> Iterator[WriteVectors]:
     """A file of `count` vectors, written block by block; its name gives the format.
@@ -158,6 +148,8 @@ def vector_file(output: str, embedder: TextEmbedder, count: int) -> Iterator[Wri
     """
     with file_beside(output) as beside:
         if output.lower().endswith(".npy"):
+            # The header needs the number of rows: the file is then written block by block, without
+            # the whole matrix in memory.
             header = {"descr": "<f4", "fortran_order": False, "shape": (count, embedder.size)}
             with beside.open("wb") as file:
                 np.lib.format.write_array_header_1_0(file, header)

@@ -1,6 +1,5 @@
 """Text with masks → the tokens that a masked language model predicts for them."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
@@ -13,10 +12,12 @@ from roformer_tf.engines.choice import Choice, Engine, Precision
 from roformer_tf.engines.model import graph_model
 from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.inference.opening import OpenedModel, open_model
+from roformer_tf.inference.text_files import report
 from roformer_tf.models.rows import batches, check_finite, runner
 from roformer_tf.tasks.probabilities import softmax
 from roformer_tf.tokenizers.padding import padded
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, check_fits
+from roformer_tf.top_k import top_k
 
 if TYPE_CHECKING:
     from roformer_tf.models.heads import RoFormerForMaskedLM
@@ -60,8 +61,7 @@ def fill_mask(config: FillMaskConfig) -> None:
     with open_model(config.model, config.engine, config.precision) as opened:
         check_fills_masks(opened)
         model = MaskedModel.of(opened)
-    if model.choice.note:
-        print(model.choice.note, file=sys.stderr)
+    report(model.choice.note)
     for text, masks in zip(config.text, candidates(model, config.text, config.top), strict=True):
         print(filled(text, masks))
         for number, tokens in enumerate(masks, 1):
@@ -118,18 +118,20 @@ def candidates(model: Any, texts: Sequence[str], top: int = 5) -> list[list[list
 
 def filled(text: str, masks: Sequence[Sequence[Candidate]], form: str = "［{}］") -> str:
     """Put the likeliest token of each mask into the text, marked by `form`."""
-    pieces = text.split(MASK)
+    parts = text.split(MASK)
     words = [form.format(tokens[0].token.removeprefix("##")) for tokens in masks]
-    return "".join(piece + word for piece, word in zip(pieces, [*words, ""], strict=True))
+    # One word after each part, except the last one.
+    return "".join(part + word for part, word in zip(parts, [*words, ""], strict=True))
 
 
 def _encode(text: str, tokenizer: RoFormerTokenizer) -> list[int]:
     """Token ids of a text, in which [MASK] is the mask token."""
     _check(text)
     ids = [tokenizer.cls_id]
-    for number, piece in enumerate(text.split(MASK)):
+    # The parts between masks are tokenized separately, since the tokenizer would split "[MASK]".
+    for number, part in enumerate(text.split(MASK)):
         ids += [tokenizer.mask_id] if number else []
-        ids += tokenizer.ids_and_words(piece)[0]
+        ids += tokenizer.ids_and_words(part)[0]
     return [*ids, tokenizer.sep_id]
 
 
@@ -139,6 +141,7 @@ def _logits(model: Any, rows: Sequence[Sequence[int]], mask_id: int) -> list[np.
     positions = [np.flatnonzero(row == mask_id).astype(np.int32) for row in ids]
     logits: list[Any] = [None] * len(ids)
     with_model = runner(model)
+    # As `run_rows`, but only masked positions are scored: the vocabulary has 50,000 logits each.
     for chosen, shape in batches([len(row) for row in ids], with_model):
         count = max(len(positions[row]) for row in chosen)
         inputs = {
@@ -166,16 +169,13 @@ def check_fills_masks(opened: OpenedModel) -> None:
             "vocabulary, whose weights would be random"
         )
     elif opened.attention == "unilm":
-        reason = "it is a sim model, which was trained to generate text, not to fill masks"
+        reason = "it is a sim model, which was trained to generate text"
     elif opened.attention == "causal" == opened.checkpoint.config.attention_type:
-        reason = (
-            'its config.json has attention_type "causal": it was trained to predict the next '
-            "token, not to fill masks"
-        )
+        reason = 'by its config ("causal") it was trained to predict the next token'
     elif opened.attention == "causal" or opened.may_be_gpt:
         reason = (
-            "by its name it is a gpt model, which was trained to predict the next token, not to "
-            'fill masks (if it was not, put "attention_type": "bidirectional" into its config)'
+            'by its name it is a gpt model (if not, put "attention_type": "bidirectional" into its '
+            "config)"
         )
     if reason:
         raise InputError(
@@ -201,6 +201,7 @@ def _likeliest(
     logits: np.ndarray, allowed: np.ndarray, tokenizer: RoFormerTokenizer, top: int
 ) -> list[Candidate]:
     """The most probable of the allowed ids: softmax in float64."""
+    # A sum of 50,000 exponentials in float32 would change the last digits that are printed.
     shares = softmax(np.where(allowed, logits, -np.inf), np.float64)
-    best = np.argsort(-shares, kind="stable")[: min(top, int(allowed.sum()))]
+    best = top_k(shares, min(top, int(allowed.sum())))
     return [Candidate(str(tokenizer.tokens[i]), float(shares[i])) for i in best]

@@ -1,8 +1,7 @@
 """The body of `generate`: prompts → texts from a causal or a UniLM language model."""
 
-import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
@@ -11,14 +10,17 @@ import numpy as np
 import tyro
 
 from roformer_tf.checkpoints.detection import is_language_model
-from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
-from roformer_tf.engines.choice import Choice, KerasPrecision
+from roformer_tf.engines.choice import KerasPrecision
 from roformer_tf.errors import InputError, check_numbers
-from roformer_tf.files import check_writable, is_folder
-from roformer_tf.inference.answer_files import opened_text, tsv_line
-from roformer_tf.inference.embed import TextEmbedder, VectorModel, chunks
 from roformer_tf.inference.opening import open_model
-from roformer_tf.inference.text_files import TextFileConfig, checked_texts
+from roformer_tf.inference.prediction_files import check_output, opened_text, tsv_line
+from roformer_tf.inference.text_files import (
+    TextFileConfig,
+    check_not_blank,
+    checked_texts,
+    chunks,
+    report,
+)
 from roformer_tf.models.generation_config import GenerationConfig
 from roformer_tf.terminal import Progress
 from roformer_tf.top_k import top_k
@@ -26,18 +28,19 @@ from roformer_tf.top_k import top_k
 if TYPE_CHECKING:
     from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForSentenceSimilarity
 
-    Writer: TypeAlias = RoFormerForCausalLM | RoFormerForSentenceSimilarity
+    CausalModel: TypeAlias = RoFormerForCausalLM | RoFormerForSentenceSimilarity
 
+# Texts that are generated in parallel by default.
 ROWS = 64
 # Prompts in memory at a time; within them, those of similar length form batches.
 CHUNK = 512
-# `--paraphrases` samples at least so many texts, and each token from so many, as the released
+# `--paraphrases` samples at least 20 texts, and each token from the 5 likeliest, as the released
 # script does (RoFormer-Sim, generate.py).
 CANDIDATES, LIKELIEST = 20, 5
 COLUMNS = ("input", "output", "score")
 
 
-class WrittenText(NamedTuple):
+class ScoredText(NamedTuple):
     """A generated text."""
 
     text: str
@@ -81,11 +84,7 @@ class GenerateConfig:
             raise InputError("give prompts, or --input with a file of them, but not both.")
         if self.input is not None and self.output is None:
             raise InputError(f"--input {self.input} needs --output: a file to write.")
-        if self.output is not None and is_folder(self.output):
-            raise InputError(f"--output {self.output} is a folder. Name a file.")
-        for number, text in enumerate(self.text, 1):
-            if not text.strip():
-                raise InputError(f"text {number} is blank. Give a prompt.")
+        check_not_blank("text", self.text)
         check_numbers(self, "batch_size", at_least=1)
         check_numbers(self, "paraphrases", at_least=0)
         if self.paraphrases and self.writing.beams > 1:
@@ -100,10 +99,9 @@ class GenerateConfig:
 
 def generate(config: GenerateConfig) -> None:
     """Generate for every prompt, in their order, and report the time on stderr."""
-    if config.output is not None:
-        check_writable(config.output)
+    check_output(config.output)
     texts = _prompts(config)
-    model = load_writer(config.model, config.attention_type, config.precision)
+    model = open_generator(config.model, config.attention_type, config.precision)
     if config.paraphrases and getattr(model, "pooler", None) is None:
         raise InputError(
             f"{config.model} has no pooler for vectors, by which paraphrases are chosen. Give a "
@@ -112,22 +110,25 @@ def generate(config: GenerateConfig) -> None:
     unknown = check_prompts(model, texts, "--input line" if config.input is not None else "text")
     if unknown:
         shown = " ".join(unknown[:10]) + (" …" if len(unknown) > 10 else "")
-        print(f"not in the vocabulary, and read as [UNK]: {shown}", file=sys.stderr)
+        report(f"not in the vocabulary, and read as [UNK]: {shown}")
     began = time.perf_counter()
+    # A bar would be printed between the chunks of a streamed text.
     is_short = config.stream or len(texts) == 1
     with Progress(desc="generate", unit=" texts", total=len(texts), disable=is_short) as bar:
         if config.output is not None:
             _write(config.output, config, model, texts, bar)
         elif config.stream:
-            for chunk in streamed(model, texts[0], config.writing):
+            from roformer_tf.models.generation import stream
+
+            for chunk in stream(model, model.encode_prompt(texts[0]), config.writing):
                 print(chunk, end="", flush=True)
             print()
         else:
-            for outputs in written(model, texts, config, bar.update):
+            for outputs in generate_texts(model, texts, config, bar.update):
                 for output in outputs:
                     print(output.text)
     seconds = time.perf_counter() - began
-    print(f"{len(texts):,} prompts in {seconds:.1f} s, without loading.", file=sys.stderr)
+    report(f"{len(texts):,} prompts in {seconds:.1f} s, without loading.")
 
 
 def _prompts(config: GenerateConfig) -> list[str]:
@@ -135,14 +136,12 @@ def _prompts(config: GenerateConfig) -> list[str]:
     if config.input is None:
         return list(config.text)
     with checked_texts(config.input, config.reading) as texts:
-        if texts.said:
-            print(texts.said, file=sys.stderr)
-        return list(texts.texts())
+        return list(texts)
 
 
-def load_writer(
+def open_generator(
     source: str | Path, attention: str | None = None, precision: KerasPrecision = "float32"
-) -> "Writer":
+) -> "CausalModel":
     """Open a causal or UniLM language model: gpt, sim, or a run of `pretrain --objective causal`.
 
     attention: the mask, where the files do not show it. Raises InputError, with the reason, for
@@ -164,12 +163,13 @@ def load_writer(
                 "cannot generate. If it was trained to generate, give --attention-type causal or "
                 "unilm; else give a gpt or a sim model."
             )
+        # Only a sim model has a pooler, whose vectors choose among paraphrases.
         is_sim = attention == "unilm" and "pooler" in opened.parts
         kind = RoFormerForSentenceSimilarity if is_sim else RoFormerForCausalLM
         return opened.keras_model(kind, opened.choice().precision, attention_type=attention)
 
 
-def check_prompts(model: "Writer", texts: Sequence[str], name: str = "text") -> list[str]:
+def check_prompts(model: "CausalModel", texts: Sequence[str], name: str = "text") -> list[str]:
     """The tokens of prompts that the vocabulary lacks.
 
     Raises InputError for a prompt that is too long, or that has no known token at all.
@@ -183,6 +183,7 @@ def check_prompts(model: "Writer", texts: Sequence[str], name: str = "text") -> 
                 f"{name} {number} has {len(ids):,} tokens, but the model was made for texts of "
                 f"{positions:,}, with the text that it generates. Shorten it."
             )
+        # A prompt of unknown tokens alone, such as in another language, would give random text.
         own = [i for i in ids if i not in (tokenizer.cls_id, tokenizer.sep_id)]
         if all(i == tokenizer.unk_id for i in own):
             raise InputError(
@@ -195,19 +196,19 @@ def check_prompts(model: "Writer", texts: Sequence[str], name: str = "text") -> 
     return list(unknown)
 
 
-def written(
-    model: "Writer",
+def generate_texts(
+    model: "CausalModel",
     texts: Sequence[str],
     config: GenerateConfig,
     on_done: Callable[[], Any] = lambda: None,
-) -> list[list[WrittenText]]:
+) -> list[list[ScoredText]]:
     """The texts generated for each prompt: as many as `samples`, or `paraphrases`.
 
     on_done: called after each prompt.
     """
     settings = config.writing
     if config.paraphrases:
-        settings = drawing(settings, config.paraphrases)
+        settings = sampling_settings(settings, config.paraphrases)
     outputs = model.generate_ids(
         [model.encode_prompt(text) for text in texts],
         settings,
@@ -216,20 +217,20 @@ def written(
     )
     if config.paraphrases:
         candidates = [[output.text for output in each] for each in outputs]
-        return nearest_of(model, texts, candidates, config.paraphrases)
-    return [[WrittenText(output.text, output.score) for output in each] for each in outputs]
+        return nearest_paraphrases(model, texts, candidates, config.paraphrases)
+    return [[ScoredText(output.text, output.score) for output in each] for each in outputs]
 
 
-def drawing(given: GenerationConfig, paraphrases: int) -> GenerationConfig:
-    """The settings for sampling candidates for so many paraphrases, unless the user gave them."""
-    samples = given.samples if given.samples > 1 else max(CANDIDATES, 4 * paraphrases)
-    is_cut = given.top_k is not None or given.top_p is not None
-    return replace(given, samples=samples, top_k=given.top_k if is_cut else LIKELIEST)
+def sampling_settings(config: GenerationConfig, paraphrases: int) -> GenerationConfig:
+    """Sample enough candidates for so many paraphrases, unless the user chose other settings."""
+    samples = config.samples if config.samples > 1 else max(CANDIDATES, 4 * paraphrases)
+    is_cut = config.top_k is not None or config.top_p is not None
+    return replace(config, samples=samples, top_k=config.top_k if is_cut else LIKELIEST)
 
 
-def nearest_of(
+def nearest_paraphrases(
     model: Any, texts: Sequence[str], candidates: Sequence[Sequence[str]], count: int
-) -> list[list[WrittenText]]:
+) -> list[list[ScoredText]]:
     """Of the candidates for each text, those that differ from it and each other, nearest first.
 
     By the cosine of a sim model's own vectors. Fewer than `count` where fewer differ.
@@ -239,6 +240,7 @@ def nearest_of(
     for text, each in zip(texts, candidates, strict=True):
         itself = tokenizer.decode(tokenizer.ids(text))  # as the model would generate it
         different.append([x for x in dict.fromkeys(each) if x and x not in (text, itself)])
+    # All vectors are computed together: each text, followed by its candidates.
     rows = [x for text, each in zip(texts, different, strict=True) for x in (text, *each)]
     vectors = np.stack(model.embed_rows([tokenizer.encode(x)[0] for x in rows]))
     chosen, start = [], 0
@@ -246,35 +248,18 @@ def nearest_of(
         own, rest = vectors[start], vectors[start + 1 : start + 1 + len(each)]
         start += 1 + len(each)
         cosines = rest @ own
-        chosen.append([WrittenText(each[i], float(cosines[i])) for i in top_k(cosines, count)])
+        chosen.append([ScoredText(each[i], float(cosines[i])) for i in top_k(cosines, count)])
     return chosen
 
 
-def embedder_of(model: "RoFormerForSentenceSimilarity", name: str = "the model") -> TextEmbedder:
-    """A sim model's own vectors, in the precision that it generates in."""
-    from roformer_tf.models.sentence_embedding import SentenceEmbedder
-
-    size, length = model.config.hidden_size, model.config.max_position_embeddings
-    vectors = VectorModel(SentenceEmbedder(model.encoder, model.pooler), size)
-    settings, choice = EmbeddingConfig("pooler", length), Choice("keras", "float32")
-    return TextEmbedder(name, vectors, model.own_tokenizer, settings, "", choice)
-
-
 def _write(
-    output: str, config: GenerateConfig, model: "Writer", texts: Sequence[str], bar: Progress
+    output: str, config: GenerateConfig, model: "CausalModel", texts: Sequence[str], bar: Progress
 ) -> None:
     """A TSV of all prompts, some hundreds at a time."""
     with opened_text(output) as out:
         out.write(tsv_line(COLUMNS))
         for chunk in chunks(texts, CHUNK):
-            outputs = written(model, chunk, config, bar.update)
+            outputs = generate_texts(model, chunk, config, bar.update)
             for text, each in zip(chunk, outputs, strict=True):
                 for output_text in each:
                     out.write(tsv_line((text, output_text.text, f"{output_text.score:.6f}")))
-
-
-def streamed(model: Any, text: str, config: GenerationConfig) -> Iterator[str]:
-    """The parts of one text, as they are generated."""
-    from roformer_tf.models.generation import stream
-
-    yield from stream(model, model.encode_prompt(text), config)

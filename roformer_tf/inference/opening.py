@@ -27,10 +27,11 @@ from roformer_tf.checkpoints.detection import (
     is_language_model,
     parts,
 )
+from roformer_tf.checkpoints.embedding_config import Pooling
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
-from roformer_tf.engines.choice import Choice, Engine, Precision, choose
-from roformer_tf.engines.model import graph_model, onnx_session, share_onnx
-from roformer_tf.engines.network import Network, unsupported
+from roformer_tf.engines.choice import Choice, Engine, Precision, choose, unsupported_reason
+from roformer_tf.engines.model import ONNX, graph_model, onnx_session, share_onnx
+from roformer_tf.engines.network import Network
 from roformer_tf.errors import InputError
 from roformer_tf.files import parse_json, write_text
 from roformer_tf.labelled.encoding import EncodedTexts
@@ -47,8 +48,6 @@ if TYPE_CHECKING:
 
     Model = TypeVar("Model", bound=PretrainedModel)
 
-# The graph in a folder that `export` wrote as onnx or int8.
-ONNX = "model.onnx"
 # The loss of quality by int8 on the validation set, in the folder of a fine-tuned model.
 COST = "int8.json"
 
@@ -137,6 +136,8 @@ class OpenedModel:
     def scores_vocabulary(self) -> bool:
         """Whether it is a language model; a RoFormerV2, which needs no head, may not be one."""
         architectures = self.checkpoint.config.unknown.get("architectures") or ()
+        # RoFormerV2 scores the vocabulary by its embeddings: no weight shows whether the model was
+        # saved with that head. The class that transformers names does.
         is_bare = "RoFormerModel" in architectures and "mlm" not in self.parts
         return is_language_model(self.checkpoint) and not is_bare
 
@@ -152,6 +153,7 @@ class OpenedModel:
         if not self.parts & {"classifier", "token_classifier"}:
             return None
         config = self.checkpoint.config
+        # The names that transformers gives to labels without one.
         names = cast("Mapping[str, str]", config.unknown.get("id2label") or {})
         labels = tuple(str(names.get(str(i), f"LABEL_{i}")) for i in range(config.num_labels))
         length = config.max_position_embeddings
@@ -165,7 +167,7 @@ class OpenedModel:
         lossy: whether bfloat16 may be taken unasked, as for labels; vectors and probabilities of
         tokens are float32 unless the user asks for less.
         """
-        reason = unsupported(self.checkpoint.config)
+        reason = unsupported_reason(self.checkpoint.config)
         return choose(self.engine, self.precision, unsupported=reason, lossy=lossy)
 
     def keras_model(self, kind: "type[Model]", dtype: str, *needed: str, **changes: Any) -> "Model":
@@ -184,12 +186,25 @@ class OpenedModel:
         config = settings.pop("config", self.checkpoint.config)
         return Network(config, self.checkpoint.arrays, part, source=self.name, **settings)
 
+    @property
+    def vector_attention(self) -> str:
+        """The attention mask for vectors."""
+        # A released gpt model says nothing about its mask. Bidirectional vectors of one would be
+        # those of another model, without an error.
+        is_gpt = self.attention == "bidirectional" and self.may_be_gpt
+        return "causal" if is_gpt else self.attention
+
+    def vector_network(self, pooling: Pooling, part: str, **settings: Any) -> Network:
+        """The network of vectors: "pooled" hidden states, or finished "vectors"."""
+        config = self.checkpoint.config.replace(attention_type=self.vector_attention)
+        return self.network(part, config=config, pooling=pooling, **settings)
+
     def finetuned(self, threads: int | None = None, shared: Path | None = None) -> Finetuned:
         """The model that `finetune` or `export` wrote.
 
         threads: of a graph; default: one for each core. shared: the graph, if `share_weights` has
-        written it. Raises InputError for a model that was not fine-tuned, for files that do not
-        belong together, and for an engine or a precision that the model cannot have.
+        written it. Raises InputError for a model that was not fine-tuned, or whose files do not
+        belong together. Also raised for an engine or a precision that it does not support.
         """
         if self.task is None:
             raise InputError(
@@ -198,6 +213,8 @@ class OpenedModel:
             )
         if (self.files.path / ONNX).is_file():
             return self._exported(self.task, threads)
+        # task.json and the weights may come from different runs, if a folder was put together by
+        # hand: predictions would have wrong labels.
         config, task = self.checkpoint.config, self.task
         if (config.crf, config.num_labels) != (task.crf, task.outputs):
             raise InputError(
@@ -211,6 +228,7 @@ class OpenedModel:
         self, task: Task, threads: int | None = None, shared: Path | None = None
     ) -> Finetuned:
         """The model with a head for a task. Parameters as of `finetuned`."""
+        # Labels allow bfloat16: the likeliest one rarely changes.
         choice, tokenizer = self.choice(lossy=True), self.tokenizer
         notes = [choice.note] if choice.note else []
         if self.precision == "int8":
@@ -219,6 +237,7 @@ class OpenedModel:
         if choice.engine == "keras":
             model = self.keras_model(task.objective.model_class(), choice.precision)
         elif shared is not None:
+            # One of several server processes maps the graph that the first one has written.
             model = onnx_session(shared, "logits", choice.precision, threads)
         else:
             network = self.network(task.decoding.graph_part)
@@ -296,19 +315,19 @@ def predict_encoded(
     Raises InputError for logits that are not finite.
     """
     logits = task.decoding.run(model, encoded, batch_size)
-    check_finite(logits)
+    check_finite(logits)  # else the likeliest label would be the first one
     return task.decoding.with_weights(model).decoding.read_rows(logits, encoded)
 
 
 def int8_cost(folder: str | Path) -> str:
     """The known loss of quality by int8, as a sentence."""
     try:
-        found = parse_json((Path(folder) / COST).read_text(encoding="utf-8"))
+        cost = parse_json((Path(folder) / COST).read_text(encoding="utf-8"))
         changes = ", ".join(
-            f"{name} {score_text(found['float32'][name])} → {score_text(value)}"
-            for name, value in found["int8"].items()
+            f"{name} {score_text(cost['float32'][name])} → {score_text(value)}"
+            for name, value in cost["int8"].items()
         )
-        return f"int8 on the {found['examples']:,} validation examples: {changes}."
+        return f"int8 on the {cost['examples']:,} validation examples: {changes}."
     except (OSError, ValueError, KeyError, TypeError):
         return (
             f"what int8 costs is not known of {folder}: `roformer-tf evaluate {folder} "

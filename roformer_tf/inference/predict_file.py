@@ -1,6 +1,5 @@
 """The body of `predict`: rows of texts → rows of predictions, some thousands at a time."""
 
-import sys
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -9,19 +8,18 @@ from typing import Any, TypeAlias
 
 from roformer_tf.engines.choice import Engine, Precision
 from roformer_tf.errors import InputError, check_numbers
-from roformer_tf.files import check_writable, is_folder
-from roformer_tf.inference.answer_files import (
+from roformer_tf.inference.opening import open_finetuned, predict_encoded
+from roformer_tf.inference.prediction_files import (
     STANDARD,
-    answer_file,
     bad_cells,
     cell_names,
     cells,
     check_format,
+    check_output,
+    prediction_file,
     text_names,
 )
-from roformer_tf.inference.embed import chunks
-from roformer_tf.inference.opening import open_finetuned, predict_encoded
-from roformer_tf.inference.text_files import TextFileConfig
+from roformer_tf.inference.text_files import TextFileConfig, chunks, report
 from roformer_tf.kernels.devices import device_in_words
 from roformer_tf.labelled.examples import BadLine, Example, SkippedRows
 from roformer_tf.labelled.reading import open_unanswered
@@ -80,8 +78,6 @@ class PredictConfig:
 
     def __post_init__(self) -> None:
         check_numbers(self, "batch_size", "top_k", at_least=1)
-        if is_folder(self.output):
-            raise InputError(f"--output {self.output} is a folder. Name a file.")
 
 
 class Tally:
@@ -139,24 +135,21 @@ def predict_file(config: PredictConfig) -> None:
 
     Raises InputError, and leaves no file, where no row is good, or under `strict` one is bad.
     """
-    if config.output != STANDARD:
-        check_format(config.output)
-        check_writable(config.output)
+    check_format(config.output)
+    check_output(config.output)
     finetuned = open_finetuned(config.model, config.engine, config.precision)
-    for note in finetuned.notes:
-        print(note, file=sys.stderr)
+    report(*finetuned.notes)
     task = finetuned.task.decoding.with_top_k(config.top_k)
     unanswered = open_unanswered(config.input, task, config.reading.columns())
     rows = _all_good(unanswered.examples, config, task) if config.strict else unanswered.examples
     parts = chunks(rows, CHUNK, CHUNK_CHARACTERS, _characters)
     first = next(parts, [])  # an unreadable input is reported before a line is written
-    if unanswered.said:
-        print(unanswered.said, file=sys.stderr)
+    report(unanswered.report)
     is_marked = config.with_text or config.output.lower().endswith((".csv", ".xlsx"))
     tally = Tally(config.input, task, is_marked)
     table = _Table(task, config.with_text, is_marked)
     with (
-        answer_file(config.output, table.names, task) as out,
+        prediction_file(config.output, table.names, task) as out,
         Progress(desc="predict", unit=" texts") as bar,
     ):
         for chunk in chain([first], parts):
@@ -165,6 +158,7 @@ def predict_file(config: PredictConfig) -> None:
             predictions = predict_encoded(finetuned.model, task, encoded, config.batch_size)
             lengths = encoded.lengths.tolist()
             cut = [max(0, n - task.max_length) if table.cuts else 0 for n in lengths]
+            # Bad rows keep their place between the good ones, which have been predicted together.
             predicted = iter(zip(predictions, cut, strict=True))
             for row in chunk:
                 if isinstance(row, BadLine):
@@ -174,13 +168,14 @@ def predict_file(config: PredictConfig) -> None:
             out.flush()
             tally.add(chunk, predictions, cut)
             bar.update(len(chunk))
+        # Raised within the context, so that no file is left.
         if 0 < tally.rows == tally.skipped.rows:
             raise InputError(
                 f"{tally.bad()}\nFix them, or give a file with the columns of training."
             )
     if tally.skipped.rows:
-        print(tally.bad(), file=sys.stderr)
-    print(tally.summary(out.notes()), file=sys.stderr)
+        report(tally.bad())
+    report(tally.summary(out.notes()))
 
 
 class _Table:

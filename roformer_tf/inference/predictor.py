@@ -33,14 +33,13 @@ from roformer_tf.tasks.probabilities import shortest
 
 logger = logging.getLogger(__name__)
 
-Answer: TypeAlias = dict[str, Any]
+Prediction: TypeAlias = dict[str, Any]
 # The texts of one example: one, a pair, or A, B and C.
 Texts: TypeAlias = tuple[str, ...]
 
 # Keys that the HTTP service names differently.
 NAMES = {"probabilities": "scores", "value": "score"}
 TOP_TOKENS = 5  # of each [MASK]
-MAX_PROBLEMS = 3  # bad texts that an error lists
 MAX_SHOWN = 60  # characters of a bad text in an error
 
 
@@ -48,7 +47,7 @@ MAX_SHOWN = 60  # characters of a bad text in an error
 class Predictor:
     """A loaded model as a function of texts; `load` makes it."""
 
-    predict: Callable[[Sequence[Texts]], list[Answer]]
+    predict: Callable[[Sequence[Texts]], list[Prediction]]
     """Examples, each a tuple of its texts → the prediction of each."""
     text_columns: Texts
     """Names of the texts of an example, as in training."""
@@ -59,8 +58,8 @@ class Predictor:
         """Predict each of several texts, in their order: a list of dictionaries.
 
         A pair or a triple is a tuple. A single text, or a single tuple, gives one dictionary.
-        Raises InputError, naming the first of them, for what is not a text, for blank texts, and
-        for an example with more or fewer texts than the model takes.
+        Raises InputError for the first example that is blank, not a text, or has more or fewer
+        texts than the model takes.
         """
         is_single = isinstance(texts, str | tuple)
         predictions = self.predict(self._examples([texts] if is_single else texts, is_single))
@@ -68,6 +67,8 @@ class Predictor:
 
     def _examples(self, texts: Any, is_single: bool) -> list[Texts]:
         """The argument of a call as a list of tuples of texts."""
+        # Iterating a dictionary or a data frame gives its keys, whose predictions would be wrong
+        # without an error; a set has no order.
         is_unordered = isinstance(texts, bytes | Mapping | Set) or hasattr(texts, "columns")
         if is_unordered or not isinstance(texts, Iterable):
             raise InputError(
@@ -75,18 +76,10 @@ class Predictor:
                 f"{self._example}, or several of them in a list."
             )
         examples = [(text,) if isinstance(text, str) else text for text in texts]
-        checked = [(number, self._problem(example)) for number, example in enumerate(examples)]
-        problems = [(number, problem) for number, problem in checked if problem]
-        if problems:
-            lines = [
-                f"the text {problem}" if is_single else f"text {number} {problem}"
-                for number, problem in problems[:MAX_PROBLEMS]
-            ]
-            if len(problems) > MAX_PROBLEMS:
-                lines.append(f"and {len(problems) - MAX_PROBLEMS:,} more")
-            raise InputError(
-                f"{'; '.join(lines)}. An example is {self._example}. Correct or remove the others."
-            )
+        for number, example in enumerate(examples):
+            if problem := self._problem(example):
+                name = "the text" if is_single else f"text {number}"
+                raise InputError(f"{name} {problem}. An example is {self._example}.")
         return [tuple(example) for example in examples]
 
     def _problem(self, example: Any) -> str:
@@ -119,8 +112,8 @@ def load(
 ) -> Predictor:
     """Open any model as a function of texts: `load(source)(texts)` → a list of dictionaries.
 
-    source: the `model/` of a run, an export to onnx or int8, the name of a released checkpoint,
-    its zip or folder, or a folder that transformers wrote. A fine-tuned model predicts as
+    source: the `model/` of a run, an export to onnx or int8, or a folder that transformers wrote;
+    or a released checkpoint by its name, zip or folder. A fine-tuned model predicts as
     `predict` and `serve` do. A masked language model fills the `[MASK]`s of a text, a sim model
     gives vectors; any other model gives the mean of its hidden states, with a warning.
     engine: "keras", "onnx" or "openvino"; default: on a CPU, the fastest that is installed and
@@ -137,6 +130,7 @@ def load(
         # A head trained elsewhere does not say whether it takes one text or a pair.
         if opened.is_finetuned:
             return _of_task(opened, opened.finetuned(), None, batch_size, top)
+        # A model that was trained for vectors may still have the head of its pretraining.
         if opened.has_embedding_file:
             return _of_vectors(embedder_from(opened), batch_size)
         if (task := opened.classifier_task) is not None:
@@ -169,14 +163,14 @@ def _of_task(
     task = finetuned.task.decoding.with_top_k(top if finetuned.task.decoding.lists_labels else None)
     finetuned = dataclasses.replace(finetuned, task=task)
 
-    def predict(texts: Sequence[Texts]) -> list[Answer]:
+    def predict(texts: Sequence[Texts]) -> list[Prediction]:
         examples = [
             task.labelling.for_prediction(Example(example, None, f"text {number}"))
             for number, example in enumerate(texts)
         ]
         predictions = finetuned.predict(examples, batch_size)
-        answers = map(task.decoding.as_json, examples, predictions)
-        return [{NAMES.get(key, key): _plain(x) for key, x in one.items()} for one in answers]
+        as_json = map(task.decoding.as_json, examples, predictions)
+        return [{NAMES.get(key, key): _plain(x) for key, x in each.items()} for each in as_json]
 
     counts = text_counts or (len(task.text_columns),)
     return _warm(finetuned.model, Predictor(predict, task.text_columns, counts))
@@ -186,7 +180,7 @@ def _of_masks(opened: OpenedModel, model: MaskedModel, top: int) -> Predictor:
     """The likeliest tokens of each mask, and the text with the likeliest of all."""
     _warn(opened, [model.choice.note])
 
-    def predict(texts: Sequence[Texts]) -> list[Answer]:
+    def predict(texts: Sequence[Texts]) -> list[Prediction]:
         return [
             {
                 "filled": filled(text, masks, "{}"),
@@ -203,7 +197,7 @@ def _of_masks(opened: OpenedModel, model: MaskedModel, top: int) -> Predictor:
 def _of_vectors(embedder: TextEmbedder, batch_size: int) -> Predictor:
     """A vector of each text."""
 
-    def predict(texts: Sequence[Texts]) -> list[Answer]:
+    def predict(texts: Sequence[Texts]) -> list[Prediction]:
         vectors = embedder.embed((text for (text,) in texts), batch_size)
         return [{"vector": vector} for vector in vectors]
 
@@ -219,9 +213,9 @@ def _warn(opened: OpenedModel, notes: Iterable[str]) -> None:
 def _warm(model: Any, predictor: Predictor, with_mask: str = "") -> Predictor:
     """Predict twice before the first call, so that this is not the slow one.
 
-    The two batches differ in size and length: TensorFlow's plan for the second serves all shapes.
-    Where every shape is compiled, these two would hardly be the ones that follow.
+    The two batches differ in size and length: TensorFlow's trace of the second serves all shapes.
     """
+    # XLA compiles every shape separately, so there a warm-up would not help.
     if not runner(model).compiled:
         for count in (1, 2):
             text = "好" * 20 * count + with_mask * count

@@ -1,6 +1,5 @@
 """The body of `similarity`: pairs of texts → the cosines of their vectors."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Annotated, TextIO
@@ -9,10 +8,16 @@ import numpy as np
 import tyro
 
 from roformer_tf.errors import InputError
-from roformer_tf.files import check_writable, is_folder
-from roformer_tf.inference.answer_files import STANDARD, opened_text, tsv_line
-from roformer_tf.inference.embed import CHUNK, TextEmbedder, VectorSettings, chunks
-from roformer_tf.inference.text_files import TextFileConfig, checked_texts
+from roformer_tf.inference.embed import TextEmbedder, VectorSettings
+from roformer_tf.inference.prediction_files import STANDARD, check_output, opened_text, tsv_line
+from roformer_tf.inference.text_files import (
+    CHUNK,
+    TextFileConfig,
+    check_not_blank,
+    checked_texts,
+    chunks,
+    report,
+)
 from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.terminal import Progress
 
@@ -47,33 +52,26 @@ class SimilarityConfig:
             raise InputError("give two texts or more, or --input with a file of pairs.")
         if len(self.text) == 1:
             raise InputError("one text cannot be compared. Give two or more.")
-        for number, text in enumerate(self.text, 1):
-            if not text.strip():
-                raise InputError(f"text {number} is blank. Give a text.")
-        if is_folder(self.output):
-            raise InputError(f"--output {self.output} is a folder. Name a file.")
+        check_not_blank("text", self.text)
 
 
 def similarity(config: SimilarityConfig) -> None:
     """Write the cosines, and print on stderr how the vectors are made."""
-    if config.output != STANDARD:
-        check_writable(config.output)
+    check_output(config.output)
     if config.input is None:
         embedder = _opened(config)
         vectors = embedder.embed(config.text, config.vectors.batch_size)
         with opened_text(config.output) as out:
             _write_cosines(out, config.text, vectors @ vectors.T)
         return
-    with checked_texts(config.input, config.reading, PAIR) as pairs:
+    with checked_texts(config.input, config.reading, PAIR, tuple) as pairs:
         embedder = _opened(config)
-        if pairs.said:
-            print(pairs.said, file=sys.stderr)
         with (
             opened_text(config.output) as out,
             Progress(desc="similarity", unit=" pairs", total=len(pairs)) as bar,
         ):
             out.write(tsv_line((*PAIR, SCORE)))
-            for chunk in chunks(pairs, CHUNK // 2):
+            for chunk in chunks(pairs, CHUNK // 2):  # two texts each
                 scores = cosines(embedder, chunk, config.vectors.batch_size)
                 for pair, cosine in zip(chunk, scores.tolist(), strict=True):
                     out.write(tsv_line((*pair, f"{cosine:.6f}")))
@@ -87,13 +85,14 @@ def cosines(
     texts = list(dict.fromkeys(text for pair in pairs for text in pair))
     index = {text: number for number, text in enumerate(texts)}
     vectors = embedder.embed(texts, batch_size)
+    # (pairs, D) each; the vectors have length 1, so their products are cosines.
     first, second = (vectors[[index[pair[side]] for pair in pairs]] for side in (0, 1))
     return np.einsum("nd,nd->n", first, second)
 
 
 def _opened(config: SimilarityConfig) -> TextEmbedder:
     embedder = config.vectors.open(config.model)
-    print(f"{embedder.described}.", file=sys.stderr)
+    report(f"{embedder.described}.")
     return embedder
 
 

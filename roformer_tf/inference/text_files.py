@@ -4,17 +4,29 @@ A matrix of vectors, for example, needs the number of texts, and a text in every
 """
 
 import json
+import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import IO
+from typing import IO, Any, Generic, TypeVar
 
 from roformer_tf.errors import InputError
-from roformer_tf.labelled.columns import FirstLine
+from roformer_tf.labelled.cells import read_text
+from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import BadLine, Example, SkippedRows
-from roformer_tf.labelled.reading import ColumnsConfig, open_unanswered
+from roformer_tf.labelled.headers import FirstLine
+from roformer_tf.labelled.reading import open_unanswered
 from roformer_tf.readers.streams import is_stdin
+from roformer_tf.readers.tables import Row
+
+# Texts in memory at a time; within them, those of similar length form batches.
+CHUNK = 8192
+# Fewer texts, if they have as many characters together: lines may be whole books.
+CHUNK_CHARACTERS = 1_000_000
+
+Item = TypeVar("Item")
+CheckedRow = TypeVar("CheckedRow")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,17 +45,12 @@ class TextFileConfig:
 
     def columns(self) -> ColumnsConfig:
         """The same settings for files of examples."""
-        return ColumnsConfig(
-            text_columns=self.text_columns,
-            encoding=self.encoding,
-            first_line=self.first_line,
-            sheet=self.sheet,
-        )
+        return ColumnsConfig(**vars(self))
 
 
 @dataclass(frozen=True)
 class TextRow:
-    """Stands in for a task when a file of texts is read: one text a row, or several."""
+    """Replaces a task when a file of texts is read: one text per row, or several."""
 
     text_columns: tuple[str, ...] = ("text",)
     name: str = "texts"
@@ -53,13 +60,19 @@ class TextRow:
 
     @property
     def labelling(self) -> "TextRow":
-        """Itself: what a task has in a part of its own."""
+        """The part of a task that reads examples."""
         return self
 
     @property
     def text_counts(self) -> tuple[int, ...]:
         """How many texts a row has."""
         return (len(self.text_columns),)
+
+    def read_row(
+        self, row: Row, texts: Sequence[str], label: str | None, separator: str
+    ) -> Example:
+        """The texts of a row, without a label."""
+        return Example(tuple(read_text(row.cells, column) for column in texts), None, row.place)
 
     def check(self, example: Example) -> None:
         """Accept every text."""
@@ -69,54 +82,96 @@ class TextRow:
         return example
 
 
-@dataclass
-class CheckedTexts:
-    """The texts of a file, of which every row has one; it can be read several times."""
+class CheckedRows(Generic[CheckedRow]):
+    """The rows of a file, none of them bad; they can be read several times."""
 
-    said: str
-    """For the user: the columns that were detected; or ""."""
-    _file: IO[str]
-    rows: int = 0
+    def __init__(self, file: IO[str], make: Callable[[Any], CheckedRow]) -> None:
+        self._file, self._make = file, make
+        self.count = 0
 
     def __len__(self) -> int:
-        return self.rows
+        return self.count
 
-    def __iter__(self) -> Iterator[tuple[str, ...]]:
+    def __iter__(self) -> Iterator[CheckedRow]:
         self._file.seek(0)
-        for line in self._file:
-            yield tuple(json.loads(line))
-
-    def texts(self) -> Iterator[str]:
-        """The texts, where a row has one."""
-        return (text for (text,) in self)
+        return (self._make(json.loads(line)) for line in self._file)
 
 
 @contextmanager
-def checked_texts(
-    path: str, config: TextFileConfig, columns: tuple[str, ...] = ("text",)
-) -> Iterator[CheckedTexts]:
-    """The texts of any file that `predict` reads, or of the standard input for "-".
+def checked_rows(
+    name: str, rows: Iterable[Any], make: Callable[[Any], CheckedRow], description: str
+) -> Iterator[CheckedRows[CheckedRow]]:
+    """Rows of a file by its name, bad ones as `BadLine`; `make` restores a row from its JSON.
 
-    They are kept in a temporary file, so that memory holds one at a time and a pipe is read once.
-    Raises InputError, naming them all, for rows that are empty or cannot be read, and for a file
-    without any text.
+    They are stored in a temporary file: memory holds one at a time, and a pipe is read once.
+    description: printed on stderr, such as which columns are read. Raises InputError, naming all of
+    them, for bad rows, and for a file without any row.
     """
-    unanswered = open_unanswered(path, TextRow(columns), config.columns())
-    name = "stdin" if is_stdin(path) else path
     skipped = SkippedRows(name)
     with tempfile.TemporaryFile("w+", encoding="ascii") as file:
-        checked = CheckedTexts(unanswered.said, file)
-        for row in unanswered.examples:
+        checked = CheckedRows(file, make)
+        for row in rows:
             if isinstance(row, BadLine):
                 skipped.add(row)
             else:
-                # In ASCII, since JSON may hold a lone surrogate.
-                file.write(json.dumps(row.texts) + "\n")
-                checked.rows += 1
+                # In ASCII, since a JSON input may hold a lone surrogate, which has no UTF-8.
+                file.write(json.dumps(row) + "\n")
+                checked.count += 1
         if skipped.rows:
             bad = "\n".join(f"  {line}" for line in skipped.lines(with_blank=True))
             which = "1 row has" if skipped.rows == 1 else f"{skipped.rows:,} rows have"
             raise InputError(f"{which} no text:\n{bad}\nFix or remove them.")
-        if not checked.rows:
+        if not checked.count:
             raise InputError(f"{name} holds no text. Give a file with one in each line.")
+        report(description)
         yield checked
+
+
+def checked_texts(
+    path: str,
+    config: TextFileConfig,
+    columns: tuple[str, ...] = ("text",),
+    make: Callable[[list[str]], Any] = lambda texts: texts[0],
+) -> AbstractContextManager[CheckedRows[Any]]:
+    """The texts of any file that `predict` reads, or of the standard input for "-".
+
+    make: what a row of several texts becomes. Raises InputError as `checked_rows` does.
+    """
+    unanswered = open_unanswered(path, TextRow(columns), config.columns())
+    rows = (row if isinstance(row, BadLine) else row.texts for row in unanswered.examples)
+    return checked_rows("stdin" if is_stdin(path) else path, rows, make, unanswered.report)
+
+
+def check_not_blank(name: str, texts: Sequence[str]) -> None:
+    """Raise InputError for a text of the command line that is blank."""
+    for number, text in enumerate(texts, 1):
+        if not text.strip():
+            raise InputError(f"{name} {number} is blank. Give a text.")
+
+
+def report(*lines: str) -> None:
+    """Print lines on stderr, except empty ones: the standard output holds predictions alone."""
+    for line in filter(None, lines):
+        print(line, file=sys.stderr)
+
+
+def chunks(
+    items: Iterable[Item],
+    size: int = CHUNK,
+    characters: int = CHUNK_CHARACTERS,
+    length: Callable[[Item], int] = len,  # type: ignore[assignment]
+) -> Iterator[list[Item]]:
+    """Lists of `size` items; of fewer, if they have as many `characters` together.
+
+    length: the characters of an item.
+    """
+    chunk: list[Item] = []
+    total = 0
+    for item in items:
+        chunk.append(item)
+        total += length(item)
+        if len(chunk) == size or total >= characters:
+            yield chunk
+            chunk, total = [], 0
+    if chunk:
+        yield chunk

@@ -1,7 +1,7 @@
-"""Encoded examples → batches for `fit`, a grain pipeline in which step s can be asked for.
+"""Encoded examples → batches for `fit`: a grain pipeline with random access to step s.
 
-A batch is (inputs, targets, weights). It depends on the data, the seed and its number only, so
-there is no state to save: to resume at step s, slice `batches[s:]`.
+A batch is (inputs, targets, weights). It depends only on the data, the seed and its index, so there
+is no state to save: to resume at step s, slice `batches[s:]`.
 """
 
 import sys
@@ -20,34 +20,35 @@ from roformer_tf.tokenizers.padding import Ints, bucket, padded
 if TYPE_CHECKING:
     import grain
 
+# Inputs, targets, weights.
 LabelledBatch: TypeAlias = tuple[dict[str, npt.NDArray[Any]], npt.NDArray[Any], npt.NDArray[Any]]
-"""Inputs, targets, weights."""
+# The random generator of an item: a function of seed, epoch and the item's index.
 Generators: TypeAlias = Callable[[int], np.random.Generator]
-"""The random generator of an item: a function of seed, epoch and the item's index."""
 
-_POOL = 50  # batches in which items of similar length are brought together
+_POOL = 50  # batches among which items are sorted by length: larger pools are less random
 
 
 class TrainingData:
-    """Items (rows, pairs or groups of texts) in endless batches; the base of all kinds of data.
+    """Items (sequences, pairs or groups of texts) in endless batches; base class of all data.
 
     Every epoch has each item once, in another order. The last batch of an epoch is filled up with
-    empty items of weight 0. A subclass builds a batch of given items.
+    empty items of weight 0, so that only few batch shapes are compiled. Subclasses implement
+    `build`.
     """
 
     @property
     def varying(self) -> tuple[str, ...]:
-        """Inputs whose number of rows is not the same in every batch."""
+        """Inputs whose first dimension varies between batches."""
         return ()
 
     @property
     def lengths(self) -> Ints:
-        """(items,) int: tokens of each item. Batches have items of similar length."""
+        """(items,) int: tokens of each item. A batch has items of similar length."""
         raise NotImplementedError
 
     @property
     def tokens_each(self) -> float:
-        """Tokens that an item is trained on, as a mean."""
+        """Mean number of tokens of an item in training."""
         raise NotImplementedError
 
     def fingerprinted(self) -> Iterable[np.ndarray]:
@@ -55,7 +56,7 @@ class TrainingData:
         raise NotImplementedError
 
     def build(self, items: Ints, batch_size: int, generators: Generators) -> LabelledBatch:
-        """The batch of these items, `batch_size` or fewer; what is missing is padding."""
+        """The batch of these items, filled up to `batch_size` with padding."""
         raise NotImplementedError
 
     def order(self, batch_size: int, rng: np.random.Generator) -> list[Ints]:
@@ -63,20 +64,21 @@ class TrainingData:
         return batches_by_length(self.lengths, batch_size, rng)
 
     def steps_per_epoch(self, batch_size: int) -> int:
-        """Batches that have every item once."""
+        """Batches of an epoch."""
         return -(-len(self.lengths) // batch_size)
 
     def batches(self, batch_size: int, seed: int, repeat: int = 1) -> "grain.MapDataset":
-        """All batches, `steps_per_epoch` of them an epoch. Raises InputError if there are no items.
+        """All batches, `steps_per_epoch` for each epoch. Raises InputError if there are no items.
 
-        With `repeat=2` a batch holds its rows twice, [x; x], for a loss that compares the model
-        with itself.
+        With `repeat=2` a batch holds its items twice, [x; x], for a loss that compares two passes
+        of the model (R-Drop).
         """
         if not len(self.lengths):
             raise InputError("there is no example to train on. Give a file with some.")
         steps = self.steps_per_epoch(batch_size)
 
-        @lru_cache(2)  # prefetching asks for batches of two epochs at most
+        # Seeds are lists of numbers: epochs and items have independent generators.
+        @lru_cache(2)  # prefetching needs batches of at most two epochs
         def order(epoch: int) -> list[Ints]:
             return self.order(batch_size, np.random.default_rng([seed, epoch]))
 
@@ -88,7 +90,7 @@ class TrainingData:
 
             return _repeated(self.build(order(epoch)[index], batch_size, generators), repeat)
 
-        import grain  # which takes a second, and is not needed for inference
+        import grain  # takes a second, and inference does not need it
 
         return grain.MapDataset.range(sys.maxsize).map(batch)
 
@@ -108,17 +110,17 @@ def first_weights(count: int, batch_size: int) -> npt.NDArray[np.float32]:
 
 @dataclass(frozen=True)
 class RowBatches(TrainingData):
-    """Rows with a target each, or a target for each of their tokens.
+    """Sequences (rows), each with a target, or with a target for each token.
 
-    With B rows padded to T:
+    With B sequences padded to T:
 
         {"token_ids": (B, T), "segment_ids": (B, T)} int32, targets, weights (B,) float32
-        targets: of a row (B, …); where each token has one, (B, T), and weights (B, T)
+        targets: (B, …); if each token has one, (B, T), and weights (B, T)
     """
 
     encoded: EncodedTexts
     targets: Rows
-    """As a task's `row_targets` returns them; the same for the weights."""
+    """From a task's `row_targets`, as the weights."""
     weights: Rows
     labels: int = 0
     """The number of labels if the model itself computes the loss: see `labels_as_input`."""
@@ -130,7 +132,7 @@ class RowBatches(TrainingData):
 
     @property
     def tokens_each(self) -> float:
-        """Tokens of a row."""
+        """Mean number of tokens of a sequence."""
         return float(np.mean(self.lengths))
 
     def fingerprinted(self) -> Iterable[np.ndarray]:
@@ -139,7 +141,7 @@ class RowBatches(TrainingData):
         yield from self.targets
 
     def build(self, items: Ints, batch_size: int, generators: Generators) -> LabelledBatch:
-        """Pad rows to a common length that is a `bucket`, and to `batch_size`."""
+        """Pad sequences to a common length, which is a `bucket`, and to `batch_size`."""
         length = bucket(max(len(self.encoded.token_ids[row]) for row in items))
 
         def matrix(arrays: Rows, *shape: int) -> npt.NDArray[Any]:
@@ -161,8 +163,8 @@ class RowBatches(TrainingData):
 def labels_as_input(batch: LabelledBatch, outputs: int) -> LabelledBatch:
     """Add the targets (B, T) to the inputs, as `labels`, for a model that computes its own loss.
 
-    Those of tokens with weight 0 are -1, unless they are `outputs` or more: then they are no label,
-    but a mark that a task sets for the row.
+    Tokens with weight 0 get -1. Targets of `outputs` or more are no labels, but marks that a task
+    sets at [CLS] and [SEP]: they are kept.
     """
     inputs, targets, weights = batch
     labels = np.where((weights > 0) | (targets >= outputs), targets, -1).astype(np.int32)
@@ -172,7 +174,7 @@ def labels_as_input(batch: LabelledBatch, outputs: int) -> LabelledBatch:
 def batches_by_length(lengths: Ints, batch_size: int, rng: np.random.Generator) -> list[Ints]:
     """Batches of item indices, in random order, the items of each of similar length.
 
-    Shuffled items are sorted within pools of `_POOL` batches, by what they would be padded to.
+    Shuffled items are sorted within pools of `_POOL` batches, by their padded length.
     """
     order = rng.permutation(len(lengths))
     pools = np.split(order, range(_POOL * batch_size, len(order), _POOL * batch_size))

@@ -11,12 +11,12 @@ UNCOMPUTED = "a formula without a stored value: open the file in Excel or WPS, a
 
 
 class BadCellError(ValueError):
-    """A cell that is no text, or no label; the message is "has …" or "is …"."""
+    """A cell that is no text, or no label. The message continues a place: "has …" or "is …"."""
 
 
 def find_cell(cells: dict[str, Any], column: str) -> Any:
     """The cell of a column. Raises BadCellError if the row does not have it."""
-    if column not in cells:  # keys of JSON objects may differ
+    if column not in cells:  # JSON objects of one file may have different keys
         raise BadCellError(f"has no {column!r}")
     return cells[column]
 
@@ -41,7 +41,7 @@ def read_texts(cells: dict[str, Any], column: str) -> tuple[str, ...]:
 def read_label(value: Any) -> str:
     """A label as text, without white space around it; NaN means a missing label.
 
-    Raises BadCellError for none, or several.
+    Raises BadCellError for a missing label, and for a list of labels.
     """
     if isinstance(value, list | tuple | dict):
         raise BadCellError(f"has the label {value!r}, but the task takes a single one")
@@ -52,7 +52,7 @@ def read_label(value: Any) -> str:
 
 
 def read_labels(value: Any, separator: str) -> tuple[str, ...]:
-    """Several labels, each once, sorted; an empty cell has none."""
+    """Several labels, each once and sorted; none in an empty cell."""
     _check_computed(value)
     if value is None:
         return ()
@@ -63,11 +63,11 @@ def read_labels(value: Any, separator: str) -> tuple[str, ...]:
 
 def is_missing(value: Any) -> bool:
     """Whether a label is missing: empty, null or NaN. The text "nan" is a label: 男 in pinyin."""
-    return value is None or value != value or not str(value).strip()
+    return value is None or value != value or not str(value).strip()  # only NaN differs from itself
 
 
 def without_nan(labels: Sequence[Any]) -> list[Any]:
-    """Remove the text "nan" if all other labels are numbers: then it is a missing one."""
+    """Labels without the text "nan" if all other labels are numbers: it means a missing label."""
     rest = [label for label in labels if str(label).strip().casefold() != "nan"]
     numbers = bool(rest) and all(to_number(label) is not None for label in rest)
     return rest if numbers else list(labels)
@@ -75,6 +75,7 @@ def without_nan(labels: Sequence[Any]) -> list[Any]:
 
 def to_number(value: Any) -> float | None:
     """A finite number, also if spelled as text; else None."""
+    # float(True) is 1.0, but True is no number in a table.
     try:
         number = float(value)
     except (TypeError, ValueError):

@@ -1,7 +1,8 @@
-"""Examples → rows of token ids, targets of rows, and the logits of rows → logits of examples.
+"""Examples → sequences of token ids and their targets; logits of sequences → logits of examples.
 
-A row is `[CLS] tokens [SEP]`, or `[CLS] tokens [SEP] tokens [SEP]` for a pair. Most examples are
-one row; a ranking is two, (A, B) and (A, C), and a long text may be several windows of itself:
+A sequence (row) is `[CLS] tokens [SEP]`, or `[CLS] tokens [SEP] tokens [SEP]` for a pair. Most
+examples are one sequence. A ranking is two, (A, B) and (A, C), and a long text may be several
+windows:
 
     max_length 10: 甲乙丙丁戊己庚辛壬癸 → [CLS]甲乙丙丁戊己庚辛[SEP], [CLS]丙丁戊己庚辛壬癸[SEP]
 """
@@ -10,24 +11,26 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
-from typing import NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 import numpy as np
 
-from roformer_tf.labelled.examples import Example, LongTexts
-from roformer_tf.tokenizers.padding import Ints, bucket
-from roformer_tf.tokenizers.tokenizer import SPECIALS, RoFormerTokenizer, check_length
+from roformer_tf.tokenizers.padding import SPECIALS, Ints, bucket, check_length
 
+if TYPE_CHECKING:
+    from roformer_tf.labelled.examples import Example, LongTexts
+    from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+
+# An array for each row; one array where all have the same shape.
 Rows: TypeAlias = Sequence[np.ndarray] | np.ndarray
-"""An array for each row; one array where all have the same shape."""
 
 OVERLAP = 4  # a window shares a quarter of its tokens with the next one
-HEAD = 4  # "head-tail" keeps a quarter from the beginning, as Sun et al. (2019) found best
+HEAD = 4  # "head-tail" keeps a quarter from the beginning, the best fraction in Sun et al. (2019)
 
 
 @dataclass(frozen=True)
 class EncodedTexts:
-    """Examples in rows, in the order of the examples."""
+    """Examples as sequences, in the order of the examples."""
 
     token_ids: list[Ints]
     """For each row (T,) int32."""
@@ -35,7 +38,7 @@ class EncodedTexts:
     """For each row (T,) int32: 1 for the second text and its [SEP]."""
     first_units: list[Ints]
     """For tagging, for each row (T,) int32: the unit that starts at a token and is predicted in
-    this row, or -1. Else empty."""
+    this row, or -1. Empty for other tasks."""
     example: Ints
     """(rows,) int32: the example of each row."""
     lengths: Ints
@@ -61,35 +64,35 @@ class _Row(NamedTuple):
 
 
 def encode_texts(
-    examples: Sequence[Example],
-    tokenizer: RoFormerTokenizer,
+    examples: "Sequence[Example]",
+    tokenizer: "RoFormerTokenizer",
     max_length: int,
-    long_texts: LongTexts = "head",
+    long_texts: "LongTexts" = "head",
 ) -> EncodedTexts:
     """Rows of at most `max_length` tokens for texts, pairs, or A with each of B, C, ….
 
-    A single text that is too long is cut or read in windows, as `long_texts` says; in a pair the
-    longer text loses its last tokens. Raises InputError for a `max_length` that holds no token.
+    `long_texts`: what happens to a single text that is too long. In a pair the longer text loses
+    its last tokens. Raises InputError for a `max_length` that holds no token.
     """
     check_length(max_length)
 
     def rows_of(texts: tuple[str, ...]) -> tuple[list[_Row], int]:
         if len(texts) == 1:
             return _text_rows(texts[0], tokenizer, max_length, long_texts)
-        first, *others = texts
-        rows = [_pair_row(first, other, tokenizer, max_length) for other in others]
+        first, *rest = texts
+        rows = [_pair_row(first, second, tokenizer, max_length) for second in rest]
         return [row for row, _ in rows], max(length for _, length in rows)
 
     return _stacked([rows_of(example.texts) for example in examples], examples)
 
 
 def encode_units(
-    examples: Sequence[Example], tokenizer: RoFormerTokenizer, max_length: int
+    examples: "Sequence[Example]", tokenizer: "RoFormerTokenizer", max_length: int
 ) -> EncodedTexts:
     """Rows of at most `max_length` tokens for examples whose units have a label each.
 
-    Units are tokenized one by one, so that each has tokens of its own. Long examples are always
-    read in windows, and each unit is predicted in the window whose edges are farthest from it.
+    Each unit is tokenized separately, so it has tokens of its own. Long examples are always read in
+    windows, and each unit is predicted in the window whose edges are farthest from it.
     Raises InputError for a `max_length` that holds no token.
     """
     check_length(max_length)
@@ -97,6 +100,7 @@ def encode_units(
 
     @cache  # characters repeat often
     def ids_of(unit: str) -> list[int]:
+        # A unit must fit into the overlap of two windows, and needs at least one token.
         return tokenizer.ids(unit)[: max(1, room // OVERLAP)] or [tokenizer.unk_id]
 
     rows = [
@@ -107,7 +111,7 @@ def encode_units(
 
 
 def _stacked(
-    encoded: Sequence[tuple[list[_Row], int]], examples: Sequence[Example]
+    encoded: Sequence[tuple[list[_Row], int]], examples: "Sequence[Example]"
 ) -> EncodedTexts:
     """The rows of all examples, from the rows of each and its length before truncation."""
     rows = [row for rows, _ in encoded for row in rows]
@@ -126,7 +130,7 @@ def _stacked(
 def window_targets(encoded: EncodedTexts, targets: Sequence[np.ndarray]) -> tuple[Rows, Rows]:
     """Targets of examples → targets and weights of their rows.
 
-    Targets (rows, …); weights (rows,) float32: windows of one example share a weight of 1.
+    Targets (rows, …); weights (rows,) float32: those of an example's windows add up to 1.
     """
     rows_each = np.bincount(encoded.example)[encoded.example]
     return np.stack(targets)[encoded.example], (1 / rows_each).astype(np.float32)
@@ -135,7 +139,7 @@ def window_targets(encoded: EncodedTexts, targets: Sequence[np.ndarray]) -> tupl
 def unit_targets(encoded: EncodedTexts, targets: Sequence[np.ndarray]) -> tuple[Rows, Rows]:
     """Targets of units, (units,) of each example → targets and weights of the tokens of rows.
 
-    Both are lists of (T,) for each row; weights are float32, 1 at the first token of each unit that
+    Both are lists of (T,) for each row. Weights are float32: 1 at the first token of each unit that
     is predicted in the row.
     """
     placed = [
@@ -160,7 +164,7 @@ def first_tokens(
 ) -> list[np.ndarray]:
     """Logits of tokens, (T, C) of each row → of units, (units, C) of each example.
 
-    Those of a unit are its first token's, in the row that predicts it. C is `outputs`.
+    The logits of a unit are those of its first token, in the row that predicts it. C is `outputs`.
     """
     logits = [np.zeros((units, outputs), np.float32) for units in encoded.units]
     for unit_logits, rows in zip(logits, _rows_of(encoded), strict=True):
@@ -185,11 +189,13 @@ def windows(bounds: Ints, room: int) -> list[tuple[int, int]]:
     """Spans [first, last) of units that cover all of them, of at most `room` tokens each.
 
     bounds (units + 1,) rising: unit u is the tokens bounds[u] to bounds[u + 1]. Neighbours share
-    about a quarter of their tokens, and the last span is as long as the others. A unit must fit
-    into that quarter, or be a single token.
+    about a quarter of their tokens, and the last span is as long as the rest. A unit must fit into
+    that quarter, or be a single token.
     """
     spans, first = [], 0
     end = len(bounds) - 1
+    # While the longest span from `first` does not reach the end: the next one begins a quarter
+    # before its end.
     while (last := int(np.searchsorted(bounds, bounds[first] + room, "right")) - 1) < end:
         spans.append((first, last))
         first = max(first + 1, int(np.searchsorted(bounds, bounds[last] - room // OVERLAP)))
@@ -206,6 +212,7 @@ def predicting_windows(bounds: Ints, spans: Sequence[tuple[int, int]]) -> Ints:
         from_edge = np.minimum(
             bounds[first:last] - bounds[first], bounds[last] - bounds[first + 1 : last + 1]
         )
+        # Of equal distances the earlier span wins.
         better = np.flatnonzero(from_edge > farthest[first:last])
         farthest[first + better] = from_edge[better]
         best[first + better] = number
@@ -213,7 +220,7 @@ def predicting_windows(bounds: Ints, spans: Sequence[tuple[int, int]]) -> Ints:
 
 
 def _text_rows(
-    text: str, tokenizer: RoFormerTokenizer, max_length: int, long_texts: LongTexts
+    text: str, tokenizer: "RoFormerTokenizer", max_length: int, long_texts: "LongTexts"
 ) -> tuple[list[_Row], int]:
     """Rows of one text, and its length before it is cut."""
     ids = tokenizer.ids(text)
@@ -221,8 +228,8 @@ def _text_rows(
     return [_row(chunk, tokenizer) for chunk in chunks], len(ids) + SPECIALS
 
 
-def _chunks(ids: list[int], room: int, long_texts: LongTexts) -> list[list[int]]:
-    """The chunks of at most `room` tokens that are read of a text."""
+def _chunks(ids: list[int], room: int, long_texts: "LongTexts") -> list[list[int]]:
+    """The chunks of a text, of at most `room` tokens each, that the model reads."""
     if len(ids) <= room:
         return [ids]
     if long_texts == "windows":
@@ -234,7 +241,7 @@ def _chunks(ids: list[int], room: int, long_texts: LongTexts) -> list[list[int]]
 
 
 def _pair_row(
-    first: str, second: str, tokenizer: RoFormerTokenizer, max_length: int
+    first: str, second: str, tokenizer: "RoFormerTokenizer", max_length: int
 ) -> tuple[_Row, int]:
     """The row of two texts, and its length before it is cut."""
     parts = tokenizer.ids(first), tokenizer.ids(second)
@@ -244,9 +251,9 @@ def _pair_row(
 
 
 def _unit_rows(
-    units: list[list[int]], tokenizer: RoFormerTokenizer, room: int
+    units: list[list[int]], tokenizer: "RoFormerTokenizer", room: int
 ) -> tuple[list[_Row], int]:
-    """Rows of units, given by their token ids, and the length of all in one row."""
+    """Rows of units, from the token ids of each, and the length of all units in one row."""
     ids = [number for unit in units for number in unit]
     bounds = np.cumsum([0, *map(len, units)])
     spans = windows(bounds, room)
@@ -256,12 +263,13 @@ def _unit_rows(
         row = _row(ids[bounds[first] : bounds[last]], tokenizer)
         units_here = np.flatnonzero(window_of[first:last] == number) + first
         first_units = np.full(len(row.token_ids), -1, np.int32)
-        first_units[1 + bounds[units_here] - bounds[first]] = units_here  # 1: [CLS]
+        # Units of other windows keep -1: they are context here.
+        first_units[1 + bounds[units_here] - bounds[first]] = units_here  # 1 for [CLS]
         rows.append(row._replace(first_units=first_units))
     return rows, len(ids) + SPECIALS
 
 
-def _row(ids: list[int], tokenizer: RoFormerTokenizer) -> _Row:
+def _row(ids: list[int], tokenizer: "RoFormerTokenizer") -> _Row:
     """`[CLS] tokens [SEP]`, all in segment 0."""
     token_ids = np.array([tokenizer.cls_id, *ids, tokenizer.sep_id], np.int32)
     return _Row(token_ids, np.zeros_like(token_ids))

@@ -1,4 +1,4 @@
-"""The rows of a labelled file: examples, and bad rows, which are counted and reported together.
+"""Examples, and the bad rows of a labelled file, which are reported together.
 
 reviews.csv: 5 of 2,700 rows are skipped:
   reviews.csv:4,9,12-14 has no label
@@ -11,37 +11,36 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from roformer_tf.readers.records import BLANK
 
 LongTexts = Literal["head", "head-tail", "windows"]
+# One label, several, one for each unit, or a number, depending on the task.
 Label: TypeAlias = Any
-"""One label, several, one for each unit, or a number, depending on the task."""
 
-
+# The label of several texts from one cell: all mean the same.
 GROUP = "group"
-"""The label of texts from a cell with several: all mean the same."""
 
 
 class Example(NamedTuple):
-    """One labelled example, as in the data."""
+    """One labelled example of the data."""
 
     texts: tuple[str, ...]
-    """One text, a pair, or A, B and C; several that mean the same; for tagging the units joined."""
+    """One text, a pair, or A, B and C; several of equal meaning; for tagging the joined units."""
     label: Label
-    """None where the data has no label."""
+    """None if the data has no label."""
     place: str
     """File and line, such as "train.tsv:12"."""
     units: tuple[str, ...] = ()
     """For tagging: the characters or words that have a label each."""
 
 
+# Ranges of lines that are listed for each problem; the rest is counted.
 RANGES = 100
-"""Ranges of lines that are listed for each problem; more are counted."""
+# Problems that are listed; the rest is counted.
 KINDS = 50
-"""Problems that are listed; more are counted."""
+# The problem of a row without a label, which is usual in partly labelled files.
 UNLABELLED = "has no label"
-"""The problem of a row without a label, as in files of which only a part is labelled."""
 
 
 class BadLine(NamedTuple):
-    """A row of a file that gives no example."""
+    """A row of a file that is no example."""
 
     place: str
     """File and first line: "train.tsv:12"."""
@@ -62,7 +61,7 @@ class SkippedRows:
         """Rows in which more than the label is missing."""
         self._ranges: dict[str, list[tuple[int, int]]] = {}
         self._counts: dict[str, int] = {}
-        self._rest = 0  # with other problems than the first `KINDS`
+        self._rest = 0  # rows with other problems than the first `KINDS`
 
     @property
     def bad(self) -> int:
@@ -75,19 +74,20 @@ class SkippedRows:
         return "it" if self.bad == 1 else "them"
 
     def add(self, line: BadLine) -> None:
-        """Count a row, and remember its line."""
+        """Count a row, and store its line as part of a range."""
         self.rows += 1
         self.blank += line.problem == BLANK
         self.unreadable += line.problem not in (BLANK, UNLABELLED)
         if line.problem not in self._counts and len(self._counts) == KINDS:
             self._rest += 1
             return
+        # Consecutive lines with the same problem are one range.
         number = int(line.place.rpartition(":")[2])
         self._counts[line.problem] = 1 + self._counts.get(line.problem, 0)
         ranges = self._ranges.setdefault(line.problem, [])
         if ranges and ranges[-1][1] == number - 1:
             ranges[-1] = (ranges[-1][0], number)
-        elif len(ranges) <= RANGES:  # the last of them is not shown
+        elif len(ranges) <= RANGES:  # one more than is shown, so that the last shown is complete
             ranges.append((number, number))
 
     def lines(self, with_blank: bool) -> list[str]:

@@ -1,35 +1,32 @@
-"""Texts that mean the same → rows of two of them, in both orders, as RoFormer-Sim is trained.
+"""Texts of equal meaning → sequences of two, in both orders, as in RoFormer-Sim's training.
 
     {甲乙, 丙} → [CLS]甲乙[SEP]丙[SEP], segments 0 0 0 0 1 1
                  [CLS]丙[SEP]甲乙[SEP], segments 0 0 0 1 1 1
 
-The model generates the second text; words of the first are masked in half of the rows. Two texts of
-a group are drawn anew in every epoch.
+The model generates the second text; in half of the sequences, words of the first are masked. The
+two texts of a group are drawn anew in every epoch.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from roformer_tf.labelled.batches import (
-    Generators,
-    LabelledBatch,
-    TrainingData,
-    first_weights,
-)
+from roformer_tf.labelled.batches import Generators, LabelledBatch, TrainingData, first_weights
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.text_sides import IGNORED, Positives, text_numbers
-from roformer_tf.tokenizers.padding import Ints, bucket, padded
-from roformer_tf.tokenizers.tokenizer import SPECIALS, RoFormerTokenizer, check_length
+from roformer_tf.tokenizers.padding import SPECIALS, Ints, bucket, check_length, padded
 
+if TYPE_CHECKING:
+    from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+
+# Fraction of the sequences whose first text is masked.
 MASKED_ROWS = 0.5
-"""Fraction of the rows whose first text is masked."""
+# Fraction of the words of such a text that are selected. As in BERT, four fifths of them become
+# [MASK], a tenth becomes other tokens, and a tenth stays.
 MASKED_WORDS = 0.15
-"""Fraction of the words of such a text that are chosen. As in BERT, four fifths of them become
-[MASK], a tenth other tokens, and a tenth stays."""
 
 
 class _Tokens(NamedTuple):
@@ -40,13 +37,13 @@ class _Tokens(NamedTuple):
 
 @dataclass(frozen=True)
 class ParaphraseBatches(TrainingData):
-    """Groups of texts with the same meaning, in rows of two.
+    """Groups of texts with the same meaning, in sequences (rows) of two.
 
     A batch of B groups is {"token_ids", "segment_ids", "labels": (2B, T)} int32, where labels are
-    the next tokens; targets (2B, 2B), weights (2B,) float32. Rows 2i and 2i + 1 are the same two
-    texts. Targets are int8: 1 for the other row of two, 0 for negatives, IGNORED for the row itself
-    and for texts with the same meaning; or, with a teacher, float32: the cosines of its vectors of
-    the rows' first texts.
+    the next tokens; targets (2B, 2B), weights (2B,) float32. Rows 2i and 2i + 1 have the same two
+    texts. Targets are int8: 1 for the other row with these texts, 0 for negatives, IGNORED for the
+    row itself and for texts with the same meaning. With a teacher they are float32: the cosines of
+    its vectors of the rows' first texts.
     """
 
     groups: list[list[int]]
@@ -54,13 +51,13 @@ class ParaphraseBatches(TrainingData):
     texts: list[_Tokens]
     spelled: list[str]
     """The whole texts, for a teacher."""
-    tokenizer: RoFormerTokenizer
+    tokenizer: "RoFormerTokenizer"
     teacher: np.ndarray | None = None
     """(texts, H) float32 of length 1."""
 
     @classmethod
     def of(
-        cls, examples: Sequence[Example], tokenizer: RoFormerTokenizer, max_length: int
+        cls, examples: Sequence[Example], tokenizer: "RoFormerTokenizer", max_length: int
     ) -> "ParaphraseBatches":
         """Tokenize the texts of groups; each is cut to `max_length` tokens, as a single text is.
 
@@ -84,6 +81,7 @@ class ParaphraseBatches(TrainingData):
     @cached_property
     def positives(self) -> Positives:
         """All pairs of texts of a group."""
+        # Each pair once: the first text with the rest, then the rest among themselves.
         pairs = [(group[0], other) for group in self.groups for other in group[1:]]
         pairs += [(a, b) for group in self.groups for a in group[1:] for b in group[1:] if a < b]
         return Positives(self.numbers[np.array(pairs, np.int64).reshape(-1, 2)])
@@ -116,6 +114,7 @@ class ParaphraseBatches(TrainingData):
         ids = padded([ids for ids, _ in rows], shape)
         segments = padded([segments for _, segments in rows], shape)
         labels = np.zeros_like(ids)
+        # Next tokens; the loss counts only those of the second text.
         labels[:, :-1] = ids[:, 1:]
         inputs = {"token_ids": ids, "segment_ids": segments, "labels": labels}
         weights = first_weights(len(rows), 2 * batch_size)
@@ -134,20 +133,20 @@ class ParaphraseBatches(TrainingData):
         """A text with some whole words masked or replaced."""
         if not len(text.ids):
             return text.ids
-        drawn = rng.random(int(text.words[-1]) + 1)[text.words]
-        others = rng.integers(1, self.tokenizer.vocab_size, len(text.ids))
+        drawn = rng.random(int(text.words[-1]) + 1)[text.words]  # one number for each word
+        random_ids = rng.integers(1, self.tokenizer.vocab_size, len(text.ids))
         ids = np.where(drawn < MASKED_WORDS * 0.8, self.tokenizer.mask_id, text.ids)
         replaced = (drawn >= MASKED_WORDS * 0.9) & (drawn < MASKED_WORDS)
-        return np.where(replaced, others, ids).astype(np.int32)
+        return np.where(replaced, random_ids, ids).astype(np.int32)
 
     def _targets(self, firsts: list[int], count: int) -> np.ndarray:
-        """(count, count): how similar the rows' vectors should be."""
+        """(count, count): how similar the vectors of two rows should be."""
         if self.teacher is not None:
             vectors = self.teacher[firsts]
             cosines = np.zeros((count, count), np.float32)
             cosines[: len(firsts), : len(firsts)] = vectors @ vectors.T
             return cosines
-        numbers = np.full(count, -1)
+        numbers = np.full(count, -1)  # padding
         numbers[: len(firsts)] = self.numbers[firsts]
         targets = self.positives.negatives(numbers, numbers)
         rows = np.arange(len(firsts))

@@ -1,40 +1,37 @@
-"""Texts without labels → matching pairs: a sentence, and the passage it is taken from.
+"""Texts without labels → matching pairs: a sentence, and the passage around it.
 
     今天下雨。路很滑，要小心。 → (要小心。, 今天下雨。), (今天下雨。, 今天下雨。路很滑，要小心。)
 
-A text of one sentence matches itself, read a second time with other dropout (SimCSE,
-arXiv 2104.08821). The sentence, and how much of the text around it the passage has, are drawn anew
-in every epoch: a function of the seed, the epoch and the text's index.
+A text of one sentence matches itself under other dropout (SimCSE, arXiv 2104.08821). The sentence
+and the size of the passage are drawn anew in every epoch: a function of the seed, the epoch and the
+text's index.
 """
 
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from roformer_tf.labelled.batches import (
-    Generators,
-    LabelledBatch,
-    TrainingData,
-    first_weights,
-)
+from roformer_tf.labelled.batches import Generators, LabelledBatch, TrainingData, first_weights
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.text_sides import IGNORED, EncodedSides
-from roformer_tf.tokenizers.padding import Ints, bucket, padded
-from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, check_length
+from roformer_tf.tokenizers.padding import Ints, bucket, check_length, padded
+
+if TYPE_CHECKING:
+    from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 _CLAUSE = re.compile(r"[^。！？!?；;…\n，,、：:]*[。！？!?；;…\n，,、：:]*")
+# Characters that end a sentence; a clause also ends with a comma or a colon.
 _ENDS = frozenset("。！？!?；;…\n")
-"""Characters that end a sentence; a clause also ends with a comma or a colon."""
+# Minimum tokens of a query: shorter sentences occur in many texts.
 MIN_QUERY = 3
-"""Tokens of a sentence that can be a query; shorter ones occur everywhere."""
+# Minimum and maximum tokens of a short query.
 SPAN = (2, 8)
-"""Minimum and maximum tokens of a short query."""
+# Probability that the query is removed from the passage, so that equal words are not enough.
 REMOVED = 0.5
-"""How often the query is removed from the passage, so that equal words are not enough."""
 
 
 class View(NamedTuple):
@@ -70,12 +67,12 @@ class Passages:
     """Texts in clauses, from which pairs are drawn."""
 
     texts: list[_Text]
-    tokenizer: RoFormerTokenizer
+    tokenizer: "RoFormerTokenizer"
     max_length: int
 
     @classmethod
     def of(
-        cls, examples: Sequence[Example], tokenizer: RoFormerTokenizer, max_length: int
+        cls, examples: Sequence[Example], tokenizer: "RoFormerTokenizer", max_length: int
     ) -> "Passages":
         """Tokenize texts, each once. Raises InputError for a length that holds no token."""
         check_length(max_length)
@@ -88,10 +85,11 @@ class Passages:
         return np.array([2 + len(text.ids) for text in self.texts], np.int32)
 
     def view(self, number: int, rng: np.random.Generator) -> View:
-        """Draw a query of a text, and the passage around it; of one sentence, twice the text.
+        """Draw a query and the passage around it; from a single sentence, the text twice.
 
         The query is a sentence, a clause or a few words of it, with equal probability.
         """
+        # Removing the query from its passage would leave nothing of a passage of one sentence.
         text, room = self.texts[number], self.max_length - 2
         sentences = text.long_sentences()
         if len(sentences) < 2:
@@ -106,15 +104,16 @@ class Passages:
         return View(text.ids[first:last][:room], passage[:room])
 
     def evaluation_view(self, number: int) -> View:
-        """The view of a text for evaluation: a function of its tokens alone.
+        """The view of a text for evaluation, a function of its tokens alone.
 
-        Of one sentence it is the two halves: a query equal to its passage would always be found.
+        A single sentence is cut in two: a query equal to its passage would always rank first.
         """
         text = self.texts[number]
         if len(text.long_sentences()) > 1:
+            # Seeded by the text, so every evaluation has the same view.
             rng = np.random.default_rng([len(text.ids), int(text.ids.sum())])
             return self.view(number, rng)
-        ids = text.ids[: self.max_length - 2]
+        ids = text.ids[: self.max_length - 2]  # without [CLS] and [SEP]
         middle = max(1, len(ids) // 2)
         return View(ids[:middle], ids[middle:] if len(ids) > 1 else ids)
 
@@ -141,7 +140,7 @@ class PassageBatches(TrainingData):
 
     @property
     def tokens_each(self) -> float:
-        """Tokens that a text is trained on, about."""
+        """Mean number of tokens of a text in training, roughly: a passage, and half of it."""
         return float(1.5 * np.minimum(self.lengths, self.passages.max_length).mean())
 
     def fingerprinted(self) -> Iterable[np.ndarray]:
@@ -149,12 +148,13 @@ class PassageBatches(TrainingData):
         return (text.ids for text in self.passages.texts)
 
     def build(self, items: Ints, batch_size: int, generators: Generators) -> LabelledBatch:
-        """A view of each text. A passage is ignored where its whole text contains the query."""
+        """A view of each text. A passage is ignored if its whole text contains the query."""
         views = [self.passages.view(item, generators(item)) for item in items.tolist()]
         inputs = {}
         for side in range(2):
             rows = [self.passages.row(view[side]) for view in views]
             inputs[f"side_{side}"] = padded(rows, (batch_size, bucket(max(map(len, rows)))))
+        # As in `Positives.targets`: 1 on the diagonal, IGNORED for padding.
         targets = np.full((batch_size, batch_size), IGNORED, np.int8)
         texts = [self.passages.texts[item].ids.tobytes() for item in items.tolist()]
         for row, view in enumerate(views):
@@ -164,25 +164,25 @@ class PassageBatches(TrainingData):
         return inputs, targets, first_weights(len(items), batch_size)
 
 
-def _in_clauses(text: str, tokenizer: RoFormerTokenizer) -> _Text:
+def _in_clauses(text: str, tokenizer: "RoFormerTokenizer") -> _Text:
     """Tokenize a text clause by clause; there is at least one token."""
     ids, bounds, sentences, sentence = list[int](), [0], list[int](), 0
     for clause in _CLAUSE.findall(text):
-        if found := tokenizer.ids(clause):
-            ids += found
+        if clause_ids := tokenizer.ids(clause):
+            ids += clause_ids
             bounds.append(len(ids))
             sentences.append(sentence)
         sentence += bool(_ENDS & set(clause))
     if not ids:
         ids, bounds, sentences = [tokenizer.unk_id], [0, 1], [0]
-    numbers = np.unique(sentences, return_inverse=True)[1]
+    numbers = np.unique(sentences, return_inverse=True)[1]  # without gaps of empty sentences
     return _Text(np.array(ids, np.int32), np.array(bounds, np.int32), numbers.astype(np.int32))
 
 
 def _query(text: _Text, first: int, last: int, rng: np.random.Generator) -> tuple[int, int]:
-    """Tokens [first, last) of a query, of the sentence with the clauses [first, last)."""
+    """Tokens [first, last) of a query from the sentence with the clauses [first, last)."""
     whole = int(text.bounds[first]), int(text.bounds[last])
-    kind = rng.integers(3)
+    kind = rng.integers(3)  # 0: the sentence, 1: a clause, 2: a few tokens
     if kind == 1:
         clause = int(rng.integers(first, last))
         begin, end = int(text.bounds[clause]), int(text.bounds[clause + 1])
@@ -197,9 +197,9 @@ def _query(text: _Text, first: int, last: int, rng: np.random.Generator) -> tupl
 def _window(
     text: _Text, first: int, last: int, room: int, rng: np.random.Generator
 ) -> tuple[int, int]:
-    """Tokens [begin, end) of the clauses [first, last) and of as many around them as there is room.
+    """Tokens [begin, end) of the clauses [first, last) and of the clauses around them.
 
-    How many of them come before the clauses is drawn.
+    They fill the room; a random fraction of it is before the clauses.
     """
     sizes = np.diff(text.bounds).tolist()
     free = room - sum(sizes[first:last])
@@ -207,7 +207,7 @@ def _window(
     while first and sizes[first - 1] <= before:
         first -= 1
         before, free = before - sizes[first], free - sizes[first]
-    while last < len(sizes) and sizes[last] <= free:
+    while last < len(sizes) and sizes[last] <= free:  # then after them, and before them again
         free -= sizes[last]
         last += 1
     while first and sizes[first - 1] <= free:

@@ -1,15 +1,18 @@
-"""Examples → training, validation and test sets without common texts; duplicates in given sets.
+"""Examples → training, validation and test sets without common texts; duplicates between sets.
 
 Texts are equal here if they differ only in white space and in the width of characters (NFKC). A
 pair is equal to its mirror image, and a triple to itself with B and C exchanged: a model that has
 seen one knows the other.
+
+A `task` is one of `tasks.table`, or its class: its `labelling` has the methods `labels_in`,
+`strata` and `split_keys`. That folder imports this one, so its type is `Any`.
 """
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import compress
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,34 +21,13 @@ from roformer_tf.errors import InputError
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.readers.records import text_key
 
+# Number of quantiles by which regression examples are stratified.
 QUANTILES = 10
-"""Number of quantiles by which regression examples are stratified."""
+# Minimum of different texts for a label to be in the training, validation and test set.
 EVERYWHERE = 3
-"""Minimum of different texts for a label to be in the training, validation and test set."""
 
+# An example's input and label: equal inputs should have equal labels.
 Question: TypeAlias = tuple[bytes, Label | None]
-"""An example's input and label: equal inputs should have equal labels."""
-
-
-class StratifiesLabels(Protocol):
-    """The part of a task that splitting examples needs."""
-
-    def labels_in(self, label: Label) -> set[str]:
-        """The single labels of an example's label; none for a number."""
-
-    def strata(self, examples: Sequence[Example]) -> list[Any]:
-        """The stratum of each example, which should be equally frequent in every set."""
-
-    def split_keys(self, example: Example) -> Sequence[bytes]:
-        """Examples that share one of these belong in the same set."""
-
-
-class Stratifies(Protocol):
-    """A task, or its class, as far as splitting examples needs it."""
-
-    @property
-    def labelling(self) -> StratifiesLabels:
-        """The part that knows what labels are."""
 
 
 def text_question(example: Example) -> Question:
@@ -66,8 +48,8 @@ class Duplicates:
     within: int
     """Training examples whose texts occur earlier in train, too."""
     contradicting: int
-    """Different texts with more than one label, in both sets together. Pairs' order counts here:
-    in a mirror image another label may be right. A triple's label is the text that it names."""
+    """Different texts with more than one label, in both sets together. The order of a pair counts
+    here: its mirror image may have another label. The label of a triple is the text it names."""
 
     @property
     def unseen(self) -> npt.NDArray[np.bool_]:
@@ -83,13 +65,15 @@ def duplicates(
 ) -> Duplicates:
     """Find equal texts within and between sets, in time that grows with their size.
 
-    Texts of `valid`, which selected the weights, are not new to a model either. `question`
-    returns the input and label of an example, to find contradictions.
+    Texts of `valid`, which selected the weights, are not new to the model either. `question`
+    returns the input and the label of an example, to find contradictions.
     """
     keys = [example_key(example.texts) for example in train]
     test_keys = [example_key(example.texts) for example in test]
+    # A text in both sets counts once, as one of the training set.
     known = set(keys)
-    chosen_by = {example_key(example.texts) for example in valid} - known
+    selected_by = {example_key(example.texts) for example in valid} - known
+    # The first label of each input; another one contradicts it.
     first: dict[bytes, Label | None] = {}
     contradicting = {
         key
@@ -98,7 +82,7 @@ def duplicates(
     }
     return Duplicates(
         in_train=np.array([key in known for key in test_keys], np.bool_),
-        in_valid=np.array([key in chosen_by for key in test_keys], np.bool_),
+        in_valid=np.array([key in selected_by for key in test_keys], np.bool_),
         repeated=_repeats(test_keys),
         within=len(keys) - len(known),
         contradicting=len(contradicting),
@@ -111,13 +95,13 @@ def example_key(texts: Sequence[str]) -> bytes:
     >>> example_key(["我爱你", "你爱我"]) == example_key(["你爱我", "我爱你"])
     True
     """
-    fixed = len(texts) == 3  # A, with which B and C are compared
+    fixed = len(texts) == 3  # A is compared with B and C: only these two may be exchanged
     return text_key([*texts[:fixed], *sorted(texts[fixed:], key=lambda text: text_key([text]))])
 
 
 def split_examples(
     examples: Sequence[Example],
-    task: Stratifies,
+    task: Any,
     shares: tuple[float, float] = (0.1, 0.1),
     seed: int = 0,
 ) -> tuple[list[Example], list[Example], list[Example]]:
@@ -134,7 +118,7 @@ def split_examples(
             f"validation and test have the fractions {shares[0]:g} and {shares[1]:g}. Give "
             "fractions of at least 0 with a sum below 1."
         )
-    wanted = np.array([1 - sum(shares), *shares])
+    wanted = np.array([1 - sum(shares), *shares])  # training, validation, test
     sides = _deal(examples, task, wanted, seed, every_label=True)
     if missing := set(np.flatnonzero(wanted).tolist()) - set(sides.tolist()):
         names = " and ".join(("training", "validation", "test")[side] for side in sorted(missing))
@@ -147,12 +131,12 @@ def split_examples(
 
 
 def folds(
-    examples: Sequence[Example], task: Stratifies, k: int, seed: int = 0
+    examples: Sequence[Example], task: Any, k: int, seed: int = 0
 ) -> list[tuple[list[Example], list[Example]]]:
     """Split examples into k folds as `split_examples` does, for cross-validation.
 
-    → k pairs of a training set and the fold that is held out of it. Raises InputError if a fold
-    would be empty, or hold every example of a label.
+    → k pairs of a training set and the fold that it lacks. Raises InputError if a fold would be
+    empty, or hold every example of a label.
     """
     if k < 2:
         raise InputError(
@@ -165,9 +149,7 @@ def folds(
     return pairs
 
 
-def _check_fold(
-    train: Sequence[Example], held_out: Sequence[Example], task: Stratifies, k: int
-) -> None:
+def _check_fold(train: Sequence[Example], held_out: Sequence[Example], task: Any, k: int) -> None:
     """Raise InputError if the fold is empty or has a label that training lacks."""
     if not held_out:
         raise InputError(
@@ -184,16 +166,16 @@ def _check_fold(
 
 def _deal(
     examples: Sequence[Example],
-    task: Stratifies,
+    task: Any,
     shares: npt.NDArray[np.float64],
     seed: int,
     every_label: bool,
 ) -> npt.NDArray[np.int64]:
     """Assign every example to a set: (examples,) indices into `shares`.
 
-    Groups of equal texts are in random order, sorted by label. Each goes to the set that is
-    farthest below its fraction of the examples so far, except those that `_reserved` assigns if
-    `every_label` is set.
+    Groups of equal texts are in random order, sorted by label. Each is assigned to the set that is
+    farthest below its fraction of the examples so far. With `every_label`, `_reserved` assigns some
+    groups first.
     """
     groups, strata = _sharing(examples, task, shares), task.labelling.strata(examples)
     order = np.random.default_rng(seed).permutation(len(groups))
@@ -202,6 +184,7 @@ def _deal(
     reserved = _reserved(labels, np.flatnonzero(shares > 0).tolist()) if every_label else {}
     sides = np.zeros(len(examples), np.int64)
     counts = np.zeros(len(shares))
+    # Groups of one stratum follow each other, so each set gets its fraction of every stratum.
     for number, group in enumerate(shuffled):
         wanted = shares * (counts.sum() + len(group))
         deficits = np.where(shares > 0, wanted - counts, -np.inf)
@@ -212,16 +195,17 @@ def _deal(
 
 
 def _reserved(labels: Sequence[set[str]], sides: Sequence[int]) -> dict[int, int]:
-    """Groups that must go to a certain set, from the labels of each group: {group: set}.
+    """Groups that are assigned to a certain set, from the labels of each group: {group: set}.
 
     Every label has a group in the first set, and in every set if it has `EVERYWHERE` groups or
-    more. Rare labels come first: they have the fewest groups to choose from.
+    more.
     """
     groups_of: defaultdict[str, list[int]] = defaultdict(list)
-    for number, some in enumerate(labels):
-        for label in sorted(some):
+    for number, of_group in enumerate(labels):
+        for label in sorted(of_group):
             groups_of[label].append(number)
     sets: dict[int, int] = {}
+    # Rare labels first: they have the fewest groups to choose from.
     for groups in sorted(groups_of.values(), key=len):
         free = iter([number for number in groups if number not in sets])
         has = {sets[number] for number in groups if number in sets}
@@ -232,14 +216,12 @@ def _reserved(labels: Sequence[set[str]], sides: Sequence[int]) -> dict[int, int
 
 
 def _sharing(
-    examples: Sequence[Example], task: Stratifies, shares: npt.NDArray[np.float64]
+    examples: Sequence[Example], task: Any, shares: npt.NDArray[np.float64]
 ) -> list[list[int]]:
-    """Indices of the examples that share keys, directly or through others, in the data's order.
-
-    If nearly all examples are connected so that one set would get less than its fraction, only
-    examples with equal texts are grouped.
-    """
+    """Indices of the examples that share keys, directly or through others, in the data's order."""
     groups = _components([task.labelling.split_keys(example) for example in examples])
+    # If nearly all examples are connected, one set would get less than its fraction. Then only
+    # examples with equal texts are grouped.
     smallest = shares[shares > 0].min()
     if max(map(len, groups), default=0) > (1 - smallest) * len(examples):
         return _components([[example_key(example.texts)] for example in examples])
@@ -248,7 +230,7 @@ def _sharing(
 
 def _components(keys: Sequence[Sequence[bytes]]) -> list[list[int]]:
     """Connected components: indices of items that share keys, directly or through others."""
-    parent = list(range(len(keys)))
+    parent = list(range(len(keys)))  # union-find: each item points to an earlier one, or itself
 
     def root(number: int) -> int:
         while parent[number] != number:
@@ -256,8 +238,8 @@ def _components(keys: Sequence[Sequence[bytes]]) -> list[list[int]]:
         return number
 
     first: dict[bytes, int] = {}
-    for number, some in enumerate(keys):
-        for key in some:
+    for number, of_item in enumerate(keys):
+        for key in of_item:
             mine, other = root(number), root(first.setdefault(key, number))
             parent[max(mine, other)] = min(mine, other)
     groups: dict[int, list[int]] = defaultdict(list)
@@ -270,11 +252,11 @@ def number_strata(numbers: Sequence[float]) -> list[int]:
     """The quantile of each number, from 0 to `QUANTILES` − 1."""
     array = np.array(numbers, np.float64)
     bounds = np.quantile(array, np.linspace(0, 1, QUANTILES + 1)[1:-1])
-    places: list[int] = np.searchsorted(bounds, array).tolist()
-    return places
+    quantiles: list[int] = np.searchsorted(bounds, array).tolist()
+    return quantiles
 
 
-def _all_labels(examples: Iterable[Example], task: Stratifies) -> set[str]:
+def _all_labels(examples: Iterable[Example], task: Any) -> set[str]:
     """The labels of examples."""
     return {label for example in examples for label in task.labelling.labels_in(example.label)}
 

@@ -1,14 +1,14 @@
-"""Texts that are encoded separately: rows of single texts, and batches of examples with sides.
+"""Separately encoded texts: sequences (rows) of single texts, and batches of examples with sides.
 
-A pair is two rows here, never one of both texts. Each side of a batch is padded by itself: queries
-of ten tokens are not made as long as the documents of five hundred that match them.
+A pair is two sequences here, never one with both texts. Each side of a batch has a padded length of
+its own: queries of ten tokens are not padded to the documents' five hundred.
 """
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,27 +21,30 @@ from roformer_tf.labelled.batches import (
 )
 from roformer_tf.labelled.encoding import EncodedTexts, windows
 from roformer_tf.labelled.examples import Example
-from roformer_tf.tokenizers.padding import Ints, bucket, padded
-from roformer_tf.tokenizers.tokenizer import SPECIALS, RoFormerTokenizer, check_length
+from roformer_tf.tokenizers.padding import SPECIALS, Ints, bucket, check_length, padded
 
+if TYPE_CHECKING:
+    from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+
+# Target of a candidate that is neither a positive nor a negative of an anchor.
 IGNORED = -1
-"""Target of a candidate that is neither a positive nor a negative of an anchor."""
-_EIGHT = 8  # few different batch shapes are compiled if this dimension grows in eights
+_EIGHT = 8  # the number of shared texts is padded to a multiple: few batch shapes are compiled
 _FAR = 1 << 32  # larger than a token id: distinguishes pairs of tokens from single ones
 
 
 @dataclass(frozen=True)
 class EncodedSides(EncodedTexts):
-    """N examples of S texts each in rows of their own; a long text may be several rows of it."""
+    """N examples of S texts, each text in rows of its own; a long text may have several."""
 
     places: Ints
-    """(rows,) int32, rising: the text that a row is of: example · S + side."""
+    """(rows,) int32, rising: the index of each row's text: example · S + side."""
     numbers: Ints
     """(N, S) int64: a number for each text, the same for equal ones."""
 
     @classmethod
     def of(cls, texts: Sequence[Sequence[Sequence[Ints]]], lengths: Ints) -> "EncodedSides":
-        """From the rows of each text of each example: (T,) int32 with special tokens."""
+        """From the rows of each text of each example: (T,) int32, with special tokens."""
+        # Texts are equal if all their rows are: then they get the same number.
         flat = [rows for example in texts for rows in example]
         known: dict[bytes, int] = {}
         keys = (b"|".join(row.tobytes() for row in rows) for rows in flat)
@@ -74,21 +77,21 @@ class EncodedSides(EncodedTexts):
 
     @cached_property
     def counts(self) -> Ints:
-        """(N, S) how many rows each text has."""
+        """(N, S) the number of rows of each text."""
         counts = np.bincount(self.places, minlength=self.numbers.size)
         return counts.reshape(self.numbers.shape)
 
 
 def encode_separately(
     examples: Sequence[Example],
-    tokenizer: RoFormerTokenizer,
+    tokenizer: "RoFormerTokenizer",
     max_length: int,
     passages: bool = False,
 ) -> EncodedSides:
     """Rows of at most `max_length` tokens for every single text, all in segment 0.
 
-    The end of a longer text is cut; with `passages` all texts except the first are read in windows
-    that overlap. Raises InputError for a `max_length` that holds no token.
+    A longer text loses its end; with `passages` all texts except the first are read in overlapping
+    windows. Raises InputError for a `max_length` that holds no token.
     """
     check_length(max_length)
     room = max_length - SPECIALS
@@ -115,10 +118,10 @@ def text_numbers(token_ids: Iterable[Ints]) -> Ints:
 
 
 def fitting_rows(encoded: EncodedSides) -> Ints:
-    """(N, S): for each text in several rows, the one most similar to its example's first text.
+    """(N, S): the row of each text; of several, the most similar to the example's first text.
 
-    Tokens and pairs of neighbouring tokens are compared, with a higher weight for those that few
-    rows have (an inverse document frequency). Among equals the first row is taken.
+    Similarity: common tokens and pairs of neighbouring tokens, weighted by inverse document
+    frequency. Among equals the first row is selected.
     """
     chosen = encoded.first_rows.copy()
     several = np.argwhere(encoded.counts > 1)
@@ -168,8 +171,8 @@ class Positives:
     def targets(self, anchors: Ints, candidates: Ints) -> np.ndarray:
         """(B, C) int8: 1 for each anchor's own positive, 0 for negatives, else IGNORED.
 
-        anchors (B,), candidates (C,) are numbers of texts, -1 for padding; the first B candidates
-        are the anchors' positives. Other texts that match an anchor are ignored.
+        anchors (B,), candidates (C,): numbers of texts, -1 for padding. The first B candidates are
+        the anchors' positives. Other texts that match an anchor are ignored.
         """
         targets = self.negatives(anchors, candidates)
         own = np.arange(len(anchors))
@@ -200,11 +203,11 @@ class SideBatches(TrainingData):
 
     encoded: EncodedSides
     targets: np.ndarray | None = None
-    """(N, …) scores or classes of the examples. Default: a row of targets (B, C) for the C
-    candidates of the batch, from the positives."""
+    """(N, …) scores or classes of the examples. Default: targets (B, C) for the C candidates of a
+    batch, from the positives."""
     positives: Positives | None = None
     rows: Ints | None = None
-    """(N, S): the row of each text to train on, where some have several. Default: the first."""
+    """(N, S): the row of each text for training, if some have several. Default: the first."""
     negatives: Ints | None = None
     """(N, K) rows of hard negatives of each example, as a last side (B, K, T)."""
     shared: bool = False
@@ -238,7 +241,8 @@ class SideBatches(TrainingData):
 
     @property
     def tokens_each(self) -> float:
-        """Tokens that an example is trained on."""
+        """Mean number of tokens of an example in training."""
+        # A shared second text is encoded once for all its examples; negatives are of mean length.
         sides = self.encoded.row_lengths[self.chosen].mean(axis=0)
         if self.shared:
             sides[1] /= self.repeats
@@ -254,9 +258,11 @@ class SideBatches(TrainingData):
             yield self.negatives
 
     def order(self, batch_size: int, rng: np.random.Generator) -> list[Ints]:
-        """Batches of examples of similar length, or with the same second texts if it is shared."""
+        """Batches of examples of similar length; if `shared`, with the same second texts."""
         if not self.shared:
             return super().order(batch_size, rng)
+        # Groups of examples with the same second text stay together: they are sorted by length in
+        # pools, and cut into batches.
         order = rng.permutation(self.encoded.examples)
         _, first, groups = np.unique(self.seconds[order], return_index=True, return_inverse=True)
         lengths = self.encoded.row_lengths[self.chosen[order[first], 1]]
@@ -269,7 +275,7 @@ class SideBatches(TrainingData):
         return [batches[number] for number in rng.permutation(len(batches))]
 
     def build(self, items: Ints, batch_size: int, generators: Generators) -> LabelledBatch:
-        """The sides, targets and weights of some examples."""
+        """The sides, targets and weights of these examples."""
         rows = self.chosen[items]  # (b, S)
         inputs: dict[str, Any] = {}
         for side in range(self.encoded.sides):

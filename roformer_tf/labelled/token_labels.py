@@ -1,12 +1,11 @@
 """Columns with a label for every character or word, in the layouts of `datasets` and CLUENER.
 
-{"tokens": ["北", "京"], "ner_tags": ["B-LOC", "I-LOC"]}, the tags of one row as many as its units,
-{"text": "北京", "label": {"LOC": {"北京": [[0, 1]]}}}, first and last character of each entity.
+{"tokens": ["北", "京"], "ner_tags": ["B-LOC", "I-LOC"]}: a tag for every unit,
+{"text": "北京", "label": {"LOC": {"北京": [[0, 1]]}}}: first and last character of each entity.
 """
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from roformer_tf.errors import InputError
@@ -14,21 +13,22 @@ from roformer_tf.labelled.cells import BadCellError, read_text
 from roformer_tf.labelled.column_names import LABELS, TEXTS, folded
 from roformer_tf.labelled.columns import find_column
 from roformer_tf.labelled.examples import Example
+from roformer_tf.labelled.headers import TableSample
 from roformer_tf.readers.lines import damage
 from roformer_tf.readers.records import TYPED, tag_pattern, tag_problem
-from roformer_tf.readers.tables import Table
+from roformer_tf.readers.tables import Row, Table
 
+# Well-known names of a column of units, normalized by `folded`.
 UNITS = tuple(map(folded, ("tokens", "words", "chars", "characters", "units", "字", "词", "分词")))
-"""Names of a column of units, as `folded` gives them."""
 
 
 class UnitColumns(NamedTuple):
-    """The columns of units and of their labels."""
+    """The column of units and the column of their labels."""
 
     units: str
     """A column of lists, or of texts whose characters are the units."""
     label: str | None
-    """A column of lists, or of CLUENER's dictionaries; None where no labels are read."""
+    """A column of lists, or of CLUENER's dictionaries; None if no labels are read."""
     tags: re.Pattern[str]
     """The pattern of the labels."""
     numbers: bool = False
@@ -36,17 +36,13 @@ class UnitColumns(NamedTuple):
 
 
 def find_unit_columns(
-    path: str | Path,
-    table: Table,
-    rows: Sequence[dict[str, Any]],
-    text: Sequence[str],
-    label: str | None,
+    sample: TableSample, text: Sequence[str], label: str | None
 ) -> UnitColumns | None:
-    """Find the columns by their content, or check the given ones; None if there are none.
+    """Find the columns by their content, or check the user's columns; None if there are none.
 
-    Of several columns of tags, as in data with parts of speech too, the one called ner is taken.
-    Raises InputError where there is still more than one.
+    Raises InputError for several columns of tags, none of which is called ner.
     """
+    path, table, rows = sample
     if len(text) > 1 or not rows:
         return None
     labels = [find_column(path, table, label)] if label else list(table.columns)
@@ -55,6 +51,7 @@ def find_unit_columns(
         units = [x for x in units if folded(x) in UNITS] or [x for x in units if folded(x) in TEXTS]
     for column in units:
         matches = [x for x in labels if x != column and _are_labels(rows, column, x)]
+        # Data with parts of speech, too, such as CoNLL-2003, call the entities ner_tags.
         matches = [x for x in matches if "ner" in folded(x)] or matches
         if len(matches) > 1:
             raise InputError(
@@ -63,9 +60,10 @@ def find_unit_columns(
             )
         if matches:
             lists = [row[matches[0]] for row in rows if isinstance(row.get(matches[0]), list)]
-            tags = tag_pattern(str(tag) for one in lists for tag in one) if lists else TYPED
-            numbers = bool(lists) and all(type(tag) is int for one in lists for tag in one)
-            return UnitColumns(column, matches[0], tags, numbers)
+            values = [tag for tags in lists for tag in tags]
+            pattern = tag_pattern(map(str, values)) if lists else TYPED
+            numbers = bool(lists) and all(type(tag) is int for tag in values)
+            return UnitColumns(column, matches[0], pattern, numbers)
     return None
 
 
@@ -75,7 +73,8 @@ def find_units(table: Table) -> str | None:
 
 
 def _are_labels(rows: Sequence[dict[str, Any]], units: str, label: str) -> bool:
-    """Whether a column has a label for every unit of another one, in nearly all rows."""
+    """Whether a column has a label for every unit of another column, in nearly all rows."""
+    # CLUENER's labels are dictionaries next to plain texts; all other layouts are lists.
     pairs = [(row.get(units), row.get(label)) for row in rows if row.get(label) is not None]
     if folded(label) in LABELS and all(isinstance(x, str) and _is_cluener(y) for x, y in pairs):
         return any(any((y or {}).values()) for _, y in pairs)
@@ -83,7 +82,7 @@ def _are_labels(rows: Sequence[dict[str, Any]], units: str, label: str) -> bool:
         isinstance(x, list) and isinstance(y, list) and len(x) == len(y) and _are_short(y)
         for x, y in pairs
     ]
-    return bool(fit) and sum(fit) >= 0.9 * len(fit)
+    return bool(fit) and sum(fit) >= 0.9 * len(fit)  # a tenth may be mistakes
 
 
 def _are_short(values: Sequence[Any]) -> bool:
@@ -97,8 +96,9 @@ def _is_cluener(value: Any) -> bool:
     )
 
 
-def read_units(cells: dict[str, Any], columns: UnitColumns, place: str) -> Example:
-    """Read a row. Raises BadCellError if units and labels are missing or not as many."""
+def read_units(row: Row, columns: UnitColumns) -> Example:
+    """The example in a row. Raises BadCellError unless there is a label for every unit."""
+    cells, place = row.cells, row.place
     value = cells.get(columns.units)
     if isinstance(value, list):
         units = tuple(read_text({columns.units: unit}, columns.units) for unit in value)
@@ -138,6 +138,7 @@ def _bio(text: str, label: Mapping[str, Any]) -> tuple[str, ...]:
             for first, last in _pairs(entity, places):
                 if text[first : last + 1] != entity or not entity:
                     raise BadCellError(f"has the entity {entity!r}, which is not at {first}")
+                # BIO has one tag for a unit, so entities cannot overlap.
                 if set(tags[first : last + 1]) != {"O"}:
                     raise BadCellError(f"has the entity {entity!r} inside of another one")
                 tags[first : last + 1] = [f"B-{kind}", *[f"I-{kind}"] * (last - first)]
@@ -146,8 +147,9 @@ def _bio(text: str, label: Mapping[str, Any]) -> tuple[str, ...]:
 
 def _pairs(entity: str, places: Any) -> list[tuple[int, int]]:
     """First and last characters. Raises BadCellError for anything else."""
-    found = [tuple(place) if isinstance(place, list) else () for place in places or []]
-    for place in found:
-        if len(place) != 2 or not all(type(x) is int and x >= 0 for x in place):
+    pairs = [tuple(place) if isinstance(place, list) else () for place in places or []]
+    for pair in pairs:
+        # `type`, because True is an int
+        if len(pair) != 2 or not all(type(x) is int and x >= 0 for x in pair):
             raise BadCellError(f"has the entity {entity!r} without its first and last character")
-    return found
+    return pairs

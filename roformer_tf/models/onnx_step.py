@@ -16,9 +16,9 @@ import numpy.typing as npt
 
 from roformer_tf.checkpoints.names import half_order, table
 from roformer_tf.config import RoFormerConfig
-from roformer_tf.engines.choice import installed
+from roformer_tf.engines.choice import installed, unsupported_reason
 from roformer_tf.engines.model import is_sound
-from roformer_tf.engines.network import Network, unsupported
+from roformer_tf.engines.network import Network
 from roformer_tf.internals import all_layers
 from roformer_tf.kernels.forms import fast
 
@@ -76,7 +76,7 @@ class OnnxStep:
         # Imported last: the other conditions are cheaper.
         import onnxruntime
 
-        known = not unsupported(config) and config.head_size % MULTIPLE == 0
+        known = not unsupported_reason(config) and config.head_size % MULTIPLE == 0
         return known and is_sound(onnxruntime)
 
     def begin(self, caches: Iterable[KeysAndValues], filled: int) -> None:
@@ -95,7 +95,7 @@ class OnnxStep:
             self._session, self._packed = None, {}  # released before the new ones are created
             from roformer_tf.engines.step_session import StepSession
 
-            self._session = StepSession(Network(self.config, weights, "written"))
+            self._session = StepSession(Network(self.config, weights, "next_token"))
             self._packed = weights
 
     def end(self) -> None:

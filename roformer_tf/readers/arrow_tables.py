@@ -1,7 +1,7 @@
 """Parquet files, and the .arrow files of Hugging Face's `datasets` → records, one at a time.
 
-Repeated values are stored once, so a small file may hold large rows: texts stay dictionary-encoded
-until the size of a row is known.
+Repeated values are stored once, so a small file may contain large rows. Texts stay
+dictionary-encoded until the size of a row is known.
 """
 
 import json
@@ -15,24 +15,23 @@ import numpy as np
 from roformer_tf.readers.records import Record
 from roformer_tf.readers.streams import LONGEST, Budget, DamagedError, LimitError, check_row
 
+# Rows that are converted to Python objects at a time; fewer if they are large.
 _ROWS_DECODED = 256
-"""Rows that are Python objects at a time; fewer if they are large."""
+# Rows to read from Parquet at a time. With fewer, dictionaries are copied too often.
 _ROWS_READ = 4096
-"""Rows to read from Parquet at a time. With fewer, dictionaries are copied too often."""
+# Minimum bytes of a value: its reference in a list.
 _REFERENCE = 8
-"""Minimum bytes of a value: its reference in a list."""
 
-
+# The first bytes of a file in Arrow's file format; a stream follows, and then an index.
 _FILE_MARK = b"ARROW1\0\0"
-"""The first bytes of a file in Arrow's file format; a stream follows, and then an index."""
 _DICTIONARY, _BATCH = 2, 3  # types of messages
 
 
 class ParquetRecords:
     """The rows of an open, seekable Parquet file.
 
-    Raises DamagedError for any other file, and at damaged rows; LimitError for a file or a row that
-    is too large inside.
+    Raises DamagedError for any other file and at damaged rows, LimitError for a file or a row that
+    is too large when unpacked.
     """
 
     def __init__(self, source: Any) -> None:
@@ -40,6 +39,7 @@ class ParquetRecords:
         with _report_damage("Parquet"):
             from pyarrow.parquet import ParquetFile
 
+            # Opened twice: only the metadata tell which columns are texts.
             plain = ParquetFile(source)
             self._check_declared(plain.metadata)
             schema = plain.schema
@@ -51,7 +51,7 @@ class ParquetRecords:
         self.rows: int = plain.metadata.num_rows
 
     def _check_declared(self, metadata: Any) -> None:
-        """Check what the file declares: pages are decompressed, and nulls decoded, as a whole."""
+        """Check the declared sizes: pages are decompressed, and nulls decoded, as a whole."""
         groups = [metadata.row_group(i) for i in range(metadata.num_row_groups)]
         columns = [group.column(j) for group in groups for j in range(group.num_columns)]
         self._budget.check(sum(column.total_uncompressed_size for column in columns))
@@ -70,8 +70,8 @@ class ParquetRecords:
 class ArrowRecords:
     """The rows of .arrow files, in the stream or the file format of Arrow.
 
-    Raises DamagedError for any other file and for one that is damaged, LimitError for rows that are
-    too large inside and for compressed files.
+    Raises DamagedError for any other file and for damaged ones, LimitError for rows that are too
+    large when unpacked and for compressed files.
     """
 
     def __init__(self, sources: Sequence[Any]) -> None:
@@ -99,12 +99,13 @@ class ArrowRecords:
 def class_names(schema: Any) -> dict[str, list[str]]:
     """For each column of `datasets.ClassLabel`, or lists of them, the names of its integers.
 
-    `datasets` writes them into the schema's metadata, under the key huggingface.
+    `datasets` writes them into the metadata of the schema, under the key huggingface.
     """
     names = {}
     try:
         features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
         for column, feature in features.items():
+            # Lists are [feature] or {"_type": "List", "feature": …}, and may be nested.
             while isinstance(feature, list) or feature.get("_type") != "ClassLabel":
                 feature = feature[0] if isinstance(feature, list) else feature.get("feature")
                 if not isinstance(feature, dict | list):
@@ -112,7 +113,7 @@ def class_names(schema: Any) -> dict[str, list[str]]:
             else:
                 names[column] = [str(name) for name in feature["names"]]
     except (ValueError, LookupError, TypeError, AttributeError, RecursionError):
-        return {}  # no metadata, or another program's
+        return {}  # no metadata, or those of another program
     return names
 
 
@@ -138,9 +139,10 @@ def _named(value: Any, names: list[str]) -> Any:
 
 
 def _parts(batch: Any, budget: Budget, before: int) -> Iterator[Any]:
-    """Cut a batch until no part is larger than a row may be, and decode texts."""
+    """Split a batch until no part is larger than a row may be, and decode its texts."""
     import pyarrow as pa
 
+    # Of single rows the size is exact enough; of many it may be too high, and halving refines it.
     size = sum(map(_size, batch.columns))
     if size > LONGEST and len(batch) > 1:
         half = len(batch) // 2
@@ -149,7 +151,7 @@ def _parts(batch: Any, budget: Budget, before: int) -> Iterator[Any]:
         return
     check_row(before + 1, size)
     budget.take(size)
-    columns = [  # objects are made faster from texts; pyarrow cannot decode all other types
+    columns = [  # decoded texts become objects faster; pyarrow cannot decode all other types
         column.dictionary_decode() if _is_text_dictionary(column.type) else column
         for column in batch.columns
     ]
@@ -173,6 +175,7 @@ def _size(array: Any) -> int:
             return own
         if not _is_binary(kind.value_type):
             return own + len(array) * _size(array.dictionary)
+        # Each value counts as often as it is referred to.
         counts = pc.value_counts(array.indices)
         values = array.dictionary.take(counts.field("values"))
         sizes = pc.multiply(pc.cast(pc.binary_length(values), "int64"), counts.field("counts"))
@@ -180,7 +183,7 @@ def _size(array: Any) -> int:
     if _is_binary(kind):
         return own + int(pc.sum(pc.cast(pc.binary_length(array), "int64")).as_py() or 0)
     if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
-        # A view is four integers, the first of which is its text's length.
+        # A view is four integers, of which the first is the length of its text.
         views = np.frombuffer(array.buffers()[1], np.int32).reshape(-1, 4)
         return own + int(views[array.offset :][: len(array), 0].clip(0).sum(dtype=np.int64))
     if isinstance(kind, pa.BaseExtensionType):
@@ -207,7 +210,7 @@ def _is_binary(kind: Any) -> bool:
 
 
 def _start_of_stream(source: Any) -> Any:
-    """Move to the stream, which is what both of Arrow's formats hold."""
+    """Move to the stream: Arrow's file format contains one, after a mark."""
     source.seek(0)
     if source.read(len(_FILE_MARK)) != _FILE_MARK:
         source.seek(0)
@@ -215,7 +218,7 @@ def _start_of_stream(source: Any) -> Any:
 
 
 def _arrow_batches(source: Any) -> Iterator[Any]:
-    """Yield batches whose buffers are checked: pyarrow trusts a file's offsets unless asked.
+    """Yield batches after validation: without it, pyarrow trusts the offsets in a file.
 
     Raises LimitError for compressed batches, which pyarrow decompresses as a whole.
     """
@@ -230,14 +233,14 @@ def _arrow_batches(source: Any) -> Iterator[Any]:
 
 
 def _is_compressed(message: bytes) -> bool:
-    """Whether a message's body is compressed, which pyarrow does not show.
+    """Whether the body of a message is compressed, which pyarrow does not expose.
 
     A message is a flatbuffer: Message.header is field 2, DictionaryBatch.data field 1, and
     RecordBatch.compression field 3 (https://arrow.apache.org/docs/format/IPC.html).
     """
 
     def field(table: int, number: int) -> int:
-        """Position of a table's field; 0 for one that is absent."""
+        """Position of a table's field; 0 if it is absent."""
         vtable = table - int(struct.unpack_from("<i", message, table)[0])
         (size,) = struct.unpack_from("<H", message, vtable)
         at = 4 + 2 * number
@@ -247,6 +250,7 @@ def _is_compressed(message: bytes) -> bool:
     def table_at(position: int) -> int:
         return position + int(struct.unpack_from("<I", message, position)[0])
 
+    # The first four bytes of a flatbuffer are the position of its root table.
     root = table_at(0)
     kind = message[field(root, 1)]
     if kind not in (_DICTIONARY, _BATCH):

@@ -1,6 +1,6 @@
 """Files that hold one JSON array of objects → records, one at a time.
 
-The array may be a single line of any length, so lines are not what is read.
+The array may be one line of any length, so the file is read in chunks instead of lines.
 """
 
 import codecs
@@ -19,7 +19,7 @@ _BETWEEN = re.compile(r"[\s,]*")
 
 
 def find_json(path: str | Path, encoding: str = "auto") -> tuple[str, bool]:
-    """Tell the encoding of a file, and whether it begins with a bracket as an array does."""
+    """The encoding of a file, and whether its first character is the bracket of an array."""
     with opened(path) as stream:
         head = stream.read(SAMPLE)
     codec = encoding
@@ -36,7 +36,7 @@ def json_array(path: str | Path, encoding: str) -> Iterator[Record]:
     """
     decoder = json.JSONDecoder()
     chunks = _chunks(path, encoding)
-    text = next(chunks)  # as `find_json` has seen it
+    text = next(chunks)  # the chunk in which `find_json` saw the bracket
     at, number = text.index("[") + 1, 1
     while True:
         at = _BETWEEN.match(text, at).end()  # type: ignore[union-attr]  # it may match nothing
@@ -46,14 +46,16 @@ def json_array(path: str | Path, encoding: str) -> Iterator[Record]:
             value, at = decoder.raw_decode(text, at)
         except RecursionError:
             raise _broken(path, number) from None
-        except json.JSONDecodeError as error:  # it goes on in the next chunks, or is broken
+        except json.JSONDecodeError as error:
+            # The value continues in the next chunk if the error is at the end of this one.
             cut = error.pos > len(text) - 10 or error.msg.startswith("Unterminated")
             if not cut:
                 raise _broken(path, number) from None
             with within_limits(path):
                 check_row(number, len(text) - at)
             text, at = text[at:], 0
-            more = "".join(islice(chunks, 1 + len(text) // SAMPLE))  # twice as long: few tries
+            # Twice as long each time: the number of attempts is logarithmic.
+            more = "".join(islice(chunks, 1 + len(text) // SAMPLE))
             if not more:
                 raise _broken(path, number) from None
             text += more
@@ -64,7 +66,7 @@ def json_array(path: str | Path, encoding: str) -> Iterator[Record]:
 
 
 def _chunks(path: str | Path, encoding: str) -> Iterator[str]:
-    """The text of a file; bytes in another encoding are lone surrogates, as in damaged lines."""
+    """The text of a file; bytes in another encoding become lone surrogates (`damage`)."""
     with opened(path) as stream:
         decoder = codecs.getincrementaldecoder(encoding)("surrogateescape")
         while block := stream.read(SAMPLE):

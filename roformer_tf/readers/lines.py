@@ -1,7 +1,7 @@
 """Bytes in any encoding → lines of text, one at a time.
 
-All lines of a file have one encoding: of UTF-8 and GB18030 the one that more of the first lines
-indicate. A line that is not in it becomes a `DamagedLine` in its place, and the next ones are read.
+All lines of a file have one encoding: UTF-8 or GB18030, whichever more of the first lines indicate.
+A line in another encoding becomes a `DamagedLine`, and reading continues with the next line.
 """
 
 import codecs
@@ -17,23 +17,23 @@ from typing import Any
 from roformer_tf.errors import InputError
 from roformer_tf.readers.streams import LONGEST, is_stdin, opened, too_long
 
+# Bytes at the beginning of a file from which its encoding is detected.
 SAMPLE = 1 << 18
-"""Bytes at the beginning of a file from which its encoding is detected."""
-_WIDE_SAMPLE = 4096  # of them, to detect UTF-16
+_WIDE_SAMPLE = 4096  # bytes of the sample from which UTF-16 is detected
 
+# What is wrong with a damaged line.
 NOT_ENCODED = "is not in the encoding of the rest of the file, or of --encoding"
-"""What is wrong with a damaged line."""
 
 _UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
 _MARK = "\ufeff"
 _QUOTED = re.compile(r'"[^"]*(?:"|\Z)')
 _THREE_BYTES = re.compile("[\u0800-\U0010ffff]")  # or four in UTF-8: Chinese, among others
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_NO_TEXT = {"Cn", "Co", "Cs"}  # characters not assigned, private ones, halves
+_NO_TEXT = {"Cn", "Co", "Cs"}  # unassigned and private characters, lone surrogates
 
 
 class DamagedLine(str):
-    """A line that is not in its file's encoding; lone surrogates replace such bytes (PEP 383)."""
+    """A line in another encoding than its file; lone surrogates replace its bytes (PEP 383)."""
 
 
 class TextLines:
@@ -43,15 +43,15 @@ class TextLines:
     """
 
     def __init__(self, stream: Any, encoding: str = "auto", sample: int = SAMPLE) -> None:
-        """Take a binary file. `sample`: how many bytes may be read ahead to detect the encoding.
+        """`stream`: a binary file; `sample`: bytes to read ahead for the detection.
 
         Reading raises LimitError for a line that is too long.
         """
         self.encoding = None if encoding == "auto" else encoding
-        """The encoding, once lines have been read; None before."""
+        """The encoding; None until it is detected."""
         self.ends_in_cr = False
         """Whether lines end in CR alone, as in old Mac files. They are returned with LF."""
-        # Lines, of which one that is too long comes in several chunks.
+        # Lines; one that is too long is split into several chunks.
         self._chunks = iter(partial(stream.readline, LONGEST), b"")
         self._sample = sample
 
@@ -82,7 +82,7 @@ class TextLines:
         return _consistent_lines(lines, self.encoding)
 
     def _undecided(self, lines: Iterator[bytes]) -> Iterator[str]:
-        """Decode lines until one indicates an encoding, which is then used for the rest."""
+        """Decode lines until one indicates an encoding, which holds for the rest."""
         for line in lines:
             if line.isascii():
                 yield line.decode("ascii")
@@ -95,7 +95,7 @@ class TextLines:
 
 
 def check_encoding(name: str) -> None:
-    """Raise InputError unless the name is "auto", or an encoding's that Python knows."""
+    """Raise InputError unless the name is "auto", or an encoding that Python supports."""
     try:
         "".encode("utf-8" if name == "auto" else name)
     except LookupError:
@@ -108,8 +108,8 @@ def check_encoding(name: str) -> None:
 def text_lines(path: str | Path, encoding: str = "auto") -> Iterator[str]:
     """Yield the lines of a file, or of stdin for "-", with line ends and without byte order mark.
 
-    On stdin the first line that indicates an encoding decides, without waiting for more. Raises
-    InputError for what cannot be opened or decompressed.
+    On stdin the first line that indicates an encoding decides, without waiting for more lines.
+    Raises InputError for what cannot be opened or decompressed.
     """
     with opened(path) as stream:
         yield from TextLines(stream, encoding, 1 if is_stdin(path) else SAMPLE)
@@ -124,15 +124,15 @@ def find_format(path: str | Path, encoding: str = "auto") -> tuple[str, bool]:
     """The encoding, as from `find_encoding`, and whether lines end in CR alone."""
     with opened(path) as stream:
         lines = TextLines(stream, encoding)
-        any(lines.encoding for _ in lines)  # reads on until it is known
+        any(lines.encoding for _ in lines)  # reads until it is known
         return lines.encoding or "utf-8", lines.ends_in_cr
 
 
 def utf16_codec(head: bytes) -> str | None:
-    """Detect UTF-16, and its byte order, from the first bytes of a file; None for anything else.
+    """Detect UTF-16 and its byte order from the first bytes of a file; None for anything else.
 
     A byte order mark decides. Without one, UTF-16 has zeros (in line ends, digits and Latin
-    letters), is not UTF-8 or a quarter zeros, and decodes to assigned characters only.
+    letters), is no UTF-8 or has a quarter of zeros, and decodes only to assigned characters.
     """
     if head.startswith(_UTF16_MARKS):
         return "utf-16"
@@ -140,13 +140,13 @@ def utf16_codec(head: bytes) -> str | None:
     if not zeros or (4 * zeros < len(head) and is_utf8(head)):
         return None
     likely = ["utf-16-be", "utf-16-le"]
-    if 2 * head[1::2].count(b"\0") > zeros:  # the likelier one first: as Latin letters have it
+    if 2 * head[1::2].count(b"\0") > zeros:  # the zeros of Latin letters show the order of bytes
         likely.reverse()
     return next((codec for codec in likely if _is_text(head, codec)), None)
 
 
 def damage(text: str) -> str:
-    """What makes a text unreadable; "" if nothing does."""
+    """Why a text is unreadable; "" if it is readable."""
     if "\0" in text:
         return "holds a NUL character, as UTF-16 does: name the file's --encoding"
     if _SURROGATE.search(text):
@@ -157,7 +157,7 @@ def damage(text: str) -> str:
 def _look_ahead(stream: Iterable[bytes], size: int) -> tuple[list[bytes], Iterator[bytes]]:
     """Read lines of `size` bytes ahead: these lines, and an iterator over the rest.
 
-    An error, as of compressed data that is cut off, is raised after the lines before it.
+    An error, for example in truncated compressed data, is raised after the lines before it.
     """
     lines = iter(stream)
     head = []
@@ -183,7 +183,7 @@ class _Broken(Iterator[bytes]):
 
 
 def _majority_encoding(lines: list[bytes]) -> str | None:
-    """The encoding that more lines indicate; None if none does, but later ones may."""
+    """The encoding that most lines indicate; None if no line does, though later ones may."""
     try:
         text = b"".join(lines).decode("utf-8")
     except UnicodeDecodeError:
@@ -198,13 +198,13 @@ def _majority_encoding(lines: list[bytes]) -> str | None:
 
 
 def _is_text(head: bytes, codec: str) -> bool:
-    """Whether the beginning of a file is text in UTF-16; it may be cut off."""
+    """Whether the beginning of a file is text in UTF-16; its last character may be incomplete."""
     text = head.decode(codec, "replace").rstrip("\ufffd")
     return not any(c in "\0\ufffd" or unicodedata.category(c) in _NO_TEXT for c in text)
 
 
 def is_utf8(head: bytes) -> bool:
-    """Whether the beginning of a file is UTF-8; its last character may be cut off."""
+    """Whether the beginning of a file is UTF-8; its last character may be incomplete."""
     try:
         codecs.getincrementaldecoder("utf-8")().decode(head)
     except UnicodeDecodeError:
@@ -213,12 +213,10 @@ def is_utf8(head: bytes) -> bool:
 
 
 def _encoding_of(line: bytes) -> str | None:
-    """The encoding of a line; None if it can be either, or neither.
-
-    Two-byte characters of UTF-8 are Chinese in GB18030, so they alone do not decide.
-    """
+    """The encoding of a line; None if both are possible, or neither."""
     if line.isascii():
         return None
+    # A two-byte character of UTF-8 is a Chinese one in GB18030: it does not decide.
     for encoding in ("utf-8", "gb18030"):
         try:
             text = line.decode(encoding)
@@ -238,8 +236,9 @@ def _is_chinese_utf8(line: bytes) -> bool:
 
 def _consistent_lines(lines: Iterable[bytes], encoding: str) -> Iterator[str]:
     """Decode lines; those in the other encoding are damaged."""
-    if encoding == "utf-8":  # a line in GB18030 is not valid UTF-8
+    if encoding == "utf-8":  # a line in GB18030 fails to decode
         return _narrow_lines(lines, encoding)
+    # UTF-8 may decode as GB18030, to wrong characters. "ascii" makes such a line a damaged one.
     return (_decoded(line, "ascii" if _is_chinese_utf8(line) else encoding) for line in lines)
 
 
@@ -259,14 +258,15 @@ def _decoded(line: bytes, encoding: str) -> str:
 
 
 def _is_wide(encoding: str) -> bool:
-    """Whether a line end is more than one byte, as in UTF-16; without a byte order mark."""
+    """Whether a line end has several bytes, as in UTF-16."""
+    # The difference of two lengths does not count a byte order mark.
     return len("\n\n".encode(encoding)) - len("\n".encode(encoding)) > 1
 
 
 def _wide_lines(chunks: Iterable[bytes], encoding: str, end: str) -> Iterator[str]:
-    r"""Decode first, and split into lines then.
+    r"""Decode first, then split into lines.
 
-    Lines end in \n (or \r), whose byte may as well be half of a character: 上 is 0A 4E.
+    The byte of \n or \r may also be half of a character: 上 is 0A 4E.
     """
     rest = ""
     number = 1
@@ -277,7 +277,7 @@ def _wide_lines(chunks: Iterable[bytes], encoding: str, end: str) -> Iterator[st
             number += len(lines)
             if 2 * len(rest) > LONGEST:
                 raise too_long(number)
-    except UnicodeDecodeError:  # it ends in the middle of a character
+    except UnicodeDecodeError:  # the file ends inside a character
         rest += "\ud800"
     if rest:
         yield _checked(rest)
@@ -286,8 +286,8 @@ def _wide_lines(chunks: Iterable[bytes], encoding: str, end: str) -> Iterator[st
 def _ends_in_cr(head: str) -> bool:
     """Whether CR alone ends the lines of a file, from its beginning.
 
-    Then LF is only in quoted cells, as Excel on a Mac writes a line break in one. Where a text
-    holds a CR, a line of it ends in LF.
+    Then LF is only in quoted cells: Excel on a Mac writes line breaks in cells as LF. A text that
+    merely contains a CR has lines that end in LF.
     """
     if head.count("\r") == head.count("\r\n"):
         return False
@@ -296,7 +296,7 @@ def _ends_in_cr(head: str) -> bool:
 
 
 def _cut_at_cr(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Lines that end in CR, with LF in its place; neither byte is part of a GB18030 character."""
+    """Split at CR, and replace it by LF; neither byte is part of a GB18030 character."""
     rest = b""
     number = 1
     for chunk in chunks:

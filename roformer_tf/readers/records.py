@@ -1,6 +1,6 @@
 """Lines of text → records, one at a time.
 
-A record that cannot be read has its problem in it, and the next one is read.
+A record that cannot be read holds its problem, and reading continues with the next one.
 """
 
 import csv
@@ -16,21 +16,21 @@ from typing import Any, NamedTuple
 from roformer_tf.readers.lines import NOT_ENCODED, DamagedLine, damage
 from roformer_tf.readers.streams import LONGEST
 
+# The problem of an empty record, which is harmless.
 BLANK = "is blank"
-"""The problem of an empty record, which is harmless in training data."""
 NO_OBJECT = "is not a JSON object"
 
 TYPED = re.compile(r"O|[BIESMLU]-\S+")
 BARE = re.compile("[OBIESMLU]")
+# Tags of entities with a type, of entities or words without a type, and any other tags.
 ANY = re.compile(r"\S+")
-"""Tags of entities with a type, of entities or words without, and any others."""
 
 
 class Record(NamedTuple):
     """A record of a file: a line, a row, or a sentence."""
 
     number: int
-    """The line where it begins, from 1; of Parquet and spreadsheets, the row."""
+    """Number of its first line, from 1; in Parquet and spreadsheets, of its row."""
     cells: Any
     """A list of texts, or a dictionary from JSON or Parquet; empty where unreadable."""
     problem: str = ""
@@ -45,7 +45,7 @@ def json_records(lines: Iterable[str]) -> Iterator[Record]:
             continue
         try:
             record = json.loads(line)
-        except (ValueError, RecursionError):  # the latter for a line of a thousand brackets
+        except (ValueError, RecursionError):  # RecursionError: a line of a thousand brackets
             problem = (damage(line) or "is not JSON") if line.strip() else BLANK
             yield Record(number, {}, problem)
             continue
@@ -58,13 +58,13 @@ def json_records(lines: Iterable[str]) -> Iterator[Record]:
 def quoted_records(
     lines: Iterable[str], dialect: str, delimiter: str | None = None
 ) -> Iterator[Record]:
-    """Read records that may span lines, by the rules of the csv module, strictly.
+    """Read records that may span lines, by the strict rules of the csv module.
 
-    Lines are with their ends; dialect: "excel" or "excel-tab"; delimiter: another than its own.
-    Of a record that breaks the rules the first line alone is lost: a quote that is never closed
-    takes no line after it along.
+    Lines include their ends; dialect: "excel" or "excel-tab"; delimiter: replaces the dialect's.
+    A record that breaks the rules loses only its first line: reading continues with the second, so
+    a quote that is never closed does not swallow the lines after it.
     """
-    # The limit is of the whole process. A longer cell means that a quote is never closed.
+    # A limit of the process. A longer cell means that a quote is never closed.
     csv.field_size_limit(max(LONGEST, csv.field_size_limit()))
     source = _ReturnedLines(lines)
     settings: dict[str, Any] = {"strict": True} | ({"delimiter": delimiter} if delimiter else {})
@@ -79,15 +79,15 @@ def quoted_records(
         except csv.Error as error:
             advice = "double the quotes in a quoted cell, and close every cell that a quote opens"
             problem = f"breaks the rules of quoting ({error}): {advice}"
-            # Python 3.10 refuses a NUL, which `damage` describes in later versions.
+            # Python 3.10 raises for a NUL; later versions return it, and `damage` reports it.
             yield Record(number, [], damage("\0") if "NUL" in str(error) else problem)
             source.give_back()
-            reader = csv.reader(source, dialect, **settings)  # the old one may have seen the end
+            reader = csv.reader(source, dialect, **settings)  # the old one may be exhausted
         number += len(source.taken)
 
 
 class _ReturnedLines(Iterator[str]):
-    """Lines, of which those of the last record can be returned, except the first."""
+    """Lines; those of the last record can be returned, except its first line."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self._lines = iter(lines)
@@ -105,18 +105,19 @@ class _ReturnedLines(Iterator[str]):
 
 
 def tabbed_records(lines: Iterable[str], delimiter: str = "\t") -> Iterator[Record]:
-    """Cut every line at its tabs, or at another delimiter; quotes are text."""
+    """Split every line at its tabs, or at another delimiter; quotes are text."""
     for number, line in enumerate(lines, start=1):
         yield Record(number, line.removesuffix("\n").removesuffix("\r").split(delimiter))
 
 
 def tag_pattern(tags: Iterable[str]) -> re.Pattern[str]:
-    """The pattern of most tags of a file: a tag of another kind is a mistake.
+    """The pattern of most tags of a file: a tag that does not match it is a mistake.
 
-    They are of entities with types (B-LOC), without (B, I), or anything such as parts of speech.
+    Tags mark entities with types (B-LOC) or without (B, I), or anything else, as parts of speech.
     """
     counted = Counter(tags)
     del counted["O"]
+    # Parts of speech may be single letters, too, so `BARE` needs nearly all tags.
     for pattern, fraction in ((TYPED, 0.5), (BARE, 0.9)):
         matching = sum(number for tag, number in counted.items() if pattern.fullmatch(tag))
         if counted and matching >= fraction * counted.total():
@@ -131,8 +132,8 @@ def sentences(lines: Iterable[str], tags: re.Pattern[str] | None) -> Iterator[Re
         京 I-LOC      → {"units": ("北", "京", "人"), "tags": ("B-LOC", "I-LOC", "O")}
         人 O
 
-    Columns are separated by tabs or spaces, sentences by blank lines. A line without a tag, or with
-    one that does not match `tags`, is its sentence's problem; None reads no tags.
+    Columns are separated by tabs or spaces, sentences by blank lines. A sentence has a problem if a
+    line has no tag, or one that does not match `tags`. With None no tags are read.
     """
     numbered = enumerate(lines, start=1)
     for blank, group in groupby(numbered, key=lambda numbered: not numbered[1].strip()):
@@ -153,14 +154,14 @@ def _sentence(lines: list[tuple[int, list[str]]], tags: re.Pattern[str] | None) 
 
 
 def _columns_of(line: str) -> list[str]:
-    """Split a CoNLL line at tabs or, without any, at spaces; a wide one (U+3000) is a unit."""
+    """Split a CoNLL line at tabs or, without tabs, at spaces; a wide space (U+3000) is a unit."""
     if "\t" in line:
         return line.rstrip("\r\n").split("\t")
     return re.split(" +", line.strip(" \r\n"))
 
 
 def tag_problem(cells: list[str], tags: re.Pattern[str]) -> str:
-    """The problem of a unit and its tag, the first and last of these cells; "" for none."""
+    """The problem of a unit and its tag, the first and the last cell; "" for none."""
     if not cells[0]:
         return "has no character or word before its tag"
     if len(cells) < 2:

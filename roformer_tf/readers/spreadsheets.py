@@ -1,7 +1,7 @@
-"""Sheets of .xlsx files, as offices send them → records.
+"""Sheets of .xlsx files → records.
 
-Read by openpyxl, a row at a time; but all texts of a workbook stand in one list of it, and the row
-being read is a tree, both in memory. So what a file may hold is bounded before openpyxl sees it.
+openpyxl reads a row at a time, but holds two things in memory: the list of all texts of a workbook,
+and the tree of the current row. So the content of a file is checked before openpyxl reads it.
 """
 
 import re
@@ -25,19 +25,19 @@ from roformer_tf.readers.streams import (
     within_limits,
 )
 
+# Maximum bytes that a file may unpack to: a million texts of 150 Chinese characters.
 MAX_BYTES = 1 << 29
-"""What a file may unpack to: a million texts of 150 Chinese characters."""
+# Every file may unpack to this many bytes. Fewer than in `streams`: all texts are in memory.
 UNSUSPICIOUS = 1 << 22
-"""Bytes that any file may unpack to: fewer than of other kinds, for all texts are in memory."""
+# Maximum XML elements of a member: three columns of all rows of a sheet have 7 million.
 MAX_ELEMENTS = 12_000_000
-"""XML elements of one member: three columns of all rows that a sheet may have take 7 million."""
+# Maximum elements between the ends of two rows or texts: a row of all 16,384 cells has 50,000.
 MAX_UNFINISHED = 500_000
-"""Of them, those between the ends of rows or texts: a row of all 16,384 cells has 50,000."""
+# Rows of a sheet; Excel has no more.
 MAX_ROWS = 1 << 20
-"""Rows of a sheet; Excel has no more."""
 
+# First bytes of Office files that are encrypted, or older than .xlsx.
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
-"""How files of Office begin that are encrypted, or older than .xlsx."""
 
 _FORMULA = re.compile(rb"<(\w+:)?f[ >/]")
 _MERGED = re.compile(rb"""<(?:\w+:)?mergeCell [^>]*?ref=["']([A-Z]+\d+:[A-Z]+\d+)["']""")
@@ -53,33 +53,32 @@ class _Merged(NamedTuple):
 
 
 class UncomputedFormula(str):
-    """An empty cell whose formula has no stored value, as other programs than Excel write it."""
+    """An empty cell whose formula has no stored value: programs other than Excel write such."""
 
 
 class Sheet(NamedTuple):
     """A sheet of a file."""
 
     name: str
-    """Where it is one of several, else ""."""
+    """The name, if the file has several sheets; else ""."""
     records: Iterator[Record]
     """Its rows that are not blank."""
     merged: int
-    """Merged ranges of several rows, each of which has their value."""
+    """Number of merged ranges of several rows, whose value each row gets."""
 
 
 class _Content(NamedTuple):
-    """What some member of a file has."""
+    """Whether any member of a file has merged cells, or formulas."""
 
     merged: bool
     formulas: bool
 
 
 def open_sheet(path: str | Path, sheet: str | None = None) -> Sheet:
-    """Open a sheet; None is the first that is not hidden and has a cell that is not empty.
+    """Open a sheet; None is the first one that is visible and not empty.
 
-    All rows have at least as many cells as the first. Raises InputError for a file that is none,
-    encrypted or damaged, would unpack to what no such file does, has no such sheet, and where
-    openpyxl is not installed.
+    All rows have at least as many cells as the first. Raises InputError for a file that is
+    encrypted, damaged or too large when unpacked, for a missing sheet, and without openpyxl.
     """
     try:
         from openpyxl import load_workbook
@@ -93,19 +92,19 @@ def open_sheet(path: str | Path, sheet: str | None = None) -> Sheet:
     try:
         content = _check(raw, path)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what is not text, such as rules for input
+            warnings.simplefilter("ignore")  # about features other than texts
             book = load_workbook(raw, data_only=True, **reading)
-            # A cell is a value in one reading, a formula in the other.
+            # A cell is its value in one workbook, its formula in the other.
             formulas = load_workbook(raw, **reading) if content.formulas else None
     except InputError:
         raise
-    except Exception as error:  # openpyxl has none of its own for a broken file
+    except Exception as error:  # openpyxl has no error class for a broken file
         raise _damaged(path, error) from None
-    sheets = {one.title: one for one in book.worksheets}
+    sheets = {each.title: each for each in book.worksheets}
     if not sheets:
         raise InputError(f"{path} has no sheet with cells. Give a file that has one.")
-    for one in (*sheets.values(), *(formulas.worksheets if formulas else ())):
-        one.reset_dimensions()  # the stored dimensions may be wrong
+    for each in (*sheets.values(), *(formulas.worksheets if formulas else ())):
+        each.reset_dimensions()  # the stored dimensions may be wrong
 
     def records(name: str, merged: Iterable[_Merged] = ()) -> Iterator[Record]:
         rows = _rows(sheets[name], path)
@@ -116,9 +115,9 @@ def open_sheet(path: str | Path, sheet: str | None = None) -> Sheet:
         return _records(_filled(texts, merged), path, Budget(raw.seek(0, 2)))
 
     if sheet is None:
-        visible = [name for name, one in sheets.items() if one.sheet_state == "visible"]
-        some = visible or list(sheets)
-        sheet = next((name for name in some if any(records(name))), some[0])
+        visible = [name for name, each in sheets.items() if each.sheet_state == "visible"]
+        candidates = visible or list(sheets)
+        sheet = next((name for name in candidates if any(records(name))), candidates[0])
     if sheet not in sheets:
         raise InputError(f"{path} has no sheet {sheet!r}. It has: {', '.join(sheets)}.")
     merged = _merged(raw, sheet) if content.merged else []
@@ -126,9 +125,9 @@ def open_sheet(path: str | Path, sheet: str | None = None) -> Sheet:
 
 
 def _check(raw: BinaryIO, path: str | Path) -> _Content:
-    """Raise InputError for no zip, and one that is too large inside; what else it contains.
+    """The content of the file. Raises InputError if it is no zip, or too large when unpacked.
 
-    Sizes are those that it declares. They bind: zipfile gives no byte beyond a member's.
+    The declared sizes are enough: zipfile reads no byte beyond the size of a member.
     """
     head = raw.read(len(_OLE))
     if head == _OLE:
@@ -150,42 +149,43 @@ def _check(raw: BinaryIO, path: str | Path) -> _Content:
                 content = _scan(stream)
                 if content is None:
                     raise InputError(
-                        f"{path} holds more in {member.filename} than a sheet that is read may. If "
-                        "you trust it, save it as .csv."
+                        f"{path} has too much content in {member.filename}. If you trust it, save "
+                        "it as .csv."
                     )
                 contents.append(content)
     return _Content(*map(any, zip(*contents, strict=True)))
 
 
 def _scan(stream: IO[bytes]) -> _Content | None:
-    """Tell what a member has; None if the tree that openpyxl makes of it may not stay small.
+    """What a member contains; None if openpyxl's tree of it may become too large.
 
-    It lets go of what is in a row, or in a text of the list of texts, once that ends. The counts
-    may be off by one where a piece ends.
+    openpyxl frees the tree at the end of each row, and of each text in the list of texts. The
+    counts may be off by one at the end of a chunk.
     """
     elements = unfinished = bare = 0
     merged = formulas = False
     tail = b""
-    while piece := stream.read(PIECE):
-        count = _elements(piece, 0)
+    while chunk := stream.read(PIECE):
+        count = _elements(chunk, 0)
         elements += count
-        end = max(piece.rfind(b"row>"), piece.rfind(b"si>"))
-        unfinished = unfinished + count if end < 0 else _elements(piece, end)
-        bare = 0 if b"<" in piece else bare + len(piece)
+        # Rows end with "row>", texts of the shared list with "si>", whatever their namespace.
+        end = max(chunk.rfind(b"row>"), chunk.rfind(b"si>"))
+        unfinished = unfinished + count if end < 0 else _elements(chunk, end)
+        bare = 0 if b"<" in chunk else bare + len(chunk)
         if elements > MAX_ELEMENTS or unfinished > MAX_UNFINISHED or bare > LONGEST:
             return None
-        seen = tail + piece
-        if b"<!DOCTYPE" in seen:  # its entities may grow without bound; Excel writes none
+        seen = tail + chunk
+        if b"<!DOCTYPE" in seen:  # its entities may expand without bound; Excel writes none
             return None
         merged = merged or b"mergeCell " in seen
         formulas = formulas or bool(_FORMULA.search(seen))
-        tail = piece[-16:]
+        tail = chunk[-16:]  # a mark may be split between two chunks
     return _Content(merged, formulas)
 
 
-def _elements(piece: bytes, start: int) -> int:
-    """How many elements begin after a position."""
-    return piece.count(b"<", start) - piece.count(b"</", start)
+def _elements(chunk: bytes, start: int) -> int:
+    """The number of elements that begin after a position."""
+    return chunk.count(b"<", start) - chunk.count(b"</", start)
 
 
 def _damaged(path: str | Path, error: Exception) -> InputError:
@@ -196,6 +196,7 @@ def _damaged(path: str | Path, error: Exception) -> InputError:
 
 def _rows(sheet: Any, path: str | Path) -> Iterator[Any]:
     """Yield openpyxl's rows of cells. Raises InputError where the file is damaged."""
+    # Damage shows only while rows are read; warnings are about styles and the like.
     rows = iter(sheet.iter_rows())
     for _ in range(MAX_ROWS):
         try:
@@ -212,34 +213,34 @@ def _rows(sheet: Any, path: str | Path) -> Iterator[Any]:
 
 
 def _merged(raw: BinaryIO, sheet: str) -> list[_Merged]:
-    """The merged ranges of several rows. openpyxl drops them where it reads row by row."""
+    """The merged ranges of several rows, which openpyxl skips when it reads row by row."""
     from openpyxl.reader.excel import ExcelReader
     from openpyxl.utils import range_boundaries
 
     reader = ExcelReader(raw, read_only=True, keep_links=False)
     reader.read_manifest()
     reader.read_workbook()
-    members = {one.name: link.target for one, link in reader.parser.find_sheets()}
+    members = {each.name: link.target for each, link in reader.parser.find_sheets()}
     references, tail = [], b""
     with reader.archive.open(members[sheet]) as stream:
-        while piece := stream.read(PIECE):
-            seen = tail + piece
+        while chunk := stream.read(PIECE):
+            seen = tail + chunk
             references += _MERGED.findall(seen)
             tail = seen[seen.rfind(b"<") :][-PIECE:]
     ranges = (_Merged(*range_boundaries(ref.decode())) for ref in references)
-    return sorted(one for one in ranges if one.first_row < one.last_row)
+    return sorted(each for each in ranges if each.first_row < each.last_row)
 
 
 def _filled(rows: Iterable[list[str]], merged: Iterable[_Merged]) -> Iterator[list[str]]:
-    """Give the value of a merged range to each of its rows that has a value of its own.
+    """Copy the value of a merged range to each of its rows that has values in other columns.
 
-    Only in its first column: a title over several columns is one cell. Rows without any value of
-    their own are the rest of a high header, or of one example.
+    Only its first column gets it: a title over several columns is one cell. Rows without other
+    values are the rest of a high header, or of one example.
     """
     starts: dict[int, list[_Merged]] = {}
-    for one in merged:
-        starts.setdefault(one.first_row, []).append(one)
-    open_ranges: dict[int, tuple[int, str]] = {}  # by the column: last row and value
+    for each in merged:
+        starts.setdefault(each.first_row, []).append(each)
+    open_ranges: dict[int, tuple[int, str]] = {}  # by column: last row and value
     for number, cells in enumerate(rows, start=1):
         if open_ranges and any(map(str.strip, cells)):
             for column, (last, value) in list(open_ranges.items()):
@@ -248,14 +249,14 @@ def _filled(rows: Iterable[list[str]], merged: Iterable[_Merged]) -> Iterator[li
                     continue
                 cells += [""] * (column - len(cells))
                 cells[column - 1] = cells[column - 1] or value
-        for one in starts.get(number, ()):
-            if one.column <= len(cells):
-                open_ranges[one.column] = (one.last_row, cells[one.column - 1])
+        for each in starts.get(number, ()):
+            if each.column <= len(cells):
+                open_ranges[each.column] = (each.last_row, cells[each.column - 1])
         yield cells
 
 
 def _marked(values: Sequence[Any], formulas: Sequence[Any]) -> list[str]:
-    """The texts of a row, those of formulas without a stored value marked."""
+    """The texts of a row; formulas without a stored value become UncomputedFormula."""
     return [
         UncomputedFormula()
         if formula.data_type == "f" and value.value is None and value.data_type == "n"
@@ -265,9 +266,9 @@ def _marked(values: Sequence[Any], formulas: Sequence[Any]) -> list[str]:
 
 
 def _records(rows: Iterable[list[str]], path: str | Path, budget: Budget) -> Iterator[Record]:
-    """Skip cells with formats alone, which may reach far beyond the visible ones.
+    """Rows without the trailing cells that only have formats, which may be very many.
 
-    Texts are stored once and referred to by cells, so a small file may hold many large ones.
+    Texts are stored once and referred to by cells, so a small file may contain large rows.
     """
     width = 0
     last = 0
@@ -280,6 +281,7 @@ def _records(rows: Iterable[list[str]], path: str | Path, budget: Budget) -> Ite
             size = sum(map(len, cells))
             check_row(number, size)
             budget.take(size)
+        # Blank rows are reported with their numbers; the first filled row defines the width.
         width = width or len(cells)
         yield from (Record(blank, []) for blank in range(last + 1, number))
         yield Record(number, cells + [""] * (width - len(cells)))
@@ -291,12 +293,12 @@ def _is_filled(text: str) -> bool:
 
 
 def _text(cell: Any) -> str:
-    """What a cell shows: 1.0 → "1", 0.1 + 0.2 → "0.3", a date → "2024-01-31"; "" for an error."""
+    """The text of a cell: 1.0 → "1", 0.1 + 0.2 → "0.3", a date → "2024-01-31"; "" for an error."""
     value = cell.value
     if value is None or cell.data_type == "e":
         return ""
     if isinstance(value, str):
-        return value.replace("_x000D_", "\r")
+        return value.replace("_x000D_", "\r")  # Excel's escape of CR
     if isinstance(value, bool):
         return str(value).upper()
     if isinstance(value, float):

@@ -1,7 +1,7 @@
 """Files and URLs, compressed or plain → bytes.
 
-A URL is anything that fsspec opens, such as s3://bucket/part-*.jsonl.zst or https://…; what its
-protocol needs has to be installed too (s3fs, gcsfs, aiohttp, …).
+A URL is anything that fsspec opens, such as s3://bucket/part-*.jsonl.zst or https://…; the package
+of its protocol has to be installed, too (s3fs, gcsfs, aiohttp, …).
 """
 
 import glob
@@ -21,25 +21,27 @@ from backports.zstd import ZstdError, ZstdFile
 
 from roformer_tf.errors import InputError
 
+# Prefix of a URL: fsspec fetches the file into a folder that is removed with the process.
 _FETCHED = "simplecache::"
-"""Before a URL, has fsspec fetch the file into a folder that goes when the process ends."""
-PIECE, PIECES = 2**16, 16  # bytes, and how many such of a larger file are read to know it again
+# Bytes to read at a time.
+PIECE = 2**16
+PIECES = 16  # read from a file of more than a megabyte to identify its content
 
-
+# Bytes of a line, or of the cells of a row: more than five million Chinese characters.
 LONGEST = 1 << 24
-"""Bytes of a line, or of the cells of a row: more than five million Chinese characters."""
+# A file may unpack to this many times its size, if that is more than `UNSUSPICIOUS`. Usual texts
+# unpack to 3 to 20 times their size.
 MAX_RATIO = 100
-"""Times its size that a file may unpack to, from `UNSUSPICIOUS` on. Usual texts: 3 to 20."""
+# Every file may unpack to this many bytes.
 UNSUSPICIOUS = 1 << 26
-"""Bytes that any file may unpack to."""
 
 
 class LimitError(Exception):
-    """A file exceeds the budget. The message continues the file's name: "has …"."""
+    """A file exceeds the budget. The message continues the name of the file: "has …"."""
 
 
 class Budget:
-    """Counts what comes out of one file."""
+    """Counts the bytes that one file unpacks to."""
 
     def __init__(self, packed: int) -> None:
         """`packed`: bytes of the file."""
@@ -47,12 +49,13 @@ class Budget:
         self._unpacked = 0
 
     def take(self, size: int) -> None:
-        """Count so many bytes more. Raises LimitError where they are too many."""
+        """Count `size` more bytes. Raises LimitError if they are too many."""
         self._unpacked += size
         self.check(self._unpacked)
 
     def check(self, unpacked: int) -> None:
-        """Raise LimitError if a file of this size may not unpack to so many bytes."""
+        """Raise LimitError if a file of this size may not unpack to this many bytes."""
+        # The ratio alone would refuse small files: one line of zeros compresses a thousandfold.
         if unpacked > max(UNSUSPICIOUS, MAX_RATIO * self.packed):
             ratio = max(UNSUSPICIOUS / max(1, self.packed), MAX_RATIO)
             raise LimitError(
@@ -68,7 +71,7 @@ def check_row(number: int, size: int) -> None:
 
 
 def too_long(number: int) -> LimitError:
-    """Say that a line is too long."""
+    """An error for a line that is too long."""
     return LimitError(
         f"has more than {LONGEST >> 20} MiB in line {number:,}. Put each text in a line of its own"
     )
@@ -79,9 +82,9 @@ class DamagedError(Exception):
 
 
 class ReadError(InputError):
-    """A file cannot be opened or read any more, for example because a server is down.
+    """A file cannot be opened or read on, for example because a server is down.
 
-    Results of the text before it are valid, and the same command continues.
+    Results from the text before it are valid, and the same command continues.
     """
 
     def __init__(self, url: str, reason: object) -> None:
@@ -94,7 +97,7 @@ class ReadError(InputError):
 
 @dataclass(frozen=True, order=True)
 class StoredFile:
-    """A local or remote file, as it was when it was listed."""
+    """A local or remote file, in its state when it was listed."""
 
     url: str
     """An absolute path, or a URL."""
@@ -102,7 +105,7 @@ class StoredFile:
     """Bytes, as stored; 0 if unknown."""
     stamp: str
     """Identifies the content: a hash (`content_key`), or its server's checksum or ETag; "" for
-    none. The time of the last change is no part of it: a copy is the same file."""
+    none. It does not depend on the time of the last change: a copy is the same file."""
 
     @property
     def name(self) -> str:
@@ -126,29 +129,28 @@ class StoredFile:
             file = _opened(self.url)
         except InputError:
             raise
-        except Exception as error:  # every protocol's library has its own
+        except Exception as error:  # the library of each protocol has its own exceptions
             raise ReadError(self.url, _reason(error)) from None
         return io.BufferedReader(_Reader(self.url, file), PIECE)
 
 
 def find(pattern: str) -> list[StoredFile]:
-    """List the files that a path, a pattern or a URL names; none if there are none.
+    """List the files that match a path, a pattern or a URL.
 
-    A file whose own name has brackets is itself. Raises InputError for a URL that cannot be
-    looked up, as for want of a package.
+    Raises InputError for a URL that cannot be looked up, for example without its package.
     """
     if is_url(pattern):
         with _explained(pattern):
-            return _found_elsewhere(pattern)
+            return _remote_files(pattern)
     path = Path(pattern).expanduser()
     names = [path]
-    if not path.is_file():
+    if not path.is_file():  # the name of a file may have brackets: then it is no pattern
         names = [Path(x) for x in glob.glob(str(path), recursive=True)]  # noqa: PTH207 (absolute)
-    return [_found_here(name.resolve()) for name in names if name.is_file()]
+    return [_local_file(name.resolve()) for name in names if name.is_file()]
 
 
 def is_url(text: str | Path) -> bool:
-    """Whether it is to be opened by fsspec."""
+    """Whether fsspec has to open it."""
     return "://" in str(text)
 
 
@@ -159,7 +161,7 @@ def is_stdin(path: str | Path) -> bool:
 
 @contextmanager
 def opened(path: str | Path) -> Iterator[BinaryIO]:
-    """Open a file to be read whole, decompressed if its name says so, or stdin for "-".
+    """Open a file, or stdin for "-"; decompress it if its suffix is that of a compression.
 
     A URL is fetched once, however often it is opened; the copy is removed when the process ends.
     Raises InputError for what cannot be opened, read on or decompressed.
@@ -187,7 +189,7 @@ def opened(path: str | Path) -> Iterator[BinaryIO]:
 
 @contextmanager
 def within_limits(path: str | Path) -> Iterator[None]:
-    """Turn a LimitError into an InputError that names the file."""
+    """Convert a LimitError into an InputError that names the file."""
     try:
         yield
     except LimitError as error:
@@ -195,9 +197,9 @@ def within_limits(path: str | Path) -> Iterator[None]:
 
 
 def opened_as_stored(path: str | Path) -> BinaryIO:
-    """Open a file or URL without decompression, fetched once as by `opened`.
+    """Open a file or URL without decompression; a URL is fetched once, as by `opened`.
 
-    Raises InputError where that fails, ReadError where reading does.
+    Raises InputError if opening fails, ReadError if reading does.
     """
     url = f"{_FETCHED}{path}" if is_url(path) else str(path)
     try:
@@ -215,8 +217,8 @@ def _unreadable(path: str | Path, error: ReadError) -> InputError:
 def decompressed(raw: BinaryIO, compression: str) -> Iterator[Any]:
     """Decompress while reading; `compression` is a key of `DECOMPRESSORS`, or "" for none.
 
-    Raises DamagedError where the data is cut off or broken, once that place is reached, and
-    LimitError where it is far larger than the file.
+    Raises DamagedError at the position where the data is truncated or broken, and LimitError if it
+    is far larger than the file.
     """
     try:
         yield io.BufferedReader(_Decompressed(raw, compression), PIECE) if compression else raw
@@ -233,20 +235,20 @@ _CALLED = {".gz": "gzip", ".xz": "xz", ".zst": "zstd"}
 
 
 def content_key(read: Callable[[int, int], bytes], size: int) -> str:
-    """Hash a file's content: 128 bits. Of more than a megabyte 16 pieces, its ends among them.
+    """Hash the content of a file: 128 bits. From more than a megabyte, 16 chunks are read.
 
-    `read(start, stop)` gives the bytes from one place to another.
+    `read(start, stop)` returns the bytes between two positions.
     """
     digest = hashlib.blake2b(digest_size=16)
-    last = max(0, size - PIECE)
+    last = max(0, size - PIECE)  # the first and the last chunk are always read
     step = PIECE if size <= PIECES * PIECE else last // (PIECES - 1)
     for start in sorted({*range(0, last, step), last}):
         digest.update(read(start, min(start + PIECE, size)))
     return digest.hexdigest()
 
 
-def _found_here(path: Path) -> StoredFile:
-    """Describe a file of this machine. Raises ReadError if it cannot be read."""
+def _local_file(path: Path) -> StoredFile:
+    """Describe a local file. Raises ReadError if it cannot be read."""
     file = StoredFile(str(path), path.stat().st_size, "")
     with file.open() as raw:
 
@@ -257,7 +259,7 @@ def _found_here(path: Path) -> StoredFile:
         return replace(file, stamp=content_key(read, file.size))
 
 
-def _found_elsewhere(pattern: str) -> list[StoredFile]:
+def _remote_files(pattern: str) -> list[StoredFile]:
     import fsspec
 
     system, path = fsspec.core.url_to_fs(pattern)
@@ -269,7 +271,7 @@ def _described(system: Any, path: str) -> StoredFile:
     """Describe a file of an fsspec file system, by its checksum there or by its content."""
     about = {name.lower(): value for name, value in system.info(path).items()}
     size = about["size"] or 0
-    names = ("etag", "md5hash", "content-md5", "digest")  # as protocols call it
+    names = ("etag", "md5hash", "content-md5", "digest")  # of the protocols
     stamp = next((str(about[name]) for name in names if about.get(name)), "")
     if not stamp and size:
         stamp = content_key(lambda start, stop: bytes(system.cat_file(path, start, stop)), size)
@@ -277,7 +279,7 @@ def _described(system: Any, path: str) -> StoredFile:
 
 
 def _opened(url: str) -> Any:
-    """Open a path or a URL. Raises what its protocol does, and InputError for want of a package."""
+    """Open a path or a URL. Raises its protocol's errors; InputError for a missing package."""
     if not is_url(url):
         return Path(url).open("rb", buffering=0)
     import fsspec
@@ -289,9 +291,10 @@ def _opened(url: str) -> Any:
 
 
 class _Reader(io.RawIOBase):
-    """An open file, whose errors are ReadErrors: so none is taken for damage of the content.
+    """An open file that raises ReadError for all errors.
 
-    Every protocol's library has errors of its own, and a decompressor would take some for its own.
+    The library of each protocol has its own errors. Some of them, such as EOFError, would otherwise
+    look like damaged content.
     """
 
     def __init__(self, url: str, file: Any) -> None:
@@ -336,24 +339,23 @@ class _Decompressed(io.RawIOBase):
 
     def readinto(self, buffer: Any) -> int:
         count = int(self._stream.readinto(buffer))
-        self._budget.packed = max(
-            1, self._raw.tell()
-        )  # the bytes read so far: a server may not know the size
+        # Bytes read so far instead of the size, which a server may not know.
+        self._budget.packed = max(1, self._raw.tell())
         self._budget.take(count)
         return count
 
 
 def _reason(error: Exception) -> str:
-    """An error's message, or at least its kind."""
+    """The message of an error, or at least its class."""
     message = getattr(error, "strerror", None)
-    if isinstance(error, FileNotFoundError) and not message:  # fsspec's message is the path alone
+    if isinstance(error, FileNotFoundError) and not message:  # fsspec's message is only the path
         message = "there is no such file"
     return message or str(error).rstrip(".") or type(error).__name__
 
 
 @contextmanager
 def _explained(url: str) -> Iterator[None]:
-    """Turn what fsspec and its protocols raise into a message."""
+    """Convert the errors of fsspec and its protocols into an InputError."""
     try:
         yield
     except InputError:

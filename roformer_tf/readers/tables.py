@@ -1,6 +1,6 @@
 """Files of examples → rows: tsv, csv, jsonl, Parquet, Arrow, xlsx and CoNLL.
 
-A file is read row by row. A row that cannot be read has a problem, and the next one is read.
+A file is read row by row. A row that cannot be read has a problem, and reading continues.
 """
 
 from collections import Counter
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 from roformer_tf.errors import InputError
 from roformer_tf.readers.arrow_tables import ArrowRecords, ParquetRecords
 from roformer_tf.readers.json_arrays import find_json, json_array
+from roformer_tf.readers.kinds import KINDS, arrow_files, kind_of
 from roformer_tf.readers.lines import damage, find_format, text_lines
 from roformer_tf.readers.records import (
     ANY,
@@ -25,55 +26,28 @@ from roformer_tf.readers.records import (
     tag_pattern,
 )
 from roformer_tf.readers.spreadsheets import open_sheet
-from roformer_tf.readers.streams import (
-    DECOMPRESSORS,
-    DamagedError,
-    StoredFile,
-    is_url,
-    opened_as_stored,
-    within_limits,
-)
+from roformer_tf.readers.streams import DamagedError, StoredFile, opened_as_stored, within_limits
 
-KINDS = {  # how a file's name ends, without its compression
-    ".tsv": "tsv",
-    ".csv": "csv",
-    ".jsonl": "jsonl",
-    ".ndjson": "jsonl",
-    ".json": "json",
-    ".parquet": "parquet",
-    ".arrow": "arrow",
-    ".xlsx": "xlsx",
-    ".conll": "conll",
-    ".bio": "conll",
-    ".txt": "txt",
-}
-SPREADSHEETS = (".xls", ".xlsb", ".xlsm", ".ods", ".et", ".numbers")
-"""Kinds that are not read, but can be saved as one that is."""
-
+# Rows from which the header of a table, and the columns of a .jsonl file, are detected.
 _SEEN_FIRST = 100
-"""Rows from which the header of a table, and the columns of a .jsonl file, are detected."""
+# Sentences from which the pattern of tags is detected.
 _SENTENCES = 10_000
-"""Sentences from which the pattern of tags is detected."""
+# Minimum fraction of rows with the same length, for another delimiter than the usual one.
 _ALIKE = 0.9
-"""Fraction of rows that have the same length under a delimiter that is not the usual one."""
-_DELIMITERS = {  # of each kind: the usual one, and others that occur
+_DELIMITERS = {  # of each kind: the usual one, then others that occur
     "csv": (",", "\t", ";", "，"),
     "tsv": ("\t", ",", ";", "，"),
 }
+# Delimiters that also occur in texts: they need a header of known names.
 _IN_TEXTS = (",", "，")
-"""Delimiters that also occur in texts: they count only with a header of known names."""
 _CALLED = {",": "commas", "\t": "tabs", ";": "semicolons", "，": "full-width commas"}
-
-_ZIP = b"PK\x03\x04"
-_OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
-"""How an .xlsx and an .xls file begin, whatever their name."""
 
 
 class Row(NamedTuple):
     """One row of a file."""
 
     place: str
-    """Where it begins: "train.tsv:12", the line; of a Parquet file the number of the row."""
+    """File and first line: "train.tsv:12"; in Parquet files the number of the row."""
     cells: dict[str, Any]
     """The cell of each column; of a sentence, "units" and "tags"."""
     problem: str = ""
@@ -84,97 +58,28 @@ class Table(NamedTuple):
     """A file with columns."""
 
     columns: tuple[str, ...]
-    """Their names; "1", "2", … where no header gives them."""
+    """Their names; "1", "2", … without a header."""
     has_header: bool
-    """Whether they have names."""
+    """Whether a row of the file names the columns."""
     rows: Iterator[Row]
     """To be read once."""
     sheet: str = ""
-    """The sheet that it is, where the file has several."""
-    told: tuple[str, ...] = ()
-    """Sentences about unusual properties of the file, for the user."""
+    """Name of the sheet, if the file has several."""
+    notes: tuple[str, ...] = ()
+    """Sentences for the user about unusual properties of the file."""
 
 
 class Top(NamedTuple):
     """The rows above the examples of a table."""
 
     titles: int = 0
-    """Rows at the beginning that are no part of it, such as a title above the header."""
+    """Number of rows at the beginning that are no part of the table, such as a title."""
     has_header: bool = False
-    """Whether the next one names the columns."""
+    """Whether the next row names the columns."""
 
 
+# Detects the rows above the examples from the first rows that are not blank.
 FindTop: TypeAlias = Callable[[list[list[str]]], Top]
-"""Detects the rows above the examples, from the first rows that are not blank."""
-
-
-def kind_of(path: str | Path, sheet: str | None = None) -> str:
-    """A file's kind, from its name and its first bytes.
-
-    Raises InputError for a folder, another kind, and a sheet of a file that has none.
-    """
-    if not is_url(path) and Path(path).is_dir():
-        _check_folder(Path(path), sheet)
-        return "arrow"
-    file = StoredFile(str(path), 0, "")
-    is_here = not is_url(path) and Path(path).exists()
-    kind = _by_content(path, file) if is_here else ""
-    if file.kind in SPREADSHEETS and not kind:
-        raise InputError(f"{path} is of no kind that can be read. Save it as .xlsx or .csv.")
-    kind = kind or KINDS.get(file.kind, "")
-    if not kind or (kind in ("parquet", "arrow", "xlsx") and file.compression):
-        raise InputError(
-            f"{path} is of no kind that can be read. Its name has to end in one of "
-            f"{', '.join(KINDS)}; all but Parquet, Arrow and xlsx may be compressed: "
-            f"{', '.join(DECOMPRESSORS)}."
-        )
-    if not is_here and not is_url(path):
-        raise InputError(f"there is no file {path}. Check the path and the spelling.")
-    _check_sheet(path, sheet, kind)
-    return kind
-
-
-def _check_folder(path: Path, sheet: str | None) -> None:
-    """Raise InputError for a folder unless `datasets` saved a data set in it."""
-    splits = sorted(file.parent.name for file in path.glob("*/*.arrow"))
-    if not _arrow_files(path):
-        if splits:
-            names = " or ".join(f"{path}/{name}" for name in dict.fromkeys(splits))
-            raise InputError(f"{path} holds several data sets. Give one: {names}.")
-        raise InputError(f"{path} is a folder. Give a file in it.")
-    _check_sheet(path, sheet, "arrow")
-
-
-def _check_sheet(path: str | Path, sheet: str | None, kind: str) -> None:
-    if sheet is not None and kind != "xlsx":
-        raise InputError(f"{path} has no sheets, as an .xlsx file has: remove --sheet.")
-
-
-def _by_content(path: str | Path, file: StoredFile) -> str:
-    """The kind of a file whose name is of another, as exports of web sites are; "" for no such.
-
-    Raises InputError for an old spreadsheet, or a web page, under another name.
-    """
-    text = KINDS.get(file.kind) in ("csv", "tsv", "txt")
-    if file.compression or not (text or file.kind == ".xls"):
-        return ""
-    with opened_as_stored(path) as raw:
-        head = raw.read(4096)
-    if head.startswith(_ZIP):
-        return "xlsx"
-    if head.startswith(_OLE) and text:
-        raise InputError(
-            f"{path} is a spreadsheet of the old kind, .xls, by another name. Open it in Excel or "
-            "WPS, and save it as .xlsx."
-        )
-    if text or not head or head.startswith(_OLE[:4]):
-        return ""
-    if head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):
-        raise InputError(
-            f"{path} is a web page that is called .xls. Open it in Excel or WPS, and save it as "
-            ".xlsx."
-        )
-    return "tsv" if b"\t" in head else ""
 
 
 def open_table(
@@ -185,31 +90,30 @@ def open_table(
 ) -> Table:
     """Open a tsv, csv, jsonl, Parquet or xlsx file, or a .txt with the cells of a tsv.
 
-    A tsv's quotes are text unless the file keeps the rules of quoting throughout (see
-    `_is_quoted`). Cells may be separated by what is not usual for the kind, if all rows speak for
-    it. `sheet` is of an xlsx; None for the first. Raises InputError for a file that is empty, or
-    cannot be read at all.
+    The quotes of a tsv are text unless the whole file follows the rules of quoting (`_is_quoted`).
+    Another delimiter than the usual one is accepted if nearly all rows have it. `sheet`: name of a
+    sheet of an xlsx; None for the first. Raises InputError for an empty or unreadable file.
     """
     kind = kind_of(path, sheet)
     if kind in ("parquet", "arrow"):
         return _arrow(path, kind)
     if kind in ("jsonl", "json"):
         return _json(path, kind, encoding)
-    told = []
+    notes = []
     name = delimiter = ""
     if kind != (named := KINDS.get(StoredFile(str(path), 0, "").kind)) and named != "txt":
-        told.append(f"It is read as .{kind}, whatever its name.")
+        notes.append(f"It is read as .{kind}, whatever its name.")
     if kind == "xlsx":
         name, records, merged = open_sheet(path, sheet)
         if merged:
             many = "ranges give their values" if merged > 1 else "range gives its value"
-            told.append(f"{merged:,} merged {many} to each row.")
+            notes.append(f"{merged:,} merged {many} to each row.")
     else:
         usual, delimiter = _find_delimiter(path, kind, encoding, find_top)
         if delimiter != usual:
-            told.append(f"Its cells are separated by {_CALLED[delimiter]}.")
+            notes.append(f"Its cells are separated by {_CALLED[delimiter]}.")
         if find_format(path, encoding)[1]:
-            told.append("Its lines end in CR.")
+            notes.append("Its lines end in CR.")
         lines = text_lines(path, encoding)
         if kind == "csv":
             records = map(_without_guard, quoted_records(lines, "excel", delimiter))
@@ -218,14 +122,14 @@ def open_table(
         else:
             records = tabbed_records(lines, delimiter)
     return _delimited(path, records, find_top, pad=kind == "xlsx")._replace(
-        sheet=name, told=tuple(told)
+        sheet=name, notes=tuple(notes)
     )
 
 
 def _find_delimiter(
     path: str | Path, kind: str, encoding: str, find_top: FindTop
 ) -> tuple[str, str]:
-    """The delimiter that is usual for a kind of file, and the one that this file has."""
+    """The usual delimiter of a kind of file, and the delimiter of this file."""
     usual, *rest = _DELIMITERS["csv" if kind == "csv" else "tsv"]
     lines = list(islice(text_lines(path, encoding), _SEEN_FIRST))
 
@@ -233,6 +137,7 @@ def _find_delimiter(
         rows = quoted_records(lines, "excel", delimiter)
         return [record.cells for record in rows if any(map(str.strip, record.cells))]
 
+    # A first line with the usual delimiter settles it: the others may occur in its texts.
     first = next((line for line in lines if line.strip()), "")
     if usual in first:
         return usual, usual
@@ -249,7 +154,7 @@ def _find_delimiter(
 
 
 def _without_guard(record: Record) -> Record:
-    """Take ="0012", as exports keep Excel from making 12 of it, for the text that it shows."""
+    """Replace ="0012" by 0012: exports write the former so that Excel does not show 12."""
     return record._replace(
         cells=[
             cell[2:-1] if cell.startswith('="') and cell.endswith('"') and len(cell) > 2 else cell
@@ -271,7 +176,7 @@ def read_sentences(path: str | Path, encoding: str = "auto", tagged: bool = True
 
 
 def _delimited(path: str | Path, records: Iterator[Record], find_top: FindTop, pad: bool) -> Table:
-    """Take titles and header off, and give every row's cells their columns.
+    """Separate titles and header, and assign the cells of every row to columns.
 
     `pad`: a row with fewer cells than the first is padded with empty ones.
     """
@@ -287,7 +192,7 @@ def _delimited(path: str | Path, records: Iterator[Record], find_top: FindTop, p
         if broken := damage("".join(first.cells)):
             raise InputError(f"{path}:{first.number} {broken}.")
         columns = _checked_names(path, [cell.strip() for cell in first.cells])
-    if top.has_header or top.titles:  # what is blank above them is no example either
+    if top.has_header or top.titles:  # blank rows above them are no bad examples
         numbers = {r.number for r in readable[: top.titles + top.has_header]}
         start = [
             r
@@ -299,7 +204,7 @@ def _delimited(path: str | Path, records: Iterator[Record], find_top: FindTop, p
 
 
 def _nothing(path: str | Path, rows: Iterable[Row]) -> InputError:
-    """Say why the first rows have no cells: what is wrong with one, or that there are none."""
+    """An error for a file without readable rows: their first problem, or that it is empty."""
     broken = next((f"{r.place} {r.problem}" for r in rows if r.problem != BLANK), None)
     return InputError(f"{broken or f'{path} is empty'}. Give a file with examples.")
 
@@ -309,7 +214,7 @@ def _blank(record: Record) -> Record:
 
 
 def _checked_names(path: str | Path, names: list[str]) -> tuple[str, ...]:
-    """Names of columns; one without a name, as after a merged cell, is called by its number."""
+    """Names of columns; a column without a name, as next to a merged cell, gets its number."""
     twice = {name for name in names if name and names.count(name) > 1}
     if twice:
         raise InputError(
@@ -326,7 +231,7 @@ def _row(path: str | Path, record: Record, columns: tuple[str, ...], pad: bool) 
         return Row(place, {}, record.problem)
     if pad:
         cells = cells + [""] * (len(columns) - len(cells))
-    if not any(map(str.strip, cells[len(columns) :])):  # as Excel writes for a formatted cell
+    if not any(map(str.strip, cells[len(columns) :])):  # Excel writes formatted cells as empty
         cells = cells[: len(columns)]
     if len(cells) != len(columns):
         what = "line break" if len(cells) < len(columns) else "delimiter"
@@ -338,12 +243,10 @@ def _row(path: str | Path, record: Record, columns: tuple[str, ...], pad: bool) 
 
 
 def _is_quoted(path: str | Path, encoding: str, delimiter: str) -> bool:
-    """Whether a tsv quotes cells as a csv does, rather than having quotes in its texts.
+    """Whether a tsv quotes its cells as a csv does, or has quotes in its texts.
 
-    It does if some cell begins with a quote, and the rules of the csv module leave fewer rows
-    broken or of another length than plain splitting. If none is left, both readings have to agree
-    where a row ends, else each line that a row takes along on how long it should be: or one text's
-    opening quote would swallow lines up to another's.
+    It is quoted if a cell begins with a quote, and if the rules of the csv module leave fewer
+    broken rows than plain splitting does. A broken row has another length than most.
     """
     begins = f'{delimiter}"'
     if not any(line.startswith('"') or begins in line for line in text_lines(path, encoding)):
@@ -352,6 +255,7 @@ def _is_quoted(path: str | Path, encoding: str, delimiter: str) -> bool:
     def quoted() -> Iterator[Record]:
         return quoted_records(text_lines(path, encoding), "excel-tab", delimiter)
 
+    # First the usual length of a row, then the broken lines and the broken records.
     seen = Counter(len(r.cells) for r in islice(filter(_is_filled, quoted()), _SEEN_FIRST))
     usual = max(seen, key=seen.__getitem__, default=0)
     lines = end = 0
@@ -364,8 +268,8 @@ def _is_quoted(path: str | Path, encoding: str, delimiter: str) -> bool:
                 broken_lines.add(line.number)
     records = broken = 0
     start = 1
-    spans = []  # of records with several lines
-    for record in chain(quoted(), [Record(end, [])]):  # each shows where the one before it ends
+    spans = []  # lines of records with several lines
+    for record in chain(quoted(), [Record(end, [])]):  # each marks the end of the one before it
         if record.number - start > 1:
             spans.append(range(start, record.number))
         start = record.number
@@ -374,6 +278,9 @@ def _is_quoted(path: str | Path, encoding: str, delimiter: str) -> bool:
             broken += len(record.cells) != usual
     if usual == 0 or (broken > 0 and broken >= len(broken_lines)):
         return False
+    # The opening quote of one text must not swallow lines up to that of another. If no record is
+    # broken, plain splitting has to break lines too, or both have as many rows. Else each record
+    # of several lines has to contain a line that is broken on its own.
     if not broken:
         return bool(broken_lines) or lines == records
     return not any(broken_lines.isdisjoint(span) for span in spans)
@@ -387,18 +294,19 @@ def _is_filled(record: Record) -> bool:
 def _json(path: str | Path, kind: str, encoding: str) -> Table:
     """JSON lines, or in a .json file one array of objects.
 
-    Columns are the keys of the first records, in the order in which they are met.
+    Columns are the keys of the first records, in order of appearance.
     """
-    told: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
     if kind == "json":
         codec, is_array = find_json(path, encoding)
         if codec not in ("utf-8", encoding):
-            told = (f"It is read as {codec.upper()}.",)
+            notes = (f"It is read as {codec.upper()}.",)
     if kind == "json" and is_array:
         records = json_array(path, codec)
     else:
         records = json_records(text_lines(path, encoding))
     rows = (Row(f"{path}:{number}", cells, problem) for number, cells, problem in records)
+    # Objects may have different keys: the columns are those of the first rows together.
     start = list(islice(rows, _SEEN_FIRST))
     if not any(row.cells for row in start):
         if kind == "json" and start:
@@ -408,11 +316,11 @@ def _json(path: str | Path, kind: str, encoding: str) -> Table:
             )
         raise _nothing(path, start)
     columns = dict.fromkeys(key for row in start for key in row.cells)
-    return Table(tuple(columns), True, chain(start, rows), told=told)
+    return Table(tuple(columns), True, chain(start, rows), notes=notes)
 
 
 def _arrow(path: str | Path, kind: str) -> Table:
-    """The rows of Parquet or Arrow files; damaged data raises after the rows before it."""
+    """The rows of Parquet or Arrow files; damaged data raises InputError after the rows before."""
 
     @contextmanager
     def explained() -> Iterator[None]:
@@ -431,7 +339,7 @@ def _arrow(path: str | Path, kind: str) -> Table:
     with explained():
         file: ParquetRecords | ArrowRecords
         if kind == "arrow":
-            file = ArrowRecords([opened_as_stored(one) for one in _arrow_files(path)])
+            file = ArrowRecords([opened_as_stored(each) for each in arrow_files(path)])
         else:
             file = ParquetRecords(opened_as_stored(path))
     records = rows()
@@ -439,10 +347,3 @@ def _arrow(path: str | Path, kind: str) -> Table:
     if not first:
         raise InputError(f"{path} is empty. Give a file with examples.")
     return Table(file.columns, True, chain(first, records))
-
-
-def _arrow_files(path: str | Path) -> list[str | Path]:
-    """The file, or those of a folder that `datasets` saved, in their order."""
-    if is_url(path) or not Path(path).is_dir():
-        return [path]
-    return sorted(p for p in Path(path).glob("*.arrow") if not p.name.startswith("cache-"))

@@ -1,40 +1,35 @@
-"""The body of `search`: build an index, and find the documents that answer queries."""
+"""The body of `search`: build an index, and find the documents that match queries."""
 
-import sys
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TextIO
+from tempfile import TemporaryDirectory
 
-from roformer_tf.checkpoints.embedding_config import Pooling
-from roformer_tf.engines.choice import Precision
-from roformer_tf.errors import InputError
-from roformer_tf.files import check_writable, is_folder
-from roformer_tf.inference.answer_files import STANDARD, opened_text, tsv_line
-from roformer_tf.inference.embed import TextEmbedder, open_embedder
-from roformer_tf.inference.text_files import TextFileConfig, checked_texts
-from roformer_tf.models.rows import BATCH_SIZE
+from roformer_tf.errors import InputError, check_numbers
+from roformer_tf.files import check_writable
+from roformer_tf.inference.embed import TextEmbedder, VectorSettings
+from roformer_tf.inference.prediction_files import STANDARD, check_output, opened_text, tsv_line
+from roformer_tf.inference.text_files import TextFileConfig, check_not_blank, checked_texts, report
 from roformer_tf.readers.streams import is_stdin, is_url
 from roformer_tf.search.database import is_index
 from roformer_tf.search.documents import checked_documents
 from roformer_tf.search.filters import parse_filter
 from roformer_tf.search.index import SearchIndex
 from roformer_tf.search.reranking import report_reranking
-from roformer_tf.search.retrieval import Retriever, load_reranker
+from roformer_tf.search.retrieval import Retriever, open_reranker
 from roformer_tf.search.writing import add_documents, delete_documents
 from roformer_tf.terminal import Progress
 
 COLUMNS = ("query", "rank", "score", "document")
+# A fifth column, if the documents have ids.
 ID_COLUMN = "id"
-"""A fifth column, if the documents have ids."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SearchConfig:
-    """Find the documents that answer queries, by the cosine of their vectors.
+    """Find the documents that match queries, by the cosine of their vectors.
 
     The output is a TSV with the columns query, rank, score, document, and id if the documents have
     ids. A document longer than the model's maximum length is split into passages. Its score is that
@@ -49,8 +44,8 @@ class SearchConfig:
     they are added to it, except those it already has; a document with a known id replaces the
     former one. Other columns are stored for --where."""
     index: Path | None = None
-    """Folder of an index, which keeps vectors and texts; created from --documents if it does not
-    exist."""
+    """Folder of an index, which keeps vectors and texts, and how vectors are computed; created from
+    --documents if it does not exist."""
     queries: tuple[str, ...] = ()
     """A file of queries, "-" for the standard input, or the queries themselves. Default: none; the
     index is created or changed only."""
@@ -68,7 +63,7 @@ class SearchConfig:
     weight, reciprocal rank fusion."""
     hybrid_weight: float | None = None
     """Weight of the cosine relative to max-normalized BM25, such as 1, chosen on queries whose
-    answers are known. Implies --hybrid; stored in an index that is created."""
+    documents are known. Implies --hybrid; stored in an index that is created."""
     beginning_weight: float | None = None
     """Weight of a document's first passage relative to its nearest one, such as 0.3: the beginning
     of a manual page or a news article says what the rest is about. Stored in an index that is
@@ -84,16 +79,7 @@ class SearchConfig:
     find more in long documents."""
     output: str = STANDARD
     """File to write; "-" is the standard output."""
-    pooling: Pooling | None = None
-    """How hidden states become a vector. Default: as in the index, or as `embed` does."""
-    dimensions: int | None = None
-    """Truncate vectors to so many numbers, for a model that was trained for it, or is whitened."""
-    max_length: int | None = None
-    """Maximum tokens of a text that are read at once. Default: as the model was trained."""
-    batch_size: int = BATCH_SIZE
-    """Maximum texts per batch."""
-    precision: Precision = "float32"
-    """bfloat16 is faster where the hardware supports it; cosines change by some thousandths."""
+    vectors: VectorSettings = field(default_factory=VectorSettings)
     reading: TextFileConfig = field(default_factory=TextFileConfig)
 
     def __post_init__(self) -> None:
@@ -106,13 +92,8 @@ class SearchConfig:
         changes_index = self.index is not None and (self.documents is not None or self.delete)
         if not self.queries and not changes_index:
             raise InputError("give --queries: a file of them, or the queries themselves.")
-        for name in ("top", "rerank_top", "batch_size"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}, but must be at least 1.")
-        for name in ("hybrid_weight", "beginning_weight"):
-            weight = getattr(self, name)
-            if weight is not None and not 0 <= weight < float("inf"):
-                raise InputError(f"{name} is {weight}, but must be at least 0, such as 1.")
+        check_numbers(self, "top", "rerank_top", at_least=1)
+        check_numbers(self, "hybrid_weight", "beginning_weight", at_least=0, hint="such as 1")
         if self.beginning_weight is not None and self.documents is None:
             raise InputError(
                 "--beginning-weight is stored in an index when it is written: give --documents, "
@@ -122,36 +103,31 @@ class SearchConfig:
             raise InputError("--id-column is a column of --documents: give them, too.")
         if self.where is not None:
             parse_filter(self.where)
-        for number, query in enumerate(self.queries, 1):
-            if not query.strip():
-                raise InputError(f"query {number} is blank: there is nothing to search for.")
-        if is_folder(self.output):
-            raise InputError(f"--output {self.output} is a folder. Name a file.")
+        check_not_blank("query", self.queries)
         if self.documents is not None and is_stdin(self.documents) and self.queries == (STANDARD,):
             raise InputError("documents and queries cannot both be the standard input.")
-
-    @property
-    def by_words(self) -> bool:
-        """Whether the search is hybrid."""
-        return self.hybrid or self.hybrid_weight is not None
 
 
 def search(config: SearchConfig) -> None:
     """Change or create the index, search it, and report on stderr."""
-    if config.output != STANDARD:
-        check_writable(config.output)
+    check_output(config.output)
     if config.index is not None and (config.documents is not None or config.delete):
         check_writable(config.index)
     if config.index is not None and config.delete:
         _delete(config.index, config.delete)
     if config.model is None:
         return
-    reranker = None if config.rerank is None else load_reranker(config.rerank, config.precision)
+    vectors, reranker = config.vectors, None
+    if config.rerank is not None:
+        reranker = open_reranker(config.rerank, vectors.engine, vectors.precision)
     with ExitStack() as stack:
         queries = stack.enter_context(_queries(config))
         folder = config.index or Path(stack.enter_context(_scratch())) / "index"
-        embedder = _open_model(config, config.model, folder)
-        print(f"{embedder.described}.", file=sys.stderr)
+        if config.documents is None or is_index(folder):
+            with SearchIndex(folder) as index:
+                vectors = index.manifest.settings(vectors)
+        embedder = vectors.open(config.model)
+        report(f"{embedder.described}.")
         if config.documents is not None:
             _add(config, folder, embedder, config.documents)
         if not config.queries:
@@ -163,41 +139,37 @@ def search(config: SearchConfig) -> None:
         retriever = Retriever(
             index,
             embedder,
-            config.by_words,
+            config.hybrid or config.hybrid_weight is not None,
             config.hybrid_weight,
             reranker,
             config.rerank_top,
-            config.batch_size,
+            vectors.batch_size,
         )
         if config.rerank is not None:
-            for line in report_reranking(config.rerank, retriever):
-                print(line, file=sys.stderr)
-        start = time.perf_counter()
-        with (
-            opened_text(config.output) as out,
-            Progress(desc="search", unit=" queries", total=len(queries)) as bar,
-        ):
-            _write(out, retriever, queries, config, bar)
-        seconds = time.perf_counter() - start
-        print(
-            f"{len(queries):,} queries among {len(index):,} documents in {seconds:.1f} s, "
-            f"{1e3 * seconds / len(queries):.1f} ms each.",
-            file=sys.stderr,
-        )
+            report(*report_reranking(config.rerank, retriever))
+        _search(retriever, queries, config)
 
 
-def _write(
-    out: TextIO, retriever: Retriever, queries: Sequence[str], config: SearchConfig, bar: Progress
-) -> None:
-    """Write a line for each result."""
+def _search(retriever: Retriever, queries: Sequence[str], config: SearchConfig) -> None:
+    """Write a line for each result, and print the time."""
     has_ids = retriever.index.has_ids
-    all_results = retriever.answers(queries, config.top, config.where)
-    out.write(tsv_line((*COLUMNS, ID_COLUMN) if has_ids else COLUMNS))
-    for query, results in zip(queries, all_results, strict=True):
-        for rank, result in enumerate(results, 1):
-            ids = (result.id,) if has_ids else ()
-            out.write(tsv_line((query, rank, f"{result.score:.6f}", result.text, *ids)))
-        bar.update()
+    start = time.perf_counter()
+    with (
+        opened_text(config.output) as out,
+        Progress(desc="search", unit=" queries", total=len(queries)) as bar,
+    ):
+        out.write(tsv_line((*COLUMNS, ID_COLUMN) if has_ids else COLUMNS))
+        all_results = retriever.results(queries, config.top, config.where)
+        for query, results in zip(queries, all_results, strict=True):
+            for rank, result in enumerate(results, 1):
+                ids = (result.id,) if has_ids else ()
+                out.write(tsv_line((query, rank, f"{result.score:.6f}", result.text, *ids)))
+            bar.update()
+    seconds = time.perf_counter() - start
+    report(
+        f"{len(queries):,} queries among {len(retriever.index):,} documents in {seconds:.1f} s, "
+        f"{1e3 * seconds / len(queries):.1f} ms each."
+    )
 
 
 @contextmanager
@@ -210,9 +182,7 @@ def _queries(config: SearchConfig) -> Iterator[Sequence[str]]:
     both = config.documents is not None
     reading = replace(config.reading, text_columns=()) if both else config.reading
     with checked_texts(config.queries[0], reading) as texts:
-        if texts.said:
-            print(texts.said, file=sys.stderr)
-        yield list(texts.texts())
+        yield list(texts)
 
 
 def _is_file(query: str) -> bool:
@@ -225,23 +195,9 @@ def _is_file(query: str) -> bool:
         return False
 
 
-def _open_model(config: SearchConfig, model: str, folder: Path) -> TextEmbedder:
-    """Open the model with the settings of an existing index, unless others are given."""
-    pooling, dimensions, max_length = config.pooling, config.dimensions, config.max_length
-    if config.documents is None or is_index(folder):
-        with SearchIndex(folder) as index:
-            manifest = index.manifest
-        pooling = pooling or manifest.pooling
-        dimensions = dimensions or manifest.dimensions
-        max_length = max_length or manifest.max_length
-    return open_embedder(model, pooling, dimensions, config.precision, max_length)
-
-
 def _add(config: SearchConfig, folder: Path, embedder: TextEmbedder, path: str) -> None:
     """Add the documents of a file to the index."""
     with checked_documents(path, config.reading, config.id_column) as documents:
-        if documents.description:
-            print(documents.description, file=sys.stderr)
         added = add_documents(
             folder,
             embedder,
@@ -249,24 +205,25 @@ def _add(config: SearchConfig, folder: Path, embedder: TextEmbedder, path: str) 
             passage_length=config.passage_length,
             hybrid_weight=config.hybrid_weight,
             beginning_weight=config.beginning_weight,
-            batch_size=config.batch_size,
+            batch_size=config.vectors.batch_size,
         )
     if config.index is None:
         return
     counts = [f"{added.new:,} new"]
     counts += [f"{added.updated:,} updated"] if added.updated else []
     counts += [f"{added.unchanged:,} unchanged"] if added.unchanged else []
-    print(f"{folder} has {added.total:,} documents: {', '.join(counts)}.", file=sys.stderr)
+    report(f"{folder} has {added.total:,} documents: {', '.join(counts)}.")
 
 
 def _delete(folder: Path, ids: Sequence[str]) -> None:
     """Delete documents from the index, and name those that it does not have."""
     missing = delete_documents(folder, ids)
-    print(f"{folder}: {len(set(ids)) - len(missing):,} documents deleted.", file=sys.stderr)
+    report(f"{folder}: {len(set(ids)) - len(missing):,} documents deleted.")
     if missing:
-        print(f"warning: no document has the id {', '.join(missing)}.", file=sys.stderr)
+        report(f"warning: no document has the id {', '.join(missing)}.")
 
 
-def _scratch() -> "tempfile.TemporaryDirectory[str]":
+def _scratch() -> "TemporaryDirectory[str]":
     """A folder for an index that is not kept."""
-    return tempfile.TemporaryDirectory(prefix="roformer-tf-", ignore_cleanup_errors=True)
+    # Errors are ignored, since Windows cannot remove a file that another program has opened.
+    return TemporaryDirectory(prefix="roformer-tf-", ignore_cleanup_errors=True)

@@ -29,14 +29,12 @@ finally:
 Connection = sqlite3.Connection
 
 FILE = "index.sqlite"
+# Version of the tables.
 VERSION = 2
-"""Of the tables. Version 1 was a folder of Arrow and NumPy files."""
-FORMER = "index.json"
-"""What version 1 had in its folder."""
+# Seconds to wait while another process writes; it commits every few thousand documents.
 PATIENCE = 60
-"""Seconds to wait while another process writes; it commits every few thousand documents."""
+# Bytes per page: a vector of 768 numbers has 3,072, of which a page of 4,096 would hold one.
 PAGE = 16_384
-"""Bytes per page: a vector of 768 numbers has 3,072, of which a page of 4,096 would hold one."""
 
 SCHEMA = (
     # The model, how texts are embedded, and a counter of changes to documents
@@ -50,8 +48,8 @@ SCHEMA = (
     # All passages of a document, (passages, size) float32, in a table of their own: filters by
     # metadata do not have to read them
     "CREATE TABLE IF NOT EXISTS vectors (number INTEGER PRIMARY KEY, passages BLOB NOT NULL)",
-    # Our own words, separated by spaces; of ASCII, FTS5 takes letters and digits as parts of
-    # words, and has to be told what else occurs in ours
+    # Our own words, separated by spaces. Of ASCII, FTS5 accepts only letters and digits in a word,
+    # unless other characters are listed; these occur in ours
     """CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5(
         beginning, text, tokenize="ascii tokenchars '+#&._%-*^='")""",
     "CREATE VIRTUAL TABLE IF NOT EXISTS frequencies USING fts5vocab(words, row)",
@@ -64,11 +62,6 @@ def is_index(folder: Path) -> bool:
     """Whether a folder holds an index. Raises InputError if it holds something else."""
     if (folder / FILE).is_file():
         return True
-    if (folder / FORMER).is_file():
-        raise InputError(
-            f"{folder} was made by an earlier version of roformer-tf. Remove it, and make the "
-            "index again from its documents."
-        )
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise InputError(f"{folder} exists, and is not an index. Choose another --index.")
     return False

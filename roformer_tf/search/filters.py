@@ -1,16 +1,15 @@
 """`--where`: conditions on metadata, such as `year >= 2020 and lang in ("zh", "en")`.
 
-    condition  = conjunction { "or" conjunction }
-    conjunction = factor { "and" factor }
-    factor     = "not" factor | "(" condition ")" | comparison
-    comparison = field ( "=" | "!=" | "<" | "<=" | ">" | ">=" ) value
-               | field [ "not" ] "in" "(" value { "," value } ")"
-               | field [ "not" ] "like" string        % is any text, _ any character
-               | field "is" [ "not" ] "null"
+A condition is comparisons with `and`, `or`, `not` and parentheses, which bind as in SQL:
+
+    field ( = | != | < | <= | > | >= ) value
+    field [ not ] in ( value, … )
+    field [ not ] like string          % is any text, _ any character
+    field is [ not ] null
 
 A field is a name, in `backquotes` if it has spaces; `id` is the document's id. A value is a number,
 a "string" or a 'string', true or false. A document without the field satisfies only `is null`, and
-what `not` makes of the other comparisons.
+`not` of any other comparison.
 """
 
 import re
@@ -22,16 +21,16 @@ from roformer_tf.errors import InputError
 _TOKEN = re.compile(
     r"""\s*(?:
     (?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?!\w))
-    |"(?P<double>[^"]*)"|'(?P<single>[^']*)'
-    |`(?P<quoted>[^`"]+)`|(?P<name>[^\W\d][\w.-]*)
+    |(?P<string>"[^"]*"|'[^']*')
+    |(?P<field>`[^`"]+`|[^\W\d][\w.-]*)
     |(?P<symbol><=|>=|!=|<>|==|[=<>(),]))""",
     re.VERBOSE,
 )
 _COMPARISONS = {symbol: symbol for symbol in ("=", "!=", "<", "<=", ">", ">=")}
 _COMPARISONS |= {"==": "=", "<>": "!="}
-_KEYWORDS = {"and", "or", "not", "in", "like", "is", "null", "true", "false"}
+_KEYWORDS = {"and", "or", "not", "in", "like", "is", "null"}
+# SQLite limits the depth of an expression: of parentheses and `not`, and the number of comparisons.
 DEEPEST, MOST = 50, 200
-"""Levels of parentheses and `not`, and comparisons: SQLite limits the depth of an expression."""
 
 
 class Filter(NamedTuple):
@@ -45,7 +44,7 @@ class Filter(NamedTuple):
 
 class _Token(NamedTuple):
     kind: str
-    """"value", "field", or the keyword or symbol itself."""
+    """"number", "string", "field" or "end", or the keyword or symbol itself."""
     value: str | float
     start: int
 
@@ -62,103 +61,93 @@ def parse_filter(text: str, known: Collection[str] | None = None) -> Filter:
     return parsed
 
 
+def _tokens(text: str) -> list[_Token]:
+    tokens, position = [], 0
+    while text[position:].strip():
+        match = _TOKEN.match(text, position)
+        if match is None:
+            raise InputError(f"--where {text!r}: cannot read {text[position:].strip()!r}.")
+        kind = str(match.lastgroup)
+        value: str | float = match[kind]
+        word = match[kind].lower()
+        position = match.end()
+        if kind == "symbol" or word in _KEYWORDS:
+            kind = word
+        elif kind == "number":
+            value = float(word)
+        elif word in ("true", "false"):
+            kind, value = "number", float(word == "true")  # SQLite has no other type for them
+        elif kind == "string" or word.startswith("`"):
+            value = match[kind][1:-1]
+        tokens.append(_Token(kind, value, match.start(str(match.lastgroup))))
+    return [*tokens, _Token("end", "", len(text))]
+
+
 class _Parser:
-    """Recursive descent: one method per rule; each returns SQL and collects its parameters."""
+    """Goes through the tokens once; `and`, `or` and `not` are left to SQLite.
+
+    So only comparisons are translated, and parentheses counted. No text of a condition becomes SQL:
+    fields and values are bound as parameters, which the methods collect in the order of the SQL.
+    """
 
     def __init__(self, text: str) -> None:
         self._text = text
-        self._tokens = self._split(text)
+        self._tokens = _tokens(text)
         self._next = 0
-        self._depth = self._comparisons = 0
+        self._comparisons = 0
         self._parameters: list[str | float] = []
         self._fields: set[str] = set()
 
     def parse(self) -> Filter:
-        sql = self._condition()
-        if self._next < len(self._tokens):
-            raise self._error("expected `and`, `or` or the end")
-        return Filter(sql, tuple(self._parameters), frozenset(self._fields))
-
-    def _split(self, text: str) -> list[_Token]:
-        tokens, position = [], 0
-        while text[position:].strip():
-            match = _TOKEN.match(text, position)
-            if match is None:
-                raise InputError(f"--where {text!r}: cannot read {text[position:].strip()!r}.")
-            kind, start = match.lastgroup or "", match.start(match.lastgroup or 0)
-            value = match[kind]
-            position = match.end()
-            if kind == "number":
-                tokens.append(_Token("value", float(value), start))
-            elif kind in ("double", "single"):
-                tokens.append(_Token("value", value, start))
-            elif kind == "name" and value.lower() in ("true", "false"):
-                tokens.append(_Token("value", float(value.lower() == "true"), start))
-            elif kind == "name" and value.lower() in _KEYWORDS:
-                tokens.append(_Token(value.lower(), value, start))
-            elif kind in ("name", "quoted"):
-                tokens.append(_Token("field", value, start))
-            else:
-                tokens.append(_Token(value, value, start))
-        return tokens
-
-    def _condition(self) -> str:
-        parts = [self._conjunction()]
-        while self._accept("or"):
-            parts.append(self._conjunction())
-        return f"({' OR '.join(parts)})"
-
-    def _conjunction(self) -> str:
-        parts = [self._factor()]
-        while self._accept("and"):
-            parts.append(self._factor())
-        return f"({' AND '.join(parts)})"
-
-    def _factor(self) -> str:
-        self._depth += 1
-        if self._depth > DEEPEST:
-            raise InputError(f"--where is nested more than {DEEPEST} levels deep.")
-        if self._accept("not"):
-            sql = f"NOT {self._factor()}"
-        elif self._accept("("):
-            sql = self._condition()
-            self._expect(")")
-        else:
-            sql = self._comparison()
-        self._depth -= 1
-        return sql
+        parts: list[str] = []
+        depth = negations = 0
+        while True:
+            while word := self._accept("not", "("):
+                parts.append(word.kind.upper())
+                depth += word.kind == "("
+                negations += word.kind == "not"
+                if depth + negations > DEEPEST:
+                    raise InputError(f"--where is nested more than {DEEPEST} levels deep.")
+            parts.append(self._comparison())
+            while depth and self._accept(")"):
+                parts.append(")")
+                depth -= 1
+            word = self._accept("and", "or")
+            if word is None:
+                break
+            parts.append(word.kind.upper())
+        self._expect("`)`" if depth else "`and`, `or` or the end", "end" if not depth else ")")
+        return Filter(" ".join(parts), tuple(self._parameters), frozenset(self._fields))
 
     def _comparison(self) -> str:
-        field = str(self._expect("field").value)
-        token = self._peek()
-        if token is not None and token.kind in _COMPARISONS:
-            self._next += 1
-            return self._compare(field, _COMPARISONS[token.kind], self._expect("value").value)
+        field = str(self._expect("a field", "field").value)
+        if symbol := self._accept(*_COMPARISONS):
+            return self._compare(field, _COMPARISONS[symbol.kind])
         if self._accept("is"):
             operator = "IS NOT NULL" if self._accept("not") else "IS NULL"
-            self._expect("null")
+            self._expect("`null`", "null")
             return f"{self._column(field)} {operator}"
         negation = "NOT " if self._accept("not") else ""
-        if self._accept("in"):
-            self._expect("(")
-            parts = [self._compare(field, "=", self._expect("value").value)]
-            while self._accept(","):
-                parts.append(self._compare(field, "=", self._expect("value").value))
-            self._expect(")")
-            return f"{negation}({' OR '.join(parts)})"
         if self._accept("like"):
-            pattern = self._expect("value").value
-            if not isinstance(pattern, str):
-                raise self._error("`like` needs a pattern in quotes, such as '%2020%'", back=1)
-            return negation + self._compare(field, "LIKE", pattern)
-        raise self._error("expected a comparison, such as `= 2020`, `in (…)` or `is null`")
+            return negation + self._compare(field, "LIKE", "a pattern, such as '%2020%'")
+        self._expect("a comparison, such as `= 2020`, `in (…)` or `is null`", "in")
+        self._expect("`(`", "(")
+        parts = [self._compare(field, "=")]
+        while self._accept(","):
+            parts.append(self._compare(field, "="))
+        self._expect("`)`", ")")
+        return f"{negation}({' OR '.join(parts)})"
 
-    def _compare(self, field: str, operator: str, value: str | float) -> str:
-        """SQL that is 0 or 1, never NULL, so that `not` gives the rest.
+    def _compare(self, field: str, operator: str, pattern: str = "") -> str:
+        """Compare with the next token, as SQL that is 0 or 1: the negation of NULL would be NULL.
 
         Numbers compare with numbers. A string compares with any value as it is written: '007' is
         stored as text, but '2020' as a number.
         """
+        if pattern:
+            value = self._expect(pattern, "string").value
+        else:
+            value = self._expect("a number or a text in quotes", "number", "string").value
         if field == "id" and isinstance(value, float):
             value = f"{value:.15g}"  # ids are text, such as "8"
         if isinstance(value, float):
@@ -179,34 +168,19 @@ class _Parser:
         self._parameters.append(f'$."{field}"')
         return "json_extract(metadata, ?)"
 
-    def _peek(self) -> _Token | None:
-        return self._tokens[self._next] if self._next < len(self._tokens) else None
-
-    def _accept(self, kind: str) -> bool:
-        token = self._peek()
-        if token is None or token.kind != kind:
-            return False
-        self._next += 1
-        return True
-
-    def _expect(self, kind: str) -> _Token:
-        token = self._peek()
-        if token is None or token.kind != kind:
-            expected = {
-                "field": "a field",
-                "value": "a number or a text in quotes",
-            }.get(kind, f"`{kind}`")
-            raise self._error(f"expected {expected}")
+    def _accept(self, *kinds: str) -> _Token | None:
+        token = self._tokens[self._next]
+        if token.kind not in kinds:
+            return None
         self._next += 1
         return token
 
-    def _error(self, problem: str, back: int = 0) -> InputError:
-        place = self._next - back
-        at = (
-            f"at {self._text[self._tokens[place].start :]!r}"
-            if place < len(self._tokens)
-            else "at the end"
-        )
-        return InputError(
-            f"--where {self._text!r}: {problem} {at}. Example: year >= 2020 and lang = 'zh'"
+    def _expect(self, what: str, *kinds: str) -> _Token:
+        if token := self._accept(*kinds):
+            return token
+        rest = self._text[self._tokens[self._next].start :]
+        place = f"at {rest!r}" if rest else "at the end"
+        raise InputError(
+            f"--where {self._text!r}: expected {what} {place}. Example: year >= 2020 and lang = "
+            "'zh'"
         )

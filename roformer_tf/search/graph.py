@@ -13,14 +13,14 @@ import numpy as np
 from roformer_tf.errors import InputError
 from roformer_tf.files import file_beside
 
+# Numbers of all vectors together, such as 524,288 vectors of 256, from which a graph is built.
+# Below, all products of a query take less than 20 ms on two cores, and nothing is missed.
 LARGE = 1 << 27
-"""Numbers of all vectors together, such as 524,288 vectors of 256, from which a graph is built.
-Below, all products of a query take less than 20 ms on two cores, and nothing is missed."""
+# Edges per vector and level, twice as many on the lowest; vectors visited to find them; vectors
+# visited per query. In docs/LOG.md recall@10 is .9966 with nearly equal texts, .9988 of a million.
 NEIGHBOURS, WHEN_ADDED, WHEN_SEARCHED = 32, 200, 512
-"""Edges per vector and level, twice as many on the lowest; vectors visited to find them; vectors
-visited per query. In docs/LOG.md recall@10 is .9966 with nearly equal texts, .9988 of a million."""
+# Ids of vectors: a document's number, times 2^20, plus the number of the passage.
 SHIFT = 20
-"""Ids of vectors: a document's number, times 2^20, plus the number of the passage."""
 
 
 class Neighbours:
@@ -29,11 +29,20 @@ class Neighbours:
     Raises InputError if faiss is missing, which the extra [search] installs.
     """
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, index: Any) -> None:
+        self._index = index
+        # Keep all edges that fit. HNSW's rule removes those to vectors that are nearer to another
+        # neighbor: of texts that are nearly equal, such as sentences cut in several ways, it
+        # removes so many that some vectors cannot be reached. faiss does not store this setting.
+        _faiss().downcast_index(index.index).keep_max_size_level0 = True
+
+    @classmethod
+    def empty(cls, size: int) -> "Neighbours":
+        """A graph for vectors of `size` numbers."""
         faiss = _faiss()
         graph = faiss.IndexHNSWFlat(size, NEIGHBOURS, faiss.METRIC_INNER_PRODUCT)
         graph.hnsw.efConstruction = WHEN_ADDED
-        self._use(faiss.IndexIDMap2(graph))
+        return cls(faiss.IndexIDMap2(graph))
 
     @classmethod
     def find(cls, folder: Path, key: str) -> "Neighbours | None":
@@ -41,23 +50,14 @@ class Neighbours:
         file = file_of(folder, key)
         if not file.exists():
             return None
-        graph = cls.__new__(cls)
         try:
-            graph._use(_faiss().read_index(str(file)))
+            return cls(_faiss().read_index(str(file)))
         except RuntimeError as error:
             reason = str(error).strip().splitlines()[0]
             raise InputError(
                 f"cannot read {file}: {reason}. Remove this file; the next `search --documents` "
                 "writes it again."
             ) from None
-        return graph
-
-    def _use(self, index: Any) -> None:
-        self._index = index
-        # Keep all edges that fit. HNSW's rule removes those to vectors that are nearer to another
-        # neighbour: of texts that are nearly equal, such as sentences cut in several ways, it
-        # removes so many that some vectors cannot be reached. faiss does not store this setting
-        _faiss().downcast_index(index.index).keep_max_size_level0 = True
 
     def __len__(self) -> int:
         return int(self._index.ntotal)

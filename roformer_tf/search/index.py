@@ -8,17 +8,16 @@ hybrid       words and vectors: BM25, divided by the query's largest, plus the c
 
 import json
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from roformer_tf.checkpoints.embedding_config import Pooling
 from roformer_tf.errors import InputError
-from roformer_tf.inference.embed import TextEmbedder
 from roformer_tf.search.database import (
     VERSION,
     Connection,
@@ -29,21 +28,24 @@ from roformer_tf.search.database import (
     transaction,
 )
 from roformer_tf.search.filters import parse_filter
-from roformer_tf.search.graph import Neighbours
+from roformer_tf.search.graph import SHIFT, Neighbours
 from roformer_tf.search.keywords import document_terms
 from roformer_tf.top_k import top_k
 
+if TYPE_CHECKING:
+    from roformer_tf.inference.embed import TextEmbedder, VectorSettings
+
+# Documents that words and vectors each contribute to reciprocal rank fusion.
 CANDIDATES = 200
-"""Documents that words and vectors each contribute to reciprocal rank fusion."""
+# The constant of reciprocal rank fusion (Cormack et al., 2009): how little first ranks count.
 FUSION = 60
-"""The constant of reciprocal rank fusion (Cormack et al., 2009): how little first ranks count."""
+# How often the words of a document's beginning count, and BM25's k1. Measured in docs/LOG.md.
 BEGINNING_TIMES, K1, FTS5_K1 = 3, 2.0, 1.2
-"""How often the words of a document's beginning count, and BM25's k1. Measured in docs/LOG.md."""
+# Of the columns `beginning` and `text`; the latter contains the beginning as well. FTS5 has a fixed
+# k1 of 1.2, but tf / (tf + k1) depends only on their ratio: a smaller tf acts as a larger k1.
 WEIGHTS = ((BEGINNING_TIMES - 1) * FTS5_K1 / K1, FTS5_K1 / K1)
-"""Of the columns `beginning` and `text`, the latter having the beginning, too. FTS5 has a k1 of
-1.2 and no other, but tf / (tf + k1) depends on their ratio alone: a smaller tf is a larger k1."""
+# The rarest words of a query, which are looked up: FTS5's time grows with their square.
 RAREST = 64
-"""Words of a query that are looked up, the rarest: FTS5's time grows with their square."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,17 +71,33 @@ class Manifest:
     """Weight of a document's first passage relative to its nearest one."""
     version: int = VERSION
 
+    def settings(self, wanted: "VectorSettings") -> "VectorSettings":
+        """The settings of vectors, those of the index where the user gives none."""
+        return replace(
+            wanted,
+            pooling=wanted.pooling or self.pooling,
+            dimensions=wanted.dimensions or self.dimensions,
+            max_length=wanted.max_length or self.max_length,
+        )
 
-class Result(NamedTuple):
-    """A document that answers a query."""
+
+class Hit(NamedTuple):
+    """A document that matches a query, without its text: many texts may not fit into memory."""
 
     number: int
     """Its number in the database."""
     score: float
-    """The cosine; of a hybrid search the sum; reranked, the probability or the number of that."""
+    """The cosine; of a hybrid search the sum; after reranking, the prediction of that model."""
+
+
+class Result(NamedTuple):
+    """A document that matches a query."""
+
+    number: int
+    score: float
+    """Both as of `Hit`."""
     text: str
     id: str | None = None
-    metadata: Mapping[str, Any] = {}
 
 
 class Vectors(NamedTuple):
@@ -91,6 +109,13 @@ class Vectors(NamedTuple):
     """(documents,) int64: the first row of each document's passages."""
     matrix: np.ndarray
     """(rows, D) float32 of length 1."""
+
+    @property
+    def ids(self) -> np.ndarray:
+        """Ids of the rows in a graph, (rows,) int64."""
+        rows = np.arange(len(self.matrix))
+        owners = np.searchsorted(self.starts, rows, "right") - 1
+        return (self.numbers[owners] << SHIFT) + rows - self.starts[owners]
 
     def cosines(self, query: np.ndarray, beginning_weight: float) -> np.ndarray:
         """How near each document is to a query's vector (D,): (documents,) float32."""
@@ -120,8 +145,7 @@ class SearchIndex:
             self._neighbours = Neighbours.find(self.folder, self.manifest.key)
 
     def __len__(self) -> int:
-        with explained(self.folder):
-            return int(self._connection.execute("SELECT count(*) FROM documents").fetchone()[0])
+        return int(self._values("SELECT count(*) FROM documents")[0])
 
     def __enter__(self) -> "SearchIndex":
         return self
@@ -138,17 +162,19 @@ class SearchIndex:
     @property
     def has_ids(self) -> bool:
         """Whether any document has an id."""
-        query = "SELECT EXISTS (SELECT 1 FROM documents WHERE id IS NOT NULL)"
-        with explained(self.folder):
-            return bool(self._connection.execute(query).fetchone()[0])
+        return bool(self._values("SELECT 1 FROM documents WHERE id IS NOT NULL LIMIT 1"))
 
     @property
     def fields(self) -> list[str]:
         """Names of the metadata that any document has had."""
-        with explained(self.folder):
-            return [name for (name,) in self._connection.execute("SELECT name FROM fields")]
+        return self._values("SELECT name FROM fields")
 
-    def check_model(self, embedder: TextEmbedder) -> None:
+    def _values(self, query: str) -> list[Any]:
+        """The only column of a query."""
+        with explained(self.folder):
+            return [value for (value,) in self._connection.execute(query)]
+
+    def check_model(self, embedder: "TextEmbedder") -> None:
         """Raise InputError unless the model gives the vectors that the index holds."""
         check_model(self.folder, self.manifest, embedder)
 
@@ -161,77 +187,73 @@ class SearchIndex:
         hybrid: bool = False,
         weight: float | None = None,
         where: str | None = None,
-    ) -> list[list[Result]]:
-        """The best documents of each query, best first.
+    ) -> list[list[Hit]]:
+        """The best documents of each query, best first; `read` gives their texts.
 
         queries and their vectors (Q, D) float32 of length 1; hybrid: by words, too; weight: of the
         cosine in a hybrid search, unless the index has one; where: a condition on metadata, see
         `filters`.
         """
         weight = self.manifest.hybrid_weight if weight is None else weight
+        count = max(top, CANDIDATES)
+        hits = []
         with explained(self.folder), self._reading() as connection:
-            allowed = None
-            if where is not None:
-                condition = parse_filter(where, self.fields)
-                matches = connection.execute(
-                    f"SELECT number FROM documents WHERE {condition.sql}", condition.parameters
-                )
-                allowed = np.array([number for (number,) in matches], np.int64)
-            return [
-                self._search(connection, query, vector, top, hybrid, weight, allowed)
-                for query, vector in zip(queries, vectors, strict=True)
-            ]
+            allowed = None if where is None else self._allowed(connection, where)
+            for query, vector in zip(queries, vectors, strict=True):
+                words = word_scores(connection, query) if hybrid else None
+                numbers, scores = self._by_vector(connection, vector, count, words, allowed)
+                if words is not None:
+                    scores = _combined(scores, _aligned(words, numbers), weight, count)
+                best = [i for i in top_k(scores, top) if scores[i] > -np.inf]
+                hits.append([Hit(int(numbers[i]), float(scores[i])) for i in best])
+        return hits
 
-    def _search(
-        self,
-        connection: Connection,
-        query: str,
-        vector: np.ndarray,
-        top: int,
-        hybrid: bool,
-        weight: float | None,
-        allowed: np.ndarray | None,
-    ) -> list[Result]:
-        by_words = word_scores(connection, query, allowed) if hybrid else None
-        candidates = self._candidates(connection, vector, max(top, CANDIDATES), by_words, allowed)
-        scores = candidates.cosines(vector, self.manifest.beginning_weight)
-        numbers = candidates.numbers
-        if allowed is not None:
-            kept = np.isin(numbers, allowed)
-            numbers, scores = numbers[kept], scores[kept]
-        if by_words is not None and weight is not None:
-            of_words = _aligned(by_words, numbers)
-            scores = of_words / max(float(of_words.max(initial=0)), 1e-9) + weight * scores
-        elif by_words is not None:
-            of_words = _aligned(by_words, numbers)
-            scores = _fused(scores, of_words, max(top, CANDIDATES))
-        best = [i for i in top_k(scores, top) if scores[i] > -np.inf]
-        return _results(connection, numbers[best], scores[best])
+    def read(self, hits: Iterable[Hit]) -> list[Result]:
+        """The texts of documents; without those that were deleted after the search."""
+        query = "SELECT text, id FROM documents WHERE number = ?"
+        with explained(self.folder):
+            rows = [(x, self._connection.execute(query, (x.number,)).fetchone()) for x in hits]
+        return [Result(*hit, *row) for hit, row in rows if row is not None]
 
-    def _candidates(
+    def _allowed(self, connection: Connection, where: str) -> np.ndarray:
+        """Numbers of the documents that satisfy a condition."""
+        condition = parse_filter(where, self.fields)
+        query = f"SELECT number FROM documents WHERE {condition.sql}"
+        matches = connection.execute(query, condition.parameters)
+        return np.array([number for (number,) in matches], np.int64)
+
+    def _by_vector(
         self,
         connection: Connection,
         vector: np.ndarray,
         count: int,
-        by_words: "tuple[np.ndarray, np.ndarray] | None",
+        words: "WordScores | None",
         allowed: np.ndarray | None,
-    ) -> Vectors:
-        """Documents that can be among the best: all, or those that a graph of neighbours names."""
-        if self._neighbours is None or allowed is not None:
-            return self._all(connection)
-        near = self._neighbours.documents(vector, count)
-        if by_words is not None:
-            numbers, scores = by_words
-            near = np.union1d(near, numbers[top_k(scores, count)])
-        later = "number > ? OR number IN (SELECT value FROM json_each(?))"
-        parameters = (self._neighbours.last, json.dumps(near.tolist()))
-        return _read_vectors(connection, self.manifest.size, later, parameters)
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Numbers and cosines of documents: all, or those that a graph of neighbors names."""
+        weight = self.manifest.beginning_weight
+        if allowed is not None:
+            # A graph would have to be asked for more and more, until enough are allowed.
+            vectors = self._all(connection)
+            kept = np.isin(vectors.numbers, allowed)
+            return vectors.numbers[kept], vectors.cosines(vector, weight)[kept]
+        if self._neighbours is None:
+            vectors = self._all(connection)
+        else:
+            near = self._neighbours.documents(vector, count)
+            if words is not None:
+                near = np.union1d(near, words.numbers[top_k(words.scores, count)])
+            # The graph may be older than the database: later documents are compared one by one.
+            later = "number > ? OR number IN (SELECT value FROM json_each(?))"
+            parameters = (self._neighbours.last, json.dumps(near.tolist()))
+            vectors = read_vectors(connection, self.manifest.size, later, parameters)
+        return vectors.numbers, vectors.cosines(vector, weight)
 
     def _all(self, connection: Connection) -> Vectors:
         """The vectors of all documents, kept in memory until another process changes them."""
         (revision,) = connection.execute("SELECT revision FROM settings").fetchone()
         if self._loaded is None or self._loaded[0] != revision:
-            self._loaded = (revision, _read_vectors(connection, self.manifest.size))
+            self._loaded = (revision, read_vectors(connection, self.manifest.size))
         return self._loaded[1]
 
     @property
@@ -262,7 +284,7 @@ def read_manifest(connection: Connection, folder: Path) -> Manifest:
     return Manifest(**values)
 
 
-def check_model(folder: Path, manifest: Manifest, embedder: TextEmbedder) -> None:
+def check_model(folder: Path, manifest: Manifest, embedder: "TextEmbedder") -> None:
     """Raise InputError unless a model gives the vectors of an index."""
     if embedder.fingerprint == manifest.fingerprint:
         return
@@ -275,16 +297,17 @@ def check_model(folder: Path, manifest: Manifest, embedder: TextEmbedder) -> Non
     )
 
 
-def _read_vectors(
+def read_vectors(
     connection: Connection,
     size: int,
     condition: str = "1",
     parameters: Sequence[Any] = (),
+    limit: int = -1,
 ) -> Vectors:
-    """The vectors of some documents, in the order of their numbers."""
+    """The vectors of some documents, in the order of their numbers; limit: -1 for no limit."""
     numbers, starts, content = [], [], bytearray()
-    query = f"SELECT number, passages FROM vectors WHERE {condition} ORDER BY number"
-    for number, passages in connection.execute(query, parameters):
+    query = f"SELECT number, passages FROM vectors WHERE {condition} ORDER BY number LIMIT ?"
+    for number, passages in connection.execute(query, (*parameters, limit)):
         numbers.append(number)
         starts.append(len(content) // (4 * size))
         content += passages
@@ -292,31 +315,34 @@ def _read_vectors(
     return Vectors(np.array(numbers, np.int64), np.array(starts, np.int64), matrix)
 
 
-def word_scores(
-    connection: Connection, query: str, allowed: np.ndarray | None = None
-) -> tuple[np.ndarray, np.ndarray]:
-    """Numbers of the documents that share words with a query, and their BM25."""
+class WordScores(NamedTuple):
+    """Documents that share words with a query."""
+
+    numbers: np.ndarray
+    """(documents,) int64, in no order."""
+    scores: np.ndarray
+    """(documents,) float32: BM25."""
+
+
+def word_scores(connection: Connection, query: str) -> WordScores:
+    """The documents that share words with a query."""
     terms = document_terms(query)
     count = "SELECT doc FROM frequencies WHERE term = ?"
     rows = {term: connection.execute(count, (term,)).fetchone() for term in set(terms)}
     frequency = {term: row[0] for term, row in rows.items() if row is not None}
     known = sorted((term for term in terms if term in frequency), key=frequency.__getitem__)
-    # FTS5 gives words of more than half of the documents next to no weight; leaving them out
-    # saves going through all these documents
+    # FTS5 gives words of more than half of the documents next to no weight. Without them, it does
+    # not have to go through all these documents.
     (documents,) = connection.execute("SELECT count(*) FROM documents").fetchone()
     rare = [term for term in known if 2 * frequency[term] <= documents] or known
-    if not rare:
-        return np.zeros(0, np.int64), np.zeros(0, np.float32)
-    matches = connection.execute(
-        "SELECT rowid, -bm25(words, ?, ?) FROM words WHERE words MATCH ?",
-        (*WEIGHTS, " OR ".join(map(_quoted, rare[:RAREST]))),
-    ).fetchall()
+    matches = []
+    if rare:  # FTS5 refuses an empty expression
+        matches = connection.execute(
+            "SELECT rowid, -bm25(words, ?, ?) FROM words WHERE words MATCH ?",
+            (*WEIGHTS, " OR ".join(map(_quoted, rare[:RAREST]))),
+        ).fetchall()
     numbers = np.array([number for number, _ in matches], np.int64)
-    scores = np.array([score for _, score in matches], np.float32)
-    if allowed is not None:
-        kept = np.isin(numbers, allowed)
-        numbers, scores = numbers[kept], scores[kept]
-    return numbers, scores
+    return WordScores(numbers, np.array([score for _, score in matches], np.float32))
 
 
 def _quoted(term: str) -> str:
@@ -324,31 +350,26 @@ def _quoted(term: str) -> str:
     return '"' + term.replace('"', '""') + '"'
 
 
-def _aligned(by_words: tuple[np.ndarray, np.ndarray], numbers: np.ndarray) -> np.ndarray:
+def _aligned(words: WordScores, numbers: np.ndarray) -> np.ndarray:
     """BM25 of the documents with these ascending numbers; 0 for those without a common word."""
     scores = np.zeros(len(numbers), np.float32)
-    there = np.isin(by_words[0], numbers)
-    scores[np.searchsorted(numbers, by_words[0][there])] = by_words[1][there]
+    known = np.isin(words.numbers, numbers)
+    scores[np.searchsorted(numbers, words.numbers[known])] = words.scores[known]
     return scores
 
 
-def _fused(cosines: np.ndarray, of_words: np.ndarray, count: int) -> np.ndarray:
-    """Reciprocal rank fusion: Σ 1 / (60 + rank) over both orders; -inf for those in neither.
-
-    It needs no common scale. Of equal scores the nearer vector is first.
-    """
+def _combined(
+    cosines: np.ndarray, of_words: np.ndarray, weight: float | None, count: int
+) -> np.ndarray:
+    """The score of a hybrid search; -inf for documents that are not among the first of either."""
+    if weight is not None:
+        # BM25 has no upper limit; divided by the query's largest it has the scale of a cosine.
+        return of_words / max(float(of_words.max(initial=0)), 1e-9) + weight * cosines
+    # Reciprocal rank fusion: the sum of 1 / (60 + rank) over both orders, which needs no common
+    # scale. Of equal scores the nearer vector is first.
     scores = np.full(len(cosines), -np.inf)
     with_word = np.flatnonzero(of_words > 0)
     for order in (top_k(cosines, count), with_word[top_k(of_words[with_word], count)]):
         ranked = 1 / (FUSION + np.arange(1, len(order) + 1))
         scores[order] = np.maximum(scores[order], 0) + ranked
     return scores
-
-
-def _results(connection: Connection, numbers: np.ndarray, scores: np.ndarray) -> list[Result]:
-    query = "SELECT text, id, metadata FROM documents WHERE number = ?"
-    results = []
-    for number, score in zip(numbers.tolist(), scores.tolist(), strict=True):
-        text, name, metadata = connection.execute(query, (number,)).fetchone()
-        results.append(Result(number, score, text, name, json.loads(metadata)))
-    return results

@@ -13,10 +13,10 @@ import numpy as np
 
 from roformer_tf.tokenizers.segmentation import segment
 
+# BM25's usual constants: how fast a word that comes again counts less, how much length counts.
 K1, B = 1.2, 0.75
-"""BM25's usual constants: how fast a word that comes again counts less, how much length counts."""
+# Characters of a term of TF-IDF.
 NGRAMS = (1, 3)
-"""Characters of a term of TF-IDF."""
 _CHINESE = "\u3400-\u9fff\U00020000-\U0003ffff"
 _RUN = re.compile(f"[{_CHINESE}]+|(?:(?![{_CHINESE}])[\\w.#*^])+")
 

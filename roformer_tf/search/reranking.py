@@ -15,21 +15,20 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from roformer_tf.files import remove, write_text
-from roformer_tf.labelled.examples import Example
-from roformer_tf.search.documents import Document
-from roformer_tf.search.index import Result, SearchIndex
-from roformer_tf.search.retrieval import Reranker, Retriever
+from roformer_tf.files import write_text
+from roformer_tf.search.documents import MEASURED, VALIDATION_PAIRS, Document
+from roformer_tf.search.index import SearchIndex
 from roformer_tf.search.writing import add_documents
 
-MEASURED = "reranking.json"
-VALIDATION_PAIRS = "validation_pairs.jsonl"
-"""In the run's folder, not in the model's: that is published, and these are the user's texts."""
-MOST_QUERIES = 50
-MOST_DOCUMENTS = 500
-"""More take longer: each query costs `--rerank-top` pairs."""
+if TYPE_CHECKING:
+    from roformer_tf.search.retrieval import Reranker, Retriever
+
+# Limits of the time to measure: each query costs `--rerank-top` predictions of pairs.
+MAX_QUERIES, MAX_DOCUMENTS = 50, 500
+# What a damaged file of this folder raises; RecursionError by JSON that is nested too deeply.
+DAMAGED = (OSError, ValueError, TypeError, KeyError, RecursionError)
 
 
 class RankedQuery(NamedTuple):
@@ -52,43 +51,26 @@ class RerankingFigures:
     after: float
 
 
-def write_validation_pairs(folder: Path, examples: Sequence[Example]) -> None:
-    """Keep the pairs that a model was validated on, in the run's folder."""
-    remove(folder / MEASURED)
-    lines = (json.dumps({"texts": x.texts, "label": x.label}) for x in examples)
-    write_text(folder / VALIDATION_PAIRS, "".join(f"{line}\n" for line in lines))
-
-
-def report_reranking(folder: str | Path, retriever: Retriever) -> Iterator[str]:
+def report_reranking(folder: str | Path, retriever: "Retriever") -> Iterator[str]:
     """What the reranker of `folder` does to the order: a line for the user, and a warning if any.
 
     The retriever's model, weights and reranker search in the documents of the validation pairs.
     """
     assert retriever.reranker is not None
     path = Path(folder).resolve().parent / VALIDATION_PAIRS
+    reason = ""
     try:
         queries = _queries(path, retriever.reranker)
-    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
-        missing = isinstance(error, FileNotFoundError)
-        reason = "does not exist" if missing else f"is damaged: {error}"
-        yield (
-            f"--rerank {folder}: what it does to the order could not be measured: {path} "
-            f"{reason}. `finetune` writes it; keep the model in its run's folder."
-        )
+        if not any(query.relevant for query in queries):
+            reason = "has no query with a document that belongs to it."
+    except FileNotFoundError:
+        reason = "does not exist. `finetune` writes it; keep the model in its run's folder."
+    except DAMAGED as error:
+        reason = f"is damaged: {error}. Run `finetune` again."
+    if reason:
+        yield f"--rerank {folder}: its effect on the order could not be measured: {path} {reason}"
         return
-    if not any(query.relevant for query in queries):
-        yield (
-            f"--rerank {folder}: what it does to the order could not be measured: {path} has "
-            "no query with a document that belongs to it."
-        )
-        return
-    key = _settings_key(Path(folder), path, retriever)
-    figures = _known(path.with_name(MEASURED), key)
-    if figures is None:
-        figures = measure_reranking(queries, retriever)
-        with suppress(OSError):  # a folder that is only read: it is measured again each time
-            content = {"settings": key, "figures": asdict(figures)}
-            write_text(path.with_name(MEASURED), json.dumps(content, indent=2) + "\n")
+    figures = _known_or_measured(path.with_name(MEASURED), Path(folder), path, queries, retriever)
     yield (
         f"--rerank {folder}: MRR {figures.before:.3f} before and {figures.after:.3f} after "
         f"reranking, on {figures.queries:,} queries that it was validated on, among "
@@ -101,8 +83,10 @@ def report_reranking(folder: str | Path, retriever: Retriever) -> Iterator[str]:
         )
 
 
-def _settings_key(model: Path, pairs: Path, retriever: Retriever) -> str:
-    """Digest of all that the figures depend on."""
+def _known_or_measured(
+    measured: Path, model: Path, pairs: Path, queries: "list[RankedQuery]", retriever: "Retriever"
+) -> RerankingFigures:
+    """The figures of an earlier search with the same settings, or new ones, which are kept."""
     manifest = retriever.index.manifest
     files = [(x.name, x.stat().st_size, x.stat().st_mtime_ns) for x in sorted(model.glob("*"))]
     settings = (
@@ -110,29 +94,29 @@ def _settings_key(model: Path, pairs: Path, retriever: Retriever) -> str:
         *(manifest.beginning_weight, retriever.hybrid, retriever.weight, retriever.reranked),
         *(files, pairs.read_bytes()),
     )
-    return hashlib.sha256(repr(settings).encode()).hexdigest()
-
-
-def _known(path: Path, key: str) -> RerankingFigures | None:
-    """The figures of a file, if they were measured with the same settings."""
-    with suppress(OSError, ValueError, TypeError, KeyError, RecursionError):
-        content = json.loads(path.read_text(encoding="utf-8"))
+    key = hashlib.sha256(repr(settings).encode()).hexdigest()
+    with suppress(*DAMAGED):
+        content = json.loads(measured.read_text(encoding="utf-8"))
         if content["settings"] == key:
             return RerankingFigures(**content["figures"])
-    return None
+    figures = measure_reranking(queries, retriever)
+    with suppress(OSError):  # a read-only folder: it is measured again each time
+        content = {"settings": key, "figures": asdict(figures)}
+        write_text(measured, json.dumps(content, indent=2) + "\n")
+    return figures
 
 
-def measure_reranking(queries: Sequence[RankedQuery], retriever: Retriever) -> RerankingFigures:
+def measure_reranking(queries: Sequence[RankedQuery], retriever: "Retriever") -> RerankingFigures:
     """Search for queries that have relevant documents, with and without the reranker.
 
     They search among the documents of all queries.
     """
     asked = [query for query in queries if query.relevant]
-    asked = asked[:: -(-len(asked) // MOST_QUERIES)]
+    asked = asked[:: -(-len(asked) // MAX_QUERIES)]  # evenly spaced
     texts = (text for query in (*asked, *queries) for text in query.documents)
     documents = list(dict.fromkeys(texts))
     needed = len({text for query in asked for text in query.documents})
-    documents = documents[: max(needed, MOST_DOCUMENTS)]
+    documents = documents[: max(needed, MAX_DOCUMENTS)]
     manifest = retriever.index.manifest
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
         add_documents(
@@ -153,22 +137,18 @@ def measure_reranking(queries: Sequence[RankedQuery], retriever: Retriever) -> R
     return RerankingFigures(len(asked), len(documents), before, after)
 
 
-def _mean_reciprocal_rank(queries: Sequence[RankedQuery], retriever: Retriever, top: int) -> float:
-    results = retriever.answers([query.text for query in queries], top)
-    ranks = (
-        _first_rank(documents, query.relevant)
-        for query, documents in zip(queries, results, strict=True)
-    )
-    return sum(1 / rank for rank in ranks if rank) / len(queries)
+def _mean_reciprocal_rank(
+    queries: Sequence[RankedQuery], retriever: "Retriever", top: int
+) -> float:
+    total = 0.0
+    results = retriever.results([query.text for query in queries], top)
+    for query, documents in zip(queries, results, strict=True):
+        ranks = [rank for rank, x in enumerate(documents, 1) if x.text in query.relevant]
+        total += 1 / ranks[0] if ranks else 0
+    return total / len(queries)
 
 
-def _first_rank(results: Sequence[Result], relevant: frozenset[str]) -> int | None:
-    """Rank, from 1, of the first relevant document; None without one."""
-    ranked = enumerate((result.text for result in results), start=1)
-    return next((rank for rank, text in ranked if text in relevant), None)
-
-
-def _queries(path: Path, reranker: Reranker) -> list[RankedQuery]:
+def _queries(path: Path, reranker: "Reranker") -> list[RankedQuery]:
     """The queries of a file of validation pairs.
 
     Relevant is a document with the label whose probability is the score; where the model predicts
@@ -184,7 +164,7 @@ def _queries(path: Path, reranker: Reranker) -> list[RankedQuery]:
         numbers = [float(label) for row in labels.values() for label in row.values()]
         middle = (min(numbers, default=0.0) + max(numbers, default=0.0)) / 2
     else:
-        wanted = reranker.task.labels[reranker.label]
+        wanted = reranker.finetuned.task.labels[reranker.label]
 
     def is_relevant(label: Any) -> bool:
         return bool(label > middle if reranker.label is None else label == wanted)

@@ -6,16 +6,16 @@ goes on with the first document that is missing; what it had reported is there.
 
 import json
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from roformer_tf.errors import InputError
-from roformer_tf.inference.embed import TextEmbedder
+from roformer_tf.errors import InputError, check_number
+from roformer_tf.inference.text_files import CHUNK, chunks
 from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.search.database import (
     Connection,
@@ -25,15 +25,18 @@ from roformer_tf.search.database import (
     transaction,
 )
 from roformer_tf.search.documents import Document
-from roformer_tf.search.graph import LARGE, SHIFT, Neighbours, file_of
-from roformer_tf.search.index import Manifest, check_model, read_manifest
+from roformer_tf.search.graph import LARGE, Neighbours, file_of
+from roformer_tf.search.index import Manifest, check_model, read_manifest, read_vectors
 from roformer_tf.search.keywords import document_terms
 from roformer_tf.terminal import Progress
 
+if TYPE_CHECKING:
+    from roformer_tf.inference.embed import TextEmbedder
+
+# Characters that mostly show what a document is about; `index.WEIGHTS` has their weight.
 BEGINNING = 60
-"""Characters that mostly say what a document is about; `index.WEIGHTS` says what they count."""
+# Documents whose vectors are read at a time for a graph: 200 MB of 768 numbers each.
 BLOCK = 65_536
-"""Vectors that are read at a time for a graph."""
 
 
 class Added(NamedTuple):
@@ -50,7 +53,7 @@ class Added(NamedTuple):
 
 def add_documents(
     folder: str | Path,
-    embedder: TextEmbedder,
+    embedder: "TextEmbedder",
     documents: Iterable[Document],
     *,
     passage_length: int | None = None,
@@ -67,20 +70,23 @@ def add_documents(
     for a vector that is not finite: blocks that were committed before that stay.
     """
     folder = Path(folder)
-    is_index(folder)
-    manifest = _new_manifest(embedder, passage_length)
+    is_index(folder)  # raises for a folder that holds something else
+    longest = embedder.config.max_length
+    check_number("passage_length", passage_length, at_least=3, at_most=longest)
     weights = {"hybrid_weight": hybrid_weight, "beginning_weight": beginning_weight}
     with explained(folder), closing(open_to_write(folder)) as connection:
         with transaction(connection):
-            manifest = _settle(connection, folder, embedder, manifest, passage_length, weights)
+            manifest = _manifest(connection, folder, embedder, passage_length, weights)
             known = dict(connection.execute("SELECT identity, content FROM documents"))
         plan, added = _plan(documents, known)
-        blocks = _embedded(embedder, documents, plan, manifest.passage_length, batch_size)
+        changed = (x for x, is_changed in zip(documents, plan, strict=True) if is_changed)
         with Progress(desc="index", unit=" documents", total=int(plan.sum())) as bar:
-            for block in blocks:
+            for block in chunks(changed, CHUNK, length=lambda document: len(document.text)):
+                texts = [document.text for document in block]
+                passages = embedder.passages(texts, manifest.passage_length, batch_size)
                 with transaction(connection):
-                    write_block(connection, *block)
-                bar.update(len(block[0]))
+                    write_block(connection, block, passages)
+                bar.update(len(block))
         _update_graph(connection, folder, manifest)
         (total,) = connection.execute("SELECT count(*) FROM documents").fetchone()
     return added._replace(total=total)
@@ -100,46 +106,38 @@ def delete_documents(folder: str | Path, ids: Sequence[str]) -> list[str]:
     return missing
 
 
-def _new_manifest(embedder: TextEmbedder, passage_length: int | None) -> Manifest:
-    longest = embedder.config.max_length
-    if passage_length is not None and not 3 <= passage_length <= longest:
-        raise InputError(
-            f"passage_length is {passage_length}, but must be at least 3 and at most what the "
-            f"model reads of a text, {longest}."
-        )
-    return Manifest(
-        fingerprint=embedder.fingerprint,
-        model=embedder.source,
-        pooling=embedder.config.pooling,
-        max_length=longest,
-        dimensions=embedder.model.dimensions,
-        size=embedder.size,
-        passage_length=passage_length or longest,
-        key=secrets.token_hex(4),
-    )
-
-
-def _settle(
+def _manifest(
     connection: Connection,
     folder: Path,
-    embedder: TextEmbedder,
-    new: Manifest,
+    embedder: "TextEmbedder",
     passage_length: int | None,
-    weights: Mapping[str, float | None],
+    weights: Mapping[str, Any],
 ) -> Manifest:
-    """Store the settings of a new index, or check those of an existing one; return them."""
+    """Store the settings of a new index, or check and change those of an existing one."""
+    longest = embedder.config.max_length
     exists = connection.execute("SELECT 1 FROM settings").fetchone()
-    manifest = read_manifest(connection, folder) if exists else new
-    check_model(folder, manifest, embedder)
-    if passage_length not in (None, manifest.passage_length):
-        raise InputError(
-            f"{folder} has passages of {manifest.passage_length} tokens, not {passage_length}. "
-            "Omit --passage-length, or make another index."
-        )
-    changed: dict[str, Any] = {key: x for key, x in weights.items() if x is not None}
-    manifest = replace(manifest, **changed)
-    if not exists:
+    if exists:
+        manifest = read_manifest(connection, folder)
+        check_model(folder, manifest, embedder)
+        if passage_length not in (None, manifest.passage_length):
+            raise InputError(
+                f"{folder} has passages of {manifest.passage_length} tokens, not {passage_length}. "
+                "Omit --passage-length, or make another index."
+            )
+    else:
         connection.execute("INSERT INTO settings VALUES ('', 0)")
+        manifest = Manifest(
+            fingerprint=embedder.fingerprint,
+            model=embedder.source,
+            pooling=embedder.config.pooling,
+            max_length=longest,
+            dimensions=embedder.model.dimensions,
+            size=embedder.size,
+            passage_length=passage_length or longest,
+            key=secrets.token_hex(4),
+        )
+    changed = {key: x for key, x in weights.items() if x is not None}
+    manifest = replace(manifest, **changed)
     if changed or not exists:
         values = (json.dumps(asdict(manifest)),)
         connection.execute("UPDATE settings SET manifest = ?", values)
@@ -176,36 +174,11 @@ def _identity(name: str | None, text: str) -> bytes:
     return Document(text if name is None else "", name).content
 
 
-def _embedded(
-    embedder: TextEmbedder,
-    documents: Iterable[Document],
-    plan: np.ndarray,
-    passage_length: int,
-    batch_size: int,
-) -> Iterator[tuple[list[Document], np.ndarray, list[int]]]:
-    """Blocks of documents that are to be written, their vectors, and how many each one has."""
-    waiting: list[Document] = []
-
-    def texts() -> Iterator[str]:
-        for document, write in zip(documents, plan, strict=True):
-            if write:
-                waiting.append(document)
-                yield document.text
-
-    for block, counts in embedder.passages(texts(), passage_length, batch_size):
-        yield waiting[: len(counts)], block.vectors, counts
-        del waiting[: len(counts)]
-
-
 def write_block(
-    connection: Connection,
-    documents: Sequence[Document],
-    vectors: np.ndarray,
-    counts: Sequence[int],
+    connection: Connection, documents: Sequence[Document], passages: Sequence[np.ndarray]
 ) -> None:
-    """Write documents, their words and vectors, in place of those with the same ids."""
-    ends = np.cumsum(counts)
-    for document, count, end in zip(documents, counts, ends.tolist(), strict=True):
+    """Write documents and the vectors of their passages, in place of those with the same ids."""
+    for document, vectors in zip(documents, passages, strict=True):
         # A lone surrogate, which JSON may hold and UTF-8 cannot, becomes a question mark
         text = document.text.encode(errors="replace").decode()
         name = None if document.id is None else document.id.encode(errors="replace").decode()
@@ -216,8 +189,8 @@ def write_block(
             "INSERT INTO documents (id, text, metadata, identity, content) VALUES (?, ?, ?, ?, ?)",
             values,
         ).lastrowid
-        passages = np.ascontiguousarray(vectors[end - count : end], "<f4").tobytes()
-        connection.execute("INSERT INTO vectors VALUES (?, ?)", (number, passages))
+        content = vectors.astype("<f4").tobytes()
+        connection.execute("INSERT INTO vectors VALUES (?, ?)", (number, content))
         words = (" ".join(document_terms(part)) for part in (text[:BEGINNING], text))
         connection.execute(
             "INSERT INTO words (rowid, beginning, text) VALUES (?, ?, ?)", (number, *words)
@@ -249,30 +222,17 @@ def _update_graph(connection: Connection, folder: Path, manifest: Manifest) -> N
     if vectors * size < LARGE:
         file_of(folder, manifest.key).unlink(missing_ok=True)
         return
-    graph = Neighbours.find(folder, manifest.key) or Neighbours(size)
+    graph = Neighbours.find(folder, manifest.key) or Neighbours.empty(size)
     if len(graph) > 1.5 * vectors:  # a third was deleted, which slows each walk down
-        graph = Neighbours(size)
+        graph = Neighbours.empty(size)
     (last,) = connection.execute("SELECT max(number) FROM vectors").fetchone()
     if last <= graph.last:
         return
+    last = graph.last
     with Progress(desc="neighbours", unit=" vectors", total=vectors) as bar:
-        for block, ids in _blocks(connection, size, graph.last):
-            graph.add(block, ids)
-            bar.update(len(block))
+        # In the order of numbers, so that a graph has all documents up to its last one.
+        while len((block := read_vectors(connection, size, "number > ?", (last,), BLOCK)).numbers):
+            graph.add(block.matrix, block.ids)
+            bar.update(len(block.matrix))
+            last = int(block.numbers[-1])
     graph.save(folder, manifest.key)
-
-
-def _blocks(
-    connection: Connection, size: int, after: int
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Vectors of the documents after a number, and their ids in a graph, some at a time."""
-    query = "SELECT number, passages FROM vectors WHERE number > ? ORDER BY number"
-    content, ids = bytearray(), list[int]()
-    for number, passages in connection.execute(query, (after,)):
-        ids += range(number << SHIFT, (number << SHIFT) + len(passages) // (4 * size))
-        content += passages
-        if len(ids) >= BLOCK:
-            yield np.frombuffer(content, "<f4").reshape(-1, size), np.array(ids, np.int64)
-            content, ids = bytearray(), []
-    if ids:
-        yield np.frombuffer(content, "<f4").reshape(-1, size), np.array(ids, np.int64)

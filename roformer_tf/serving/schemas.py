@@ -16,13 +16,13 @@ from pydantic_core import PydanticCustomError
 
 from roformer_tf.models.generation_config import GenerationConfig
 
+# A text for examples, and for the first prediction when the service starts.
 SAMPLE = "今天天气很好，我们去公园。"
-"""A text for examples, and for the first prediction when the service starts."""
+# More keys are refused at once. A list of 500,000 errors would block the service for seconds; for
+# the same reason lists stop at the first error (`fail_fast`).
 MAX_KEYS = 32
-"""More keys are refused at once. A list of 500,000 errors would block the service for seconds; for
-the same reason lists stop at the first error (`fail_fast`)."""
+# Limits of stop texts: each is searched for after every token.
 MAX_STOPS, MAX_STOP_LENGTH = 16, 32
-"""Limits of stop texts: each is searched for after every token."""
 
 
 def _readable(text: str) -> str:
@@ -83,8 +83,8 @@ class TripleRequest(TextsRequest[Triple]):
     """Three texts to rank, or several triples."""
 
 
+# Request for predictions, by the number of texts of an example.
 REQUESTS: dict[int, type[TextsRequest[Any]]] = {1: TextRequest, 2: PairRequest, 3: TripleRequest}
-"""Request for predictions, by the number of texts of an example."""
 
 
 class SearchRequest(TextsRequest[Text]):
@@ -122,7 +122,7 @@ class GenerateRequest(TextsRequest[Text]):
         0, ge=0, description="Of a sim model: number of paraphrases, the nearest first."
     )
     stream: StrictBool = Field(
-        False, description="For one text: send it in pieces, as server-sent events."
+        False, description="For one text: send it as it is generated, as server-sent events."
     )
 
 
@@ -169,6 +169,6 @@ class Generations(BaseModel):
 
 
 class Failure(BaseModel):
-    """Why a request got no answer."""
+    """Why a request failed."""
 
     error: str

@@ -3,7 +3,7 @@
 POST /generate  {"text": X} or {"texts": [X, …]}, with the settings of `GenerationConfig`, and
                 `paraphrases` of a sim model
                 → {"generations": [[{"text": …, "score": …}, …], …], "seed": …}
-                {"text": X, "stream": true} → events {"text": piece} …, and at the end
+                {"text": X, "stream": true} → events {"text": chunk} …, and at the end
                 {"done": true, "text": the whole, "score": …, "seed": …}
 
 Requests that arrive during a batch gather for the next one, whatever their settings. When a client
@@ -25,14 +25,13 @@ from fastapi.responses import StreamingResponse
 
 from roformer_tf.engines.choice import KerasPrecision
 from roformer_tf.errors import InputError
-from roformer_tf.inference.embed import TextEmbedder
+from roformer_tf.inference.embed import TextEmbedder, embedder_of
 from roformer_tf.inference.generate import (
-    WrittenText,
+    ScoredText,
     check_prompts,
-    drawing,
-    embedder_of,
-    load_writer,
-    nearest_of,
+    nearest_paraphrases,
+    open_generator,
+    sampling_settings,
 )
 from roformer_tf.models.generation_config import GenerationConfig
 from roformer_tf.models.rows import BATCH_SIZE
@@ -41,7 +40,6 @@ from roformer_tf.serving.application import (
     FAILURES,
     check_texts,
     create_app,
-    submit,
 )
 from roformer_tf.serving.batching import Batcher, Deliver
 from roformer_tf.serving.monitoring import ServiceMetrics
@@ -51,21 +49,21 @@ from roformer_tf.serving.serve_vectors import ServedVectors, add_embed, vector_b
 from roformer_tf.serving.settings import GenerationLimits, Limits
 
 if TYPE_CHECKING:
-    from roformer_tf.inference.generate import Writer
+    from roformer_tf.inference.generate import CausalModel
 
 TITLE = "文本生成 · Text generation"
+# Status in /metrics of a request whose client disconnected; nginx's number.
 CLIENT_CLOSED = 499
-"""Status in /metrics of a request whose client disconnected; nginx's number."""
 EXAMPLE = {"text": SAMPLE, "max_tokens": 16, "seed": 1}
+# Headers of a stream: neither caches nor proxies (nginx reads the second) may collect it.
 NO_BUFFERING = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-"""Headers of a stream: neither caches nor proxies (nginx reads the second) may collect it."""
 
 
 class ServedGenerator(NamedTuple):
     """A causal language model in service."""
 
     name: str
-    model: "Writer"
+    model: "CausalModel"
     embedder: TextEmbedder | None = None
     """Of a sim model: chooses paraphrases."""
 
@@ -95,17 +93,13 @@ def load_served_generator(
     attention: str | None = None,
     precision: KerasPrecision = "float32",
 ) -> ServedGenerator:
-    """Open a causal language model, and generate once. Raises InputError as `load_writer` does."""
-    model = load_writer(source, attention, precision)
+    """Open a causal language model, and generate once. Raises InputError as `open_generator`."""
+    model = open_generator(source, attention, precision)
     name = model_name(source)
     embedder = None if getattr(model, "pooler", None) is None else embedder_of(model, name)
     served = ServedGenerator(name, model, embedder)
-    try:
-        check_prompts(model, [SAMPLE])
-    except InputError:  # a vocabulary without these characters: the first request warms up
-        return served
     if embedder is not None:
-        nearest_of(model, [SAMPLE], [[SAMPLE[:3]]], 1)
+        nearest_paraphrases(model, [SAMPLE], [[SAMPLE[:3]]], 1)
     config = GenerationConfig(max_tokens=16)
     job = GenerationJob(SAMPLE, model.encode_prompt(SAMPLE), config, 0, 0, Event())
     generate_batch(served, [job], lambda *_: None)
@@ -115,7 +109,7 @@ def load_served_generator(
 def generate_batch(
     served: ServedGenerator,
     jobs: list[GenerationJob],
-    deliver: Deliver[list[WrittenText]],
+    deliver: Deliver[list[ScoredText]],
     batch_size: int = BATCH_SIZE,
     count_tokens: Callable[[int], None] = lambda _: None,
 ) -> None:
@@ -130,7 +124,7 @@ def generate_batch(
         count_tokens(sum(len(result.token_ids) for result in results))
         job = jobs[number]
         if not job.paraphrases:
-            deliver(number, [WrittenText(result.text, result.score) for result in results])
+            deliver(number, [ScoredText(result.text, result.score) for result in results])
         elif job.cancelled.is_set():
             deliver(number, [])
         else:
@@ -150,7 +144,7 @@ def generate_batch(
     # Paraphrases are the candidates nearest to the text, by vectors that are computed together.
     texts = [jobs[number].text for number in candidates]
     largest = max(jobs[number].paraphrases for number in candidates)
-    nearest = nearest_of(served.model, texts, [*candidates.values()], largest)
+    nearest = nearest_paraphrases(served.model, texts, [*candidates.values()], largest)
     for number, results in zip(candidates, nearest, strict=True):
         deliver(number, results[: jobs[number].paraphrases])
 
@@ -165,7 +159,7 @@ def create_generation_app(
     limits, generation_limits = limits or Limits(), generation_limits or GenerationLimits()
     metrics = ServiceMetrics(served.name, "generation")
 
-    def run(jobs: list[GenerationJob], deliver: Deliver[list[WrittenText]]) -> None:
+    def run(jobs: list[GenerationJob], deliver: Deliver[list[ScoredText]]) -> None:
         generate_batch(served, jobs, deliver, batch_size, metrics.generated_tokens.inc)
 
     batcher = Batcher(run, batch_size, limits.max_waiting, metrics, lambda job: job.width)
@@ -203,11 +197,13 @@ def create_generation_app(
         if body.stream:
             tokens = asyncio.Queue[int | None]()
             job = replace(jobs[0], on_token=_put_from_thread(tokens))
-            results = submit(batcher, [job])
+            results = asyncio.wrap_future(batcher.submit([job]))
             results.add_done_callback(lambda _: tokens.put_nowait(None))  # after the last token
             events = _events(served, tokens, results, job)
             return StreamingResponse(events, headers=NO_BUFFERING, media_type="text/event-stream")
-        results = await _unless_disconnected(request, submit(batcher, jobs), jobs[0].cancelled)
+        results = await _unless_disconnected(
+            request, asyncio.wrap_future(batcher.submit(jobs)), jobs[0].cancelled
+        )
         if results is None:
             return Response(status_code=CLIENT_CLOSED)
         generations = [[text._asdict() for text in texts] for texts in results]
@@ -217,7 +213,7 @@ def create_generation_app(
 
 
 def jobs_of(
-    body: GenerateRequest, model: "Writer", limits: GenerationLimits
+    body: GenerateRequest, model: "CausalModel", limits: GenerationLimits
 ) -> list[GenerationJob]:
     """The jobs of a request.
 
@@ -240,7 +236,7 @@ def jobs_of(
             raise InputError("paraphrases need a sim model: this one has no pooler for vectors.")
         if config.beams > 1:
             raise InputError("paraphrases are sampled, so they exclude beams. Give one of both.")
-        config = drawing(config, body.paraphrases)  # with enough candidates to choose from
+        config = sampling_settings(config, body.paraphrases)
     _check_samples(config, body.paraphrases, limits)  # before the texts are tokenized
     check_prompts(model, body.items)
     prompts = [model.encode_prompt(text) for text in body.items]
@@ -316,25 +312,25 @@ def _put_from_thread(tokens: "asyncio.Queue[int | None]") -> Callable[[int], Non
 async def _events(
     served: ServedGenerator,
     tokens: "asyncio.Queue[int | None]",
-    results: "asyncio.Future[list[list[WrittenText]]]",
+    results: "asyncio.Future[list[list[ScoredText]]]",
     job: GenerationJob,
 ) -> AsyncIterator[str]:
-    """Pieces of the text as they are generated, and at the end the whole."""
+    """Chunks of the text as they are generated, and at the end the whole."""
     from roformer_tf.models.generation import TextStream
 
     def event(**content: Any) -> str:
         return f"data: {json.dumps(content, ensure_ascii=False)}\n\n"
 
     assert served.model.tokenizer is not None
-    pieces = TextStream(served.model.tokenizer)
+    chunks = TextStream(served.model.tokenizer)
     try:
         while (token := await tokens.get()) is not None:
-            if piece := pieces.add(token):  # a token may need the next one to become text
-                yield event(text=piece)
+            if chunk := chunks.add(token):  # a token may need the next one to become text
+                yield event(text=chunk)
         if results.exception() is not None:
             yield event(error=FAILURE)
         (((text, score),),) = await results  # raises what failed, for the log
-        if rest := pieces.rest(text):
+        if rest := chunks.rest(text):
             yield event(text=rest)
         yield event(done=True, text=text, score=score, seed=job.config.seed)
     finally:  # also when the client disconnects

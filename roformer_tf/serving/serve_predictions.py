@@ -6,7 +6,6 @@ X is a text; of a pair a list of two texts, of a ranking a list of three.
 """
 
 import asyncio
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -16,6 +15,7 @@ from fastapi import Body, FastAPI, Response
 
 from roformer_tf.engines.choice import Choice, Engine, Precision
 from roformer_tf.inference.opening import open_finetuned
+from roformer_tf.inference.text_files import report
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.serving.application import (
@@ -23,7 +23,6 @@ from roformer_tf.serving.application import (
     check_texts,
     create_app,
     json_response,
-    submit,
 )
 from roformer_tf.serving.batching import Batcher, deliver_all
 from roformer_tf.serving.monitoring import ServiceMetrics
@@ -31,10 +30,10 @@ from roformer_tf.serving.schemas import REQUESTS, SAMPLE, Predictions
 from roformer_tf.serving.settings import Limits
 from roformer_tf.tasks.base import Prediction, Task
 
+# Tokens of a batch: twice what keeps a CPU busy.
 BATCH_TOKENS = 2048
-"""Tokens of a batch: twice what keeps a CPU busy."""
+# Characters whose predictions are encoded faster than another thread starts.
 SHORT = 1000
-"""Characters whose predictions are encoded faster than another thread starts."""
 
 
 class ServedTask(NamedTuple):
@@ -66,8 +65,7 @@ def load_served_task(
     threads, shared = part or (None, None)
     opened = open_finetuned(folder, engine, precision, threads, shared)
     if part is None:  # else the first process has printed it
-        for note in opened.notes:
-            print(note, file=sys.stderr)
+        report(*opened.notes)
     opened = replace(opened, task=opened.task.decoding.with_top_k(top_k))
     task = opened.task
 
@@ -107,7 +105,7 @@ def create_task_app(
         metrics,
         width=lambda example: max(_characters(example), BATCH_TOKENS // batch_size),
     )
-    # What the page needs to draw its form and the answer.
+    # What the page needs to draw its form and the prediction.
     names = ("title", "headline", "labels", "text_columns", "spaced_units")
     health = {"task": task.name, "limits": asdict(limits)}
     health |= {name: getattr(task, name) for name in names}
@@ -129,12 +127,12 @@ def create_task_app(
         check_texts(items, limits)
         texts = [[item] if isinstance(item, str) else item for item in items]
         examples = [as_example(each, task) for each in texts]
-        predictions = await submit(batcher, examples)
-        answers = map(task.decoding.as_json, examples, predictions)
+        predictions = await asyncio.wrap_future(batcher.submit(examples))
+        as_json = map(task.decoding.as_json, examples, predictions)
         if sum(map(_characters, examples)) <= SHORT:
-            return json_response("predictions", answers, limits)
+            return json_response("predictions", as_json, limits)
         # The tags of long texts take seconds to encode; meanwhile the loop serves others.
-        return await asyncio.to_thread(json_response, "predictions", answers, limits)
+        return await asyncio.to_thread(json_response, "predictions", as_json, limits)
 
     return app
 

@@ -8,27 +8,21 @@ A model that generates text and has sentence vectors, such as a sim model, has /
 """
 
 import asyncio
-import sys
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 from fastapi import Body, FastAPI, HTTPException, Response
 
 from roformer_tf.errors import InputError
-from roformer_tf.inference.embed import TextEmbedder, open_embedder
 from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.search.filters import parse_filter
-from roformer_tf.search.index import Result, SearchIndex
-from roformer_tf.search.reranking import report_reranking
-from roformer_tf.search.retrieval import Retriever, load_reranker
 from roformer_tf.serving.application import (
     FAILURES,
     check_texts,
     create_app,
     json_response,
-    submit,
 )
 from roformer_tf.serving.batching import Batcher, deliver_all
 from roformer_tf.serving.monitoring import ServiceMetrics
@@ -39,17 +33,21 @@ from roformer_tf.serving.schemas import (
     TextRequest,
     TextVectors,
 )
-from roformer_tf.serving.serve_predictions import model_name
-from roformer_tf.serving.settings import Limits, ServeConfig
+from roformer_tf.serving.settings import Limits
+
+if TYPE_CHECKING:
+    from roformer_tf.inference.embed import TextEmbedder
+    from roformer_tf.search.index import Result, SearchIndex
+    from roformer_tf.search.retrieval import Retriever
 
 TITLE, SEARCH_TITLE = "句向量 · Sentence vectors", "检索 · Search"
+# Of a vector's numbers, all below 1: more than float32 has.
 DECIMALS = 8
-"""Of a vector's numbers, all below 1: more than float32 has."""
+# Two lengths: TensorFlow's plan for the second serves all later ones.
 WARM_UP = ["好" * 20, "好" * 40]
-"""Two lengths: TensorFlow's plan for the second serves all later ones."""
 
 
-def _as_json(results: Sequence[Result]) -> list[dict[str, Any]]:
+def _as_json(results: "Sequence[Result]") -> list[dict[str, Any]]:
     """The documents of one query."""
     return [
         {"document": result.text, "score": round(result.score, DECIMALS)}
@@ -62,8 +60,8 @@ class ServedVectors(NamedTuple):
     """A model of sentence vectors in service, and an index."""
 
     name: str
-    embedder: TextEmbedder
-    retriever: Retriever | None = None
+    embedder: "TextEmbedder"
+    retriever: "Retriever | None" = None
 
 
 class VectorQuery(NamedTuple):
@@ -74,40 +72,6 @@ class VectorQuery(NamedTuple):
     """Number of documents to return; None for the vector itself."""
     where: str | None = None
     """A condition on the metadata of documents."""
-
-
-def load_served_vectors(config: ServeConfig) -> ServedVectors:
-    """Open a model for its vectors, and an index, and use both once.
-
-    Raises InputError where either cannot be opened, and for an index of another model.
-    """
-    name, precision = model_name(config.model), config.precision or "float32"
-    if config.index is None:
-        embedder = open_embedder(
-            config.model, config.pooling, precision=precision, engine=config.engine
-        )
-        embedder.embed(WARM_UP)  # so that the first request is not slow
-        return ServedVectors(name, embedder)
-    index = SearchIndex(config.index)
-    manifest = index.manifest
-    embedder = open_embedder(
-        config.model,
-        config.pooling or manifest.pooling,
-        manifest.dimensions,
-        precision,
-        manifest.max_length,
-        engine=config.engine,
-    )
-    index.check_model(embedder)
-    reranker = None if config.rerank is None else load_reranker(config.rerank, precision)
-    retriever = Retriever(
-        index, embedder, config.hybrid, reranker=reranker, batch_size=config.batch_size
-    )
-    if config.rerank is not None:
-        for line in report_reranking(config.rerank, retriever):
-            print(line, file=sys.stderr)
-    list(retriever.answers(WARM_UP, 1))
-    return ServedVectors(name, embedder, retriever)
 
 
 def create_vector_app(
@@ -138,23 +102,17 @@ def vector_batcher(
     """Batches of texts, some for their vectors, some to search with."""
 
     def run(batch: list[VectorQuery]) -> list[Any]:
-        # /embed and /search share the model, and so its batches.
-        results: list[Any] = [None] * len(batch)
-        plain = [i for i, query in enumerate(batch) if query.top is None]
-        vectors = served.embedder.embed((batch[i].text for i in plain), batch_size)
-        for i, vector in zip(plain, vectors, strict=True):
-            results[i] = vector
-        if served.retriever is not None:
-            for where in {query.where for query in batch if query.top}:
-                asked = [
-                    (i, query.text, query.top)
-                    for i, query in enumerate(batch)
-                    if query.top and query.where == where
-                ]
-                top = max(top for _, _, top in asked)
-                answers = served.retriever.answers([text for _, text, _ in asked], top, where)
-                for (i, _, top), documents in zip(asked, answers, strict=True):
-                    results[i] = documents[:top]
+        vectors = served.embedder.embed((query.text for query in batch), batch_size)
+        results: list[Any] = list(vectors)
+        if served.retriever is None:
+            return results
+        # A condition is evaluated once for all queries that have it.
+        for top, where in {(query.top, query.where) for query in batch if query.top}:
+            chosen = [i for i, x in enumerate(batch) if (x.top, x.where) == (top, where)]
+            texts = [batch[i].text for i in chosen]
+            all_hits = served.retriever.hits(texts, vectors[chosen], top, where)
+            for i, hits in zip(chosen, all_hits, strict=True):
+                results[i] = hits
         return results
 
     return Batcher(deliver_all(run), batch_size, limits.max_waiting, metrics)
@@ -173,7 +131,7 @@ def add_embed(app: FastAPI, batcher: Batcher[VectorQuery, Any], limits: Limits) 
         body: Annotated[TextRequest, Body(examples=[{"text": SAMPLE}])],
     ) -> Response:
         check_texts(body.items, limits)
-        vectors = await submit(batcher, list(map(VectorQuery, body.items)))
+        vectors = await asyncio.wrap_future(batcher.submit(list(map(VectorQuery, body.items))))
         return await asyncio.to_thread(json_response, "vectors", _numbers(vectors), limits)
 
 
@@ -183,7 +141,7 @@ def _numbers(vectors: Sequence[np.ndarray]) -> Iterator[list[float]]:
 
 
 def _add_search(
-    app: FastAPI, index: SearchIndex, batcher: Batcher[VectorQuery, Any], limits: Limits
+    app: FastAPI, index: "SearchIndex", batcher: Batcher[VectorQuery, Any], limits: Limits
 ) -> None:
     @app.post(
         "/search",
@@ -202,7 +160,8 @@ def _add_search(
             except InputError as error:
                 raise HTTPException(422, str(error)) from None
         queries = [VectorQuery(text, body.top, body.where) for text in body.items]
-        answers = await submit(batcher, queries)
-        # Converted query by query, so that a too large response ends early.
-        results = map(_as_json, answers)
+        all_hits = await asyncio.wrap_future(batcher.submit(queries))
+        # Texts are read query by query while the response is written, so that its size limit also
+        # limits memory: 128 queries may find 13,000 documents of any length.
+        results = (_as_json(index.read(hits)) for hits in all_hits)
         return await asyncio.to_thread(json_response, "results", results, limits)

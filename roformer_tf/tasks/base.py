@@ -1,34 +1,66 @@
-"""A task: its settings, which `task.json` keeps, and the four parts that work by them.
+"""A task: a few facts, the settings that `task.json` keeps, and four parts that use them.
 
-part        answers                                                  base class
-labelling   which columns, how examples become rows and targets      `parts.Labelling`
-objective   which model is trained, and by which loss                `parts.TrainingObjective`
-decoding    what logits mean, and how a prediction is written        `parts.Decoding`
-metrics     figures, their intervals, a baseline, worst mistakes     `scoring.Metrics`
+part        decides                                                    base class
+labelling   which columns, how cells become examples and targets       `labelling.Labelling`
+objective   which model is trained, and by which loss                  `objective.TrainingObjective`
+decoding    what logits mean, and how predictions are written          `decoding.Decoding`
+metrics     figures, their intervals, a baseline, the worst mistakes   `scoring.Metrics`
 
-A task is a subclass that names its four parts and states a few facts. The rest of the package
-knows no task by name: a new one is a module of this folder and an entry in `table`.
+How to add a task:
+
+1. Write a module in this folder. Start from the most similar one: `classification` (one label),
+   `multilabel` (several), `regression` (a number), `ranking` (an example has several sequences),
+   `tagging` (a label for each unit) or `vectors` (each text has a vector, and a batch one loss).
+2. Write the four parts as subclasses. Required are `Labelling.target`, `Metrics.all` and `measure`
+   and, of `Decoding`, `predict`, `cell_names`, `cells` and `as_json` (`LabelDecoding` has them).
+   An objective has `losses` and `divergence`; `SoftmaxObjective` and `SigmoidObjective` may do.
+   All other defaults suit one text with one of several labels; override what does not suit.
+3. Subclass `Task`, name the parts (`labelling = part(MyLabelling)`), and set `name` and `title`.
+   Settings of its own are dataclass fields with defaults, such as those of `vectors`.
+4. Add the class to `table.TASKS`. No other module needs to know the task.
+
+What differs                             where it belongs
+columns with other names                 `labelled.column_names`
+cells that are lists or dictionaries     `Labelling.read_row`
+long texts, several sequences, offsets   `Labelling.encode`, which may return a subclass of
+                                         `EncodedTexts`; `Decoding.read_rows` gets the same object
+another head                             `models.heads` and `TrainingObjective.model_class`; without
+                                         Keras `engines.network` and `Decoding.graph_part`
+figures                                  `metrics` has F1, exact match, accuracy, correlations, …
+
+`tests/tasks/test_table.py` adds a task in these four steps, and trains, reports and serves it.
 """
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from roformer_tf.tasks.parts import Decoding, Labelling, TrainingObjective
+from roformer_tf.tasks.decoding import Decoding
+from roformer_tf.tasks.labelling import Labelling
+from roformer_tf.tasks.objective import TrainingObjective
 from roformer_tf.tasks.scoring import Metrics
-from roformer_tf.tasks.task_settings import Examples, Prediction, TaskSettings, part
+from roformer_tf.tasks.task_settings import (
+    Examples,
+    Gold,
+    Prediction,
+    Predictions,
+    TaskSettings,
+    part,
+)
 
-__all__ = ["Prediction", "Task", "part"]
+__all__ = ["Examples", "Gold", "Prediction", "Predictions", "Task", "part"]
 
 
 @dataclass(frozen=True, kw_only=True)
 class Task(TaskSettings):
-    """A task: a few facts, its settings, and its four parts, each bound to these settings."""
+    """The facts, the settings and the four parts of a task."""
 
-    if TYPE_CHECKING:  # every task declares its own
-        labelling = part(Labelling[Any])
-        objective = part(TrainingObjective[Any])
-        decoding = part(Decoding[Any])
-        metrics = part(Metrics[Any])
+    # Every task declares its own parts. These lines show type checkers their base classes; at run
+    # time they would hide a forgotten declaration.
+    if TYPE_CHECKING:
+        labelling = part(Labelling)
+        objective = part(TrainingObjective)
+        decoding = part(Decoding)
+        metrics = part(Metrics)
 
     title: ClassVar[str]
     """For people, in Chinese and English: "文本分类 · Classification"."""
@@ -36,9 +68,9 @@ class Task(TaskSettings):
     """A prediction on the service's page, in both languages, {} for the label. Default: the label
     alone."""
     texts_apart: ClassVar[bool] = False
-    """Whether each text is a row of its own, and a loss compares the vectors of a whole batch."""
+    """Whether each text is encoded separately, and a loss compares the vectors of a batch."""
     writes: ClassVar[bool] = False
-    """Whether the model also learns to generate the second text of a row from the first."""
+    """Whether the model also learns to generate the second text of a sequence from the first."""
     pipeline_tag: ClassVar[str] = "text-classification"
     """The category of such models on Hugging Face's hub."""
 
@@ -57,8 +89,8 @@ class Task(TaskSettings):
 
     @classmethod
     def adapted(cls, task: "Task", examples: Examples) -> "Task":
-        """A trained task, adapted to examples that it is evaluated on, if they are of another kind.
+        """A trained task, adapted to the kind of examples that it is evaluated on.
 
-        The class is the one of the `table`.
+        The class is the one in the `table`.
         """
         return task

@@ -1,60 +1,39 @@
 """One text or a pair of texts, one of several labels."""
 
-from functools import partial
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.cells import without_nan
-from roformer_tf.labelled.columns import LabelSample
 from roformer_tf.labelled.examples import Example
-from roformer_tf.tasks.base import Prediction, Task, part
+from roformer_tf.tasks import metrics
+from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task, part
 from roformer_tf.tasks.baselines import check_size, logistic_probabilities
-from roformer_tf.tasks.metrics import (
-    ACCURACY,
-    MACRO_F1,
-    Counts,
-    Figures,
-    Measure,
-    Metric,
-    by_kind,
-    macro_f1,
-    mean,
-    roc_auc,
-)
-from roformer_tf.tasks.parts import Decoding, Labelling, SoftmaxObjective
+from roformer_tf.tasks.decoding import LabelDecoding
+from roformer_tf.tasks.labelling import Labelling
+from roformer_tf.tasks.metrics import Figures, Measure, Metric
+from roformer_tf.tasks.objective import SoftmaxObjective
 from roformer_tf.tasks.probabilities import (
     LabelIssue,
     at_temperature,
     find_label_issues,
     fit_temperature,
-    likeliest,
-    listed_cells,
-    listed_labels,
-    named_cells,
-    named_probabilities,
-    shortest,
-    softmax,
 )
 from roformer_tf.tasks.scoring import JsonObject, Metrics, calibration, confusion
-from roformer_tf.tasks.task_settings import Examples, Gold, Predictions
 from roformer_tf.translation import Message
 
-ROC_AUC = Metric(
-    "roc_auc",
-    Message("ROC AUC"),
-    "coefficient",
-    meaning=Message("how well probabilities separate the two labels: 1 is perfect, 0.5 is chance"),
-)
+if TYPE_CHECKING:
+    from roformer_tf.labelled.columns import LabelSample
 
 
-class ClassificationLabelling(Labelling[Task]):
+class ClassificationLabelling(Labelling):
     """Labels that repeat in a column. Target () int32: the label's index among the logits."""
 
     @classmethod
-    def guess(cls, sample: LabelSample) -> str:
-        """Labels that repeat, and are no numbers with decimals."""
+    def guess(cls, sample: "LabelSample") -> str:
+        """Labels that repeat, and are not numbers with decimals."""
+        # Numbers with decimals are a regression, cells with several labels a multilabel task.
         fits = len(sample.texts) in cls.text_counts and sample.has_few
         if not fits or sample.has_decimals or sample.why_several:
             return ""
@@ -62,14 +41,14 @@ class ClassificationLabelling(Labelling[Task]):
 
     @classmethod
     def complete(cls, examples: list[Example]) -> list[Example]:
-        """Refuse the label "nan" where all others are numbers: it is a missing one."""
+        """Refuse the label "nan" if all other labels are numbers: it means a missing label."""
         labels = [example.label for example in examples]
         numbers = without_nan(labels)
         if len(numbers) < len(labels):
             bad = next(example for example in examples if example.label not in numbers)
             raise InputError(
                 f"{bad.place} has the label {bad.label!r}, but all others are numbers. Correct it, "
-                "or take it out of the file."
+                "or remove it from the file."
             )
         return examples
 
@@ -79,99 +58,64 @@ class ClassificationLabelling(Labelling[Task]):
 
 
 class PairLabelling(ClassificationLabelling):
-    """The same of two texts, which are in one row."""
+    """Labels of two texts in one sequence."""
 
     text_counts: ClassVar[tuple[int, ...]] = (2,)
 
 
-class ClassificationDecoding(Decoding[Task]):
-    """Logits (C,) → the most probable label. Scores (C,): probabilities that sum to 1."""
-
-    lists_labels: ClassVar[bool] = True
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The labels in the order of the logits."""
-        return self.task.labels
-
-    def predict(self, logits: np.ndarray) -> Prediction:
-        """The most probable label."""
-        return Prediction(self.names[int(np.argmax(logits))], softmax(logits))
-
-    def cell_names(self) -> list[str]:
-        """label, p(…) of each label; where some are listed, label, probability, label_2, …."""
-        if self.listed is None:
-            return named_cells("label", self.names)
-        return ["label", "probability", *listed_cells(range(2, self.listed + 1))]
-
-    def cells(self, example: Example, prediction: Prediction) -> list[Any]:
-        """The label and all probabilities, or the most probable labels, each with its own."""
-        label, scores = prediction
-        if self.listed is None:
-            return [label, *map(shortest, scores)]
-        return listed_labels(self.names, scores, likeliest(scores, self.listed))
-
-    def as_json(self, example: Example, prediction: Prediction) -> dict[str, Any]:
-        """label, probabilities: of all labels, or of those listed, the most probable first."""
-        probabilities = named_probabilities(self.names, prediction.scores)
-        if self.listed is not None:
-            indices = likeliest(prediction.scores, self.listed)
-            probabilities = {self.names[i]: probabilities[self.names[i]] for i in indices}
-        return {"label": prediction.label, "probabilities": probabilities}
-
-
-class ClassificationMetrics(Metrics[Task]):
+class ClassificationMetrics(Metrics):
     """Accuracy, macro F1 and, between two labels, ROC AUC."""
 
-    all: ClassVar[tuple[Metric, ...]] = (ACCURACY, MACRO_F1, ROC_AUC)
+    all: ClassVar[tuple[Metric, ...]] = (metrics.ACCURACY, metrics.MACRO_F1, metrics.ROC_AUC)
     linear_model: ClassVar[str] = "logistic"
 
     def usable(self) -> tuple[Metric, ...]:
-        """ROC AUC between two labels only."""
+        """ROC AUC needs exactly two labels."""
         two = len(self.task.labels) == 2
-        return tuple(metric for metric in self.all if two or metric != ROC_AUC)
+        return tuple(metric for metric in self.all if two or metric != metrics.ROC_AUC)
 
     def measure(self, gold: Gold, predictions: Predictions) -> Measure:
         """ROC AUC is that of the second label's probability."""
         right, counts = self.right(gold, predictions), self.count_items(gold, predictions)
         labels = self.task.labels
-        if len(labels) != 2:
-            return partial(_of_labels, counts, right)
-        second = np.array([label == labels[1] for label in gold])
-        probability = np.array([prediction.scores[1] for prediction in predictions])
+        # ROC AUC compares the probability of the second of two labels.
+        last = np.array([label == labels[-1] for label in gold])
+        probability = np.array([prediction.scores[-1] for prediction in predictions])
 
-        def of_two_labels(weights: np.ndarray) -> Figures:
-            auc = roc_auc(second, probability, weights)
-            return _of_labels(counts, right, weights) | {ROC_AUC.name: auc}
+        def measure(weights: np.ndarray) -> Figures:
+            figures = {
+                metrics.ACCURACY.name: metrics.mean(right, weights),
+                metrics.MACRO_F1.name: metrics.macro_f1(counts, weights),
+            }
+            if len(labels) == 2:
+                figures[metrics.ROC_AUC.name] = metrics.roc_auc(last, probability, weights)
+            return figures
 
-        return of_two_labels
-
-    def trials(self, gold: Gold, predictions: Predictions) -> dict[str, int]:
-        """Each example is right or wrong."""
-        return {ACCURACY.name: len(gold)}
+        return measure
 
     def why_undefined(self, gold: Gold) -> dict[str, Message]:
         """Macro F1 and ROC AUC need an example of every label."""
-        return self._without_missing(gold, MACRO_F1, ROC_AUC)
+        return self._without_missing(gold, metrics.MACRO_F1, metrics.ROC_AUC)
 
     def fit_linear(
         self, examples: Examples, features: Any, new_features: Any, strength: float
     ) -> list[Prediction]:
-        """The most probable label, each of them against the rest."""
+        """The most probable label, by a model of each label against the rest."""
         labels = self.task.labels
         check_size(features, len(labels))
         numbers = [self.task.labelling.target(example) for example in examples]
-        targets = np.eye(len(labels), dtype=bool)[numbers]
-        if len(labels) == 2:
+        targets = np.eye(len(labels), dtype=bool)[numbers]  # (N, C)
+        if len(labels) == 2:  # one model is enough: the probabilities add up to 1
             second = logistic_probabilities(features, targets[:, 1:], new_features, strength)
             scores = np.hstack([1 - second, second])
         else:
             scores = logistic_probabilities(features, targets, new_features, strength)
+            # Independent models: their probabilities do not add up to 1.
             scores /= scores.sum(axis=1, keepdims=True)
         return [Prediction(labels[int(np.argmax(row))], row) for row in scores]
 
     def calibrated(self, examples: Examples, predictions: Predictions) -> list[Prediction]:
-        """By temperature scaling: all logits are divided by one number."""
+        """Temperature scaling: all logits are divided by one number."""
         if not examples:
             return []
         labels, scores = self._arrays(examples, predictions)
@@ -191,7 +135,7 @@ class ClassificationMetrics(Metrics[Task]):
         if not examples:
             return []
         labels, scores = self._arrays(examples, predictions)
-        second = np.array([one.scores for one in second_opinion]) if second_opinion else None
+        second = np.array([x.scores for x in second_opinion]) if second_opinion else None
         return find_label_issues(labels, scores, second)
 
     def _arrays(
@@ -202,14 +146,15 @@ class ClassificationMetrics(Metrics[Task]):
         return labels, np.array([prediction.scores for prediction in predictions])
 
     def details(self, examples: Examples, predictions: Predictions) -> JsonObject:
-        """Calibration, figures of each label, and which is taken for which."""
+        """Calibration, figures of each label, and the confusion matrix."""
         gold = [example.label for example in examples]
         predicted = [prediction.label for prediction in predictions]
+        # Calibration of the predicted label alone: its probability against how often it is right.
         highest = np.array([prediction.scores.max() for prediction in predictions])
         return {
             "mistakes": self.mistakes(examples, predictions),
             "calibration": calibration(highest, self.right(gold, predictions)),
-            "per_class": by_kind(self.count_items(gold, predictions)),
+            "per_class": metrics.by_kind(self.count_items(gold, predictions)),
             "confusion": confusion(gold, predicted),
         }
 
@@ -220,18 +165,14 @@ class Classification(Task):
     name: ClassVar[str] = "classification"
     title: ClassVar[str] = "文本分类 · Classification"
     labelling = part(ClassificationLabelling)
-    objective = part(SoftmaxObjective[Task])
-    decoding = part(ClassificationDecoding)
+    objective = part(SoftmaxObjective)
+    decoding = part(LabelDecoding)
     metrics = part(ClassificationMetrics)
 
 
 class Pair(Classification):
-    """Two texts in one row, and one of the labels."""
+    """Two texts in one sequence, one of the labels."""
 
     name: ClassVar[str] = "pair"
     title: ClassVar[str] = "文本对分类 · Text pair classification"
     labelling = part(PairLabelling)
-
-
-def _of_labels(counts: Counts, right: np.ndarray, weights: np.ndarray) -> Figures:
-    return {ACCURACY.name: mean(right, weights), MACRO_F1.name: macro_f1(counts, weights)}

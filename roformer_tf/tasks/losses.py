@@ -1,8 +1,8 @@
-"""Losses of logits and of vectors in Keras' operations, which are imported when called. float32.
+"""Losses of logits and of vectors, in float32 operations of Keras, which is imported when called.
 
-Losses of logits (axes: … rows or tokens, C logits) give one loss for each row or token. Losses of
-vectors (B examples, S texts of an example, H features, C candidates) compare a whole batch. A
-vector is as the pooling gives it; its length only counts in `classifier_features`.
+Losses of logits (axes: … sequences or tokens, C logits) return a loss for each sequence or token.
+Losses of vectors (B examples, S texts of an example, H features, C candidates) compare a whole
+batch. Vectors are the pooling's output; their lengths count only in `classifier_features`.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,37 +16,36 @@ from roformer_tf.errors import check_numbers
 if TYPE_CHECKING:
     from roformer_tf.kernels.forms import Tensor
 
+# A logit whose probability is 0.
 FAR_BELOW = -1e30
-"""A logit of no probability."""
+# Factor of cosines before a softmax: a temperature of 0.05.
+SCALE = 20.0
+# Subtracted from the scores of what must not count in a softmax, as in bert4keras and
+# sentence-transformers.
+FAR = 1e12
 
 
 @dataclass(frozen=True)
 class LossConfig:
-    """What the loss does about few, unequal or doubtful examples."""
+    """Changes of the loss for few, unequal or doubtful examples."""
 
     label_smoothing: float = 0.0
-    """Fraction of the certainty that is taken from a label and spread evenly, such as 0.1."""
+    """Fraction of a label's probability that is spread evenly over all labels, such as 0.1."""
     focal: float = 0.0
     """Exponent of the focal loss, such as 2: examples that are right already count less."""
     class_weights: Literal["none", "balanced"] = "none"
-    """"balanced": a rare label counts for as much as a frequent one, taken all together."""
+    """"balanced": all examples of a rare label count as much as all of a frequent one."""
     r_drop: float = 0.0
-    """R-Drop: how much two passes with different dropout must agree, such as 1; doubles the
+    """R-Drop: weight of the divergence of two passes with different dropout, such as 1. Doubles the
     time."""
     fgm: float = 0.0
-    """FGM: length of an adversarial step of the word embeddings, such as 0.5. The model is trained
-    before and after it, which doubles the time."""
+    """FGM: length of an adversarial step of the word embeddings, such as 0.5. Each batch is
+    computed before and after the step, which doubles the time."""
 
     def __post_init__(self) -> None:
         check_numbers(self, "label_smoothing", at_least=0, below=1)
         check_numbers(self, "focal", "r_drop", "fgm", at_least=0)
 
-
-SCALE = 20.0
-"""Factor of cosines before a softmax: a temperature of 0.05."""
-FAR = 1e12
-"""Subtracted from what must not count in a softmax, as in bert4keras and
-sentence-transformers."""
 
 PLAIN = LossConfig()
 
@@ -59,7 +58,7 @@ def softmax_losses(
 ) -> "Tensor":
     """Cross-entropy of labels (…) int and logits (…, C): (…).
 
-    The focal loss multiplies it by (1 − p)^focal, for p the label's probability
+    The focal loss is this times (1 − p)^focal, where p is the label's probability
     (arXiv 1708.02002).
     """
     from keras import ops
@@ -69,7 +68,7 @@ def softmax_losses(
     wanted = (1 - config.label_smoothing) * chosen + config.label_smoothing / classes
     losses = -ops.sum(wanted * ops.log_softmax(logits), axis=-1)
     if config.focal:
-        # By way of log (1 − p): the gradient of (1 − p)^focal at 0 may be infinite.
+        # Through log (1 − p), because the gradient of (1 − p)^focal may be infinite at p = 1.
         rest = ops.where(chosen > 0, FAR_BELOW, logits)
         log_rest = ops.logsumexp(rest, axis=-1) - ops.logsumexp(logits, axis=-1)
         losses = losses * ops.exp(config.focal * log_rest)
@@ -86,7 +85,7 @@ def sigmoid_losses(
 ) -> "Tensor":
     """Cross-entropy of targets 0 and 1 (…, C) and logits (…, C), mean over the C: (…).
 
-    Smoothing moves a target towards ½; `class_weights` (C, 2) are of each label's 0 and 1.
+    Smoothing moves a target towards ½. `class_weights` (C, 2): weights of each label's 0 and 1.
     """
     from keras import ops
 
@@ -108,43 +107,40 @@ def squared_errors(
     config: LossConfig = PLAIN,
     class_weights: Sequence[Any] | None = None,
 ) -> "Tensor":
-    """Squared distance of targets (…, 1) and logits (…, 1): (…). The rest is about labels."""
+    """Squared distance of targets (…, 1) and logits (…, 1): (…). The settings are for labels."""
     from keras import ops
 
     return ops.mean(ops.square(ops.cast(targets, "float32") - logits), axis=-1)
 
 
 def softmax_divergence(logits: "Tensor", other: "Tensor") -> "Tensor":
-    """KL(p‖q) + KL(q‖p) of the probabilities of two logits (…, C): (…).
-
-    Both logs' sums over C cancel: Σ (p − q)(log p − log q) = Σ (p − q)(logits − other).
-    """
+    """KL(p‖q) + KL(q‖p) of the distributions p, q of two logits (…, C): (…)."""
     from keras import ops
 
+    # Σ (p − q)(log p − log q) = Σ (p − q)(logits − other): normalizers cancel, as Σ (p − q) = 0.
     return ops.sum((ops.softmax(logits) - ops.softmax(other)) * (logits - other), axis=-1)
 
 
 def sigmoid_divergence(logits: "Tensor", other: "Tensor") -> "Tensor":
-    """The same of C probabilities of yes or no, averaged over the C as their losses are."""
+    """The same for C independent probabilities; the mean over C, as in their loss."""
     from keras import ops
 
     return ops.mean((ops.sigmoid(logits) - ops.sigmoid(other)) * (logits - other), axis=-1)
 
 
 def number_divergence(logits: "Tensor", other: "Tensor") -> "Tensor":
-    """The same of numbers (…, 1): their squared error is a normal distribution's log-likelihood.
-
-    Its variance is ½, and two of these are 2 · difference² apart.
-    """
+    """The same for numbers (…, 1), as means of normal distributions."""
     from keras import ops
 
+    # The squared error is the log-likelihood of a normal distribution of variance ½. The divergence
+    # of two of these is 2 · difference².
     return 2 * ops.mean(ops.square(logits - other), axis=-1)
 
 
 def balanced_weights(labels: Sequence[np.ndarray], classes: int) -> np.ndarray:
     """n / (C · count) of each label, float64 (C,); labels int of any shape, from 0 to C − 1.
 
-    Over all labels they average to 1. A label without examples gets n / C, and never needs it.
+    Their mean over all labels in the data is 1. A label without examples gets n / C, unused.
     """
     numbers = np.concatenate([np.ravel(label) for label in labels])
     counts = np.bincount(numbers, minlength=classes)
@@ -152,14 +148,14 @@ def balanced_weights(labels: Sequence[np.ndarray], classes: int) -> np.ndarray:
 
 
 def balanced_yes_and_no(targets: Sequence[np.ndarray]) -> np.ndarray:
-    """The same of the 0 and the 1 of each of C labels, float64 (C, 2); targets (C,) of 0 and 1."""
+    """The same for the 0 and the 1 of each of C labels, float64 (C, 2); targets (C,) of 0 and 1."""
     ones = np.sum(targets, axis=0)  # (C,)
     counts = np.stack([len(targets) - ones, ones], axis=-1)
     return len(targets) / (2 * np.maximum(counts, 1))
 
 
 def unit(vectors: "Tensor") -> "Tensor":
-    """The same with length 1, whose products are cosines; a vector of 0 stays 0."""
+    """Vectors of length 1, whose products are cosines; a vector of 0 stays 0."""
     from keras import ops
 
     squares = ops.sum(ops.square(vectors), axis=-1, keepdims=True)
@@ -167,21 +163,33 @@ def unit(vectors: "Tensor") -> "Tensor":
 
 
 def in_batch_softmax(targets: "Tensor", vectors: "Tensor", weights: "Tensor") -> "Tensor":
-    """Cross-entropy of the right candidate for each first text, by cosines × 20: a scalar.
+    """Cross-entropy of the right candidate for each first text, from cosines × 20: a scalar.
 
     vectors (B, S, H): anchors, the text that belongs to each, and negatives. All texts of the batch
-    except the anchors are candidates: C = (S − 1) B. targets (B, C) int:
-    1 for an anchor's own, 0 for others, and below 0 for what does not count. weights (B,), whose
-    sum divides.
+    except the anchors are candidates: C = (S − 1) B. targets (B, C) int: 1 for an anchor's own
+    candidate, 0 for negatives, below 0 for what does not count. weights (B,) of the anchors.
     """
     from keras import ops
 
     sides = unit(vectors)
     candidates = ops.reshape(ops.transpose(sides[:, 1:], (1, 0, 2)), (-1, vectors.shape[-1]))
     scores = SCALE * ops.matmul(sides[:, 0], ops.transpose(candidates))  # (B, C)
+    return _contrastive(targets, scores, weights)
+
+
+def _contrastive(targets: "Tensor", scores: "Tensor", weights: "Tensor") -> "Tensor":
+    """Weighted mean cross-entropy of scores (B, C), for targets as in `in_batch_softmax`."""
+    from keras import ops
+
     right = ops.sum(ops.where(targets > 0, scores, 0.0), axis=1)
-    scores = ops.where(targets < 0, -FAR, scores)
-    losses = ops.logsumexp(scores, axis=1) - right
+    losses = ops.logsumexp(ops.where(targets < 0, -FAR, scores), axis=1) - right
+    return _weighted_mean(losses, weights)
+
+
+def _weighted_mean(losses: "Tensor", weights: "Tensor") -> "Tensor":
+    """Mean of losses; 0 if all weights are, as in a batch of padding."""
+    from keras import ops
+
     return ops.sum(losses * weights) / ops.maximum(ops.sum(weights), 1.0)
 
 
@@ -190,7 +198,7 @@ def cosent(targets: "Tensor", vectors: "Tensor", weights: "Tensor") -> "Tensor":
 
         log(1 + Σ exp(20 (cos_i − cos_j)))   over all pairs with score_i < score_j
 
-    vectors (B, 2, H), targets (B,) scores; an example of weight 0 is in no sum.
+    vectors (B, 2, H), targets (B,) scores; an example of weight 0 is in no pair.
     """
     from keras import ops
 
@@ -198,9 +206,9 @@ def cosent(targets: "Tensor", vectors: "Tensor", weights: "Tensor") -> "Tensor":
     scores = SCALE * ops.sum(sides[:, 0] * sides[:, 1], axis=-1)  # (B,)
     counts = weights > 0
     ordered = (targets[:, None] < targets[None, :]) & counts[:, None] & counts[None, :]
-    apart = ops.where(ordered, scores[:, None] - scores[None, :], -FAR)
-    everything = ops.concatenate([ops.zeros((1,)), ops.reshape(apart, (-1,))])
-    return ops.logsumexp(everything)
+    differences = ops.where(ordered, scores[:, None] - scores[None, :], -FAR)
+    # The 1 of log(1 + Σ exp …) is one more term, exp 0.
+    return ops.logsumexp(ops.concatenate([ops.zeros((1,)), ops.reshape(differences, (-1,))]))
 
 
 def classifier_features(vectors: "Tensor") -> "Tensor":
@@ -216,46 +224,41 @@ def classes(targets: "Tensor", logits: "Tensor", weights: "Tensor") -> "Tensor":
     from keras import ops
 
     losses = ops.sparse_categorical_crossentropy(targets, logits, from_logits=True)
-    return ops.sum(losses * weights) / ops.maximum(ops.sum(weights), 1.0)
+    return _weighted_mean(losses, weights)
 
 
 def neighbours(targets: "Tensor", vectors: "Tensor", weights: "Tensor") -> "Tensor":
-    """RoFormer-Sim's stage 1: each row's neighbour among all others, by cosines × 20: a scalar.
+    """Stage 1 of RoFormer-Sim: each vector's partner among all others, cosines × 20: a scalar.
 
-    vectors (R, H) of rows 2i and 2i + 1 that mean the same; targets (R, R) as `in_batch_softmax`
-    has them, a row itself below 0; weights (R,).
+    vectors (R, H), of which 2i and 2i + 1 mean the same; targets (R, R) as in `in_batch_softmax`,
+    below 0 on the diagonal; weights (R,).
     """
     from keras import ops
 
     sides = unit(vectors)
-    scores = SCALE * ops.matmul(sides, ops.transpose(sides))
-    right = ops.sum(ops.where(targets > 0, scores, 0.0), axis=1)
-    losses = ops.logsumexp(ops.where(targets < 0, -FAR, scores), axis=1) - right
-    return ops.sum(losses * weights) / ops.maximum(ops.sum(weights), 1.0)
+    return _contrastive(targets, SCALE * ops.matmul(sides, ops.transpose(sides)), weights)
 
 
 def distilled(targets: "Tensor", vectors: "Tensor", weights: "Tensor") -> "Tensor":
-    """RoFormer-Sim's stage 2: 100 · mean((cosines − a teacher's)²) of all pairs of rows: a scalar.
+    """Stage 2 of RoFormer-Sim: 100 · mean((cosines − a teacher's)²) of all pairs: a scalar.
 
     vectors (R, H), targets (R, R) the teacher's cosines, weights (R,).
     """
     from keras import ops
 
     sides = unit(vectors)
-    apart = ops.square(ops.matmul(sides, ops.transpose(sides)) - targets)
-    counts = weights[:, None] * weights[None, :]
-    return 100 * ops.sum(apart * counts) / ops.maximum(ops.sum(counts), 1.0)
+    errors = ops.square(ops.matmul(sides, ops.transpose(sides)) - targets)
+    return 100 * _weighted_mean(errors, weights[:, None] * weights[None, :])
 
 
 def second_texts(losses: "Tensor", segment_ids: "Tensor") -> "Tensor":
     """Mean loss of the tokens of segment 1, each predicted from those before it: a scalar.
 
-    losses (R, T): that at a position is of the next token; segment_ids (R, T), 0 for padding.
+    losses (R, T): at each position the loss of the next token; segment_ids (R, T), 0 for padding.
     """
     from keras import ops
 
-    second = ops.cast(segment_ids[:, 1:], "float32")
-    return ops.sum(losses[:, :-1] * second) / ops.maximum(ops.sum(second), 1.0)
+    return _weighted_mean(losses[:, :-1], ops.cast(segment_ids[:, 1:], "float32"))
 
 
 def over_cuts(
@@ -265,13 +268,13 @@ def over_cuts(
     vectors: "Tensor",
     weights: "Tensor",
 ) -> "Tensor":
-    """Mean of a loss of vectors that are cut to each of these lengths (Matryoshka)."""
+    """Mean of the loss of vectors cut to each of these lengths (Matryoshka, arXiv 2205.13147)."""
     losses = [loss(targets, vectors[..., :size], weights) for size in dimensions]
     return sum(losses[1:], losses[0]) / len(losses)
 
 
 def softmax_each(sides: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Loss (B,) of each example by `in_batch_softmax`: sides (B, S, H)."""
+    """`in_batch_softmax` in NumPy: the loss (B,) of each example; sides (B, S, H)."""
     anchors = sides[:, 0].astype(np.float64)
     candidates = sides[:, 1:].transpose(1, 0, 2).reshape(-1, sides.shape[-1])
     scores = SCALE * anchors @ candidates.T.astype(np.float64)
@@ -282,9 +285,9 @@ def softmax_each(sides: np.ndarray, wanted: np.ndarray) -> np.ndarray:
 
 
 def cosent_each(sides: np.ndarray, scores: np.ndarray) -> np.ndarray:
-    """What each pair (B,) adds to `cosent`: how wrong its order is among all."""
+    """The part of each pair (B,) in `cosent`: the wrong orders with all other pairs."""
     cosines = SCALE * np.einsum("nh,nh->n", sides[:, 0], sides[:, 1]).astype(np.float64)
-    apart = cosines[:, None] - cosines[None, :]
-    below = np.where(scores[:, None] < scores[None, :], np.exp(apart), 0.0).sum(axis=1)
-    above = np.where(scores[:, None] > scores[None, :], np.exp(-apart), 0.0).sum(axis=1)
+    differences = cosines[:, None] - cosines[None, :]
+    below = np.where(scores[:, None] < scores[None, :], np.exp(differences), 0.0).sum(axis=1)
+    above = np.where(scores[:, None] > scores[None, :], np.exp(-differences), 0.0).sum(axis=1)
     return np.asarray(np.log1p(below + above))

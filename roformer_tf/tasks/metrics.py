@@ -1,12 +1,12 @@
-"""Figures of how good predictions are, and their confidence intervals.
+"""Figures that measure predictions, and their confidence intervals.
 
-A metric is computed from weights (R, N): how often each of N examples counts in each of R
-samples. All ones give the metric, a bootstrap's draws its interval. So both have the same lines,
-and a sample is a fast product of weights and counts, never a list of examples. SciPy and
-scikit-learn take one sample at a time.
+A metric is a function of weights (R, N): how often each of N examples counts in each of R samples.
+Weights of 1 give the metric; the draws of a bootstrap give its interval. So one function computes
+both, and a sample is a fast product of weights and counts instead of a list of examples. SciPy and
+scikit-learn compute one sample at a time.
 
-A metric that a sample cannot give is NaN within this module and None outside of it: a correlation
-with a constant, recall without an entity, macro F1 where a label of training has no example.
+An undefined metric is NaN inside this module and None outside: a correlation with a constant,
+recall without an entity, macro F1 if a label of the training set has no example.
 """
 
 import math
@@ -17,29 +17,29 @@ import numpy as np
 
 from roformer_tf.translation import Message
 
+# By metric, its value (R,) in each of R samples.
 Figures: TypeAlias = dict[str, np.ndarray]
-"""By metric, its value (R,) in each of R samples."""
+# By metric, its value; None if it is undefined for the data.
 Scores: TypeAlias = dict[str, float | None]
-"""By metric, its value; None where the data cannot give it."""
+# Lower and upper end of an interval.
 Ends: TypeAlias = tuple[float, float]
-"""Lower and upper end of an interval."""
+# A task's metrics as a function of weights (R, N).
 Measure: TypeAlias = Callable[[np.ndarray], Figures]
-"""A task's metrics as a function of weights (R, N)."""
+# What can be right or wrong on its own in a prediction; its first element is its kind.
 LabelItem: TypeAlias = tuple[Any, ...]
-"""What can be right or wrong by itself in a prediction; it begins with its kind."""
 
+# A relative width of an interval up to this is the rounding error of equal values.
 ROUNDING = 1e-9
-"""Relative width of an interval up to which it is a rounding error of equal values."""
 NUMBERS_AT_ONCE = 2_000_000  # of the weights, float64: 16 MB
 
 
 class Metric(NamedTuple):
-    """A figure of how good predictions are."""
+    """A figure that measures predictions."""
 
     name: str
-    """As report.json and metrics.jsonl have it."""
+    """The key in report.json and metrics.jsonl."""
     title: Message
-    """As the pages of a report have it."""
+    """The name on the pages of a report."""
     kind: Literal["share", "coefficient", "distance"] = "share"
     """A share is written in per cent, a coefficient with three digits, a distance as the labels."""
     falls: bool = False
@@ -47,10 +47,12 @@ class Metric(NamedTuple):
     meaning: Message | None = None
     """An explanation for the report."""
     undefined: Message | None = None
-    """Why it may have no value although the labels allow one: something about the predictions."""
+    """Why these predictions may have no value, although the labels allow one."""
+    by_example: bool = False
+    """Whether it is the fraction of examples that are right, independent trials."""
 
     def goodness(self, scores: Mapping[str, Any]) -> float:
-        """The metric's value, negated where less is better; −∞ where it has none."""
+        """The metric's value, negated if less is better; −∞ without a value."""
         value = scores[self.name]
         if value is None:
             return -math.inf
@@ -61,6 +63,7 @@ ACCURACY = Metric(
     "accuracy",
     Message("accuracy"),
     meaning=Message("fraction of correct predictions"),
+    by_example=True,
 )
 MACRO_F1 = Metric(
     "macro_f1",
@@ -70,12 +73,75 @@ MACRO_F1 = Metric(
         "much as a frequent one"
     ),
 )
+ROC_AUC = Metric(
+    "roc_auc",
+    Message("ROC AUC"),
+    "coefficient",
+    meaning=Message("how well probabilities separate the two labels: 1 is perfect, 0.5 is chance"),
+)
+MICRO_F1 = Metric(
+    "micro_f1",
+    Message("micro F1"),
+    meaning=Message("F1, which combines precision and recall, over all labels of all texts"),
+)
+EXACT_MATCH = Metric(
+    "exact_match",
+    Message("exact match"),
+    meaning=Message("fraction of texts with exactly the right set of labels"),
+    by_example=True,
+)
+F1 = Metric(
+    "f1",
+    Message("F1"),
+    meaning=Message("harmonic mean of precision and recall; an entity counts only as a whole"),
+)
+PRECISION = Metric(
+    "precision",
+    Message("precision"),
+    meaning=Message("fraction of the predicted entities that are correct"),
+    undefined=Message("no entity is predicted"),
+)
+RECALL = Metric(
+    "recall",
+    Message("recall"),
+    meaning=Message("fraction of the labelled entities that are predicted"),
+)
+SAME_PREDICTIONS = Message("all predictions are the same number")
+PEARSON = Metric(
+    "pearson",
+    Message("Pearson r"),
+    "coefficient",
+    meaning=Message("linear correlation of predicted and true values: 1 is perfect, 0 is none"),
+    undefined=SAME_PREDICTIONS,
+)
+SPEARMAN = Metric(
+    "spearman",
+    Message("Spearman ρ"),
+    "coefficient",
+    meaning=Message("correlation of their ranks: whether the order is right"),
+    undefined=SAME_PREDICTIONS,
+)
+MAE = Metric(
+    "mae",
+    Message("mean absolute error"),
+    "distance",
+    falls=True,
+    meaning=Message("mean distance between predicted and true values"),
+)
+RMSE = Metric(
+    "rmse",
+    Message("root mean square error"),
+    "distance",
+    falls=True,
+    meaning=Message("similar, with more weight on large errors"),
+)
+SAME_LABELS = Message("all labels are the same number")
 
 
 class Counts(NamedTuple):
     """How many items of each of K kinds the N examples have, as sparse matrices (N, K).
 
-    An item is a label or, for tagging, an entity; its kind is the label, or the entity's type.
+    An item is a label, whose kind is the label itself; or an entity, whose kind is its type.
     """
 
     kinds: tuple[str, ...]
@@ -102,9 +168,10 @@ def bootstrap(
 ) -> dict[str, Ends | None]:
     """The 95 % bootstrap interval of each metric, by drawing examples with replacement.
 
-    strata (examples,) int: examples are drawn within these groups, so that each sample has as many
-    of each. None instead of an interval where all samples give the same value.
+    strata (examples,) int: examples are drawn within these groups, so each sample has as many of
+    each group. None instead of an interval if all samples have the same value.
     """
+    # In parts, so that the weights of a large set fit into memory.
     rng = np.random.default_rng(seed)
     groups = np.zeros(examples, np.int64) if strata is None else strata
     at_once = max(1, NUMBERS_AT_ONCE // examples)
@@ -114,7 +181,7 @@ def bootstrap(
 
 
 def wilson(share: float, trials: int) -> Ends:
-    """Wilson's 95 % interval of a share of independent trials; 30 of 30 → (0.886, 1)."""
+    """Wilson's 95 % interval of a fraction of independent trials; 30 of 30 → (0.886, 1)."""
     from scipy.stats import binomtest
 
     interval = binomtest(round(share * trials), trials).proportion_ci(method="wilson")
@@ -122,20 +189,20 @@ def wilson(share: float, trials: int) -> Ends:
 
 
 def score_text(value: float | None) -> str:
-    """A metric as the terminal and logs have it: 0.9123, or "—" without a value."""
+    """A metric for the terminal and logs: 0.9123, or "—" without a value."""
     return "—" if value is None else f"{value:.4f}"
 
 
 def count(
     kinds: tuple[str, ...], gold: Sequence[set[LabelItem]], predicted: Sequence[set[LabelItem]]
 ) -> Counts:
-    """Count the items of each example: those in the data, those predicted, and both."""
-    both = [one & other for one, other in zip(gold, predicted, strict=True)]
+    """Count the items of each example: those in the data, those predicted, and those in both."""
+    both = [x & y for x, y in zip(gold, predicted, strict=True)]
     return Counts(kinds, *(_matrix(items, kinds) for items in (both, gold, predicted)))
 
 
 def by_kind(counts: Counts) -> list[dict[str, Any]]:
-    """Precision, recall and F1 of each label, or each type of entity; None where there are none.
+    """Precision, recall and F1 of each label, or each type of entity; None without items.
 
     → [{"label": "LOC", "precision": 0.9, "recall": 0.8, "f1": 0.85, "gold": 50, "predicted": 44}]
     """
@@ -162,7 +229,8 @@ def ratio(part: np.ndarray, whole: np.ndarray) -> np.ndarray:
 
 
 def f1(right: np.ndarray, gold: np.ndarray, predicted: np.ndarray) -> np.ndarray:
-    """Harmonic mean of precision and recall: their denominators add up. NaN where gold is 0."""
+    """Harmonic mean of precision and recall; NaN where gold is 0."""
+    # 2PR / (P + R) for P = right / predicted and R = right / gold: the denominators add up.
     return np.where(gold > 0, ratio(2 * right, gold + predicted), np.nan)
 
 
@@ -172,16 +240,17 @@ def totals(counts: Counts, weights: np.ndarray) -> list[np.ndarray]:
 
 
 def macro_f1(counts: Counts, weights: np.ndarray) -> np.ndarray:
-    """Mean (R,) over all kinds; NaN where a sample lacks one of them."""
+    """Mean (R,) over all kinds; NaN if a sample lacks one of them."""
     each: np.ndarray = f1(*(weights @ matrix for matrix in counts[1:]))
     return each.mean(axis=1)
 
 
 def roc_auc(second: np.ndarray, likelihood: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """How often an example of the second label is the likelier one (R,), ties counting half.
+    """Probability (R,) that an example of the second label has the higher likelihood; ties: ½.
 
-    From the ranks, as Mann and Whitney's U; NaN where a sample lacks one of the labels.
+    From the ranks, as Mann and Whitney's U; NaN if a sample lacks one of the labels.
     """
+    # U = sum of the ranks of the positives − n(n + 1)/2; AUC = U / (n · m).
     positive = weights * second
     positives = positive.sum(axis=1)
     pairs = positives * (weights.sum(axis=1) - positives)
@@ -190,7 +259,7 @@ def roc_auc(second: np.ndarray, likelihood: np.ndarray, weights: np.ndarray) -> 
 
 
 def correlation(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Pearson's r (R,) of x and y, (N,) or (R, N); NaN where one is constant."""
+    """Pearson's r (R,) of x and y, (N,) or (R, N); NaN if one is constant."""
     x, y = _deviations(x, weights), _deviations(y, weights)
     together, of_x, of_y = ((weights * z).sum(axis=1) for z in (x * y, x**2, y**2))
     return np.clip(ratio(together, np.sqrt(of_x * of_y)), -1, 1)
@@ -204,16 +273,25 @@ def _deviations(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def ranks(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Rank (R, N) of each value in samples that contain it as often as its weight.
+    """Rank (R, N) of each value in samples that contain it as many times as its weight.
 
     Equal values share the mean of their ranks.
     """
+    # Sorted values form groups of equal ones. A group of weight w after a total weight of c has the
+    # ranks c + 1 … c + w, whose mean is c + (w + 1)/2.
     order = np.argsort(values, kind="stable")
     starts = np.flatnonzero(np.diff(values[order], prepend=np.nan))  # NaN differs from any
     sizes = np.add.reduceat(weights[:, order], starts, axis=1)  # (R, distinct values)
     group = np.empty(len(values), np.int64)
     group[order] = np.repeat(np.arange(len(starts)), np.diff(starts, append=len(values)))
     return (np.cumsum(sizes, axis=1) - (sizes - 1) / 2)[:, group]
+
+
+def range_of(numbers: Sequence[float]) -> dict[str, float]:
+    """The lowest, mean and highest of numbers, and their standard deviation."""
+    x = np.array(numbers, np.float64)
+    figures = {"lowest": x.min(), "mean": x.mean(), "highest": x.max(), "deviation": x.std()}
+    return {name: float(value) for name, value in figures.items()}
 
 
 def _draws(rng: np.random.Generator, strata: np.ndarray, resamples: int) -> np.ndarray:
@@ -223,15 +301,15 @@ def _draws(rng: np.random.Generator, strata: np.ndarray, resamples: int) -> np.n
     order = np.argsort(strata, kind="stable")
     sizes = np.bincount(strata)
     size, first = (x[strata[order]] for x in (sizes, np.cumsum(sizes) - sizes))
-    places = first + (rng.random((resamples, examples)) * size).astype(np.int64)
+    drawn = first + (rng.random((resamples, examples)) * size).astype(np.int64)
     # Each sample's numbers are shifted, so that one bincount serves all samples.
-    numbered = order[places] + examples * np.arange(resamples)[:, None]
+    numbered = order[drawn] + examples * np.arange(resamples)[:, None]
     counted = np.bincount(numbered.ravel(), minlength=resamples * examples)
     return counted.reshape(resamples, examples).astype(np.float64)
 
 
 def _middle(values: np.ndarray) -> Ends | None:
-    """What 95 % of the values lie between; None where that has no width."""
+    """The range of the middle 95 % of the values; None if it has no width."""
     values = values[~np.isnan(values)]
     if not len(values):
         return None
@@ -249,7 +327,7 @@ def _matrix(items: Sequence[Iterable[LabelItem]], kinds: tuple[str, ...]) -> Any
     from scipy.sparse import csr_matrix
 
     number = {kind: column for column, kind in enumerate(kinds)}
-    rows = [row for row, found in enumerate(items) for _ in found]
-    columns = [number[item[0]] for found in items for item in found]
+    rows = [row for row, of_example in enumerate(items) for _ in of_example]
+    columns = [number[item[0]] for of_example in items for item in of_example]
     shape = (len(items), len(kinds))
-    return csr_matrix((np.ones(len(rows)), (rows, columns)), shape)  # equal places add up
+    return csr_matrix((np.ones(len(rows)), (rows, columns)), shape)  # duplicates add up

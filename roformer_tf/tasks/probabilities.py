@@ -1,27 +1,26 @@
 """Logits → probabilities, which may be calibrated, compared with the labels, or written.
 
-Labels that are probably wrong are found by confident learning: Northcutt, Jiang and Chuang (2021),
+Confident learning finds labels that are probably wrong: Northcutt, Jiang and Chuang (2021),
 "Confident Learning: Estimating Uncertainty in Dataset Labels", the off-diagonal examples of the
-confident joint, equation (1). cleanlab finds the same, but would bring pandas for what is a dozen
-lines of NumPy.
+confident joint, equation (1). cleanlab computes the same, but needs pandas for a dozen lines of
+NumPy.
 """
 
-from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 
+# With more labels, only some are listed, unless `top_k` asks for more.
 MANY_LABELS = 20
-"""With more labels than these not each has a cell, unless `top_k` asks for it."""
+# How many of the most probable labels are listed then.
 LISTED = 5
-"""The most probable ones, which are listed then."""
 
+# Bounds of the fit: the best temperature of a model that is always right would be 0.
 TEMPERATURES = (0.1, 100.0)
-"""Lowest and highest that is fitted: a model that is always right would have 0."""
+# Lower bound of a probability before its logarithm is taken.
 SMALLEST = float(np.finfo(np.float32).tiny)
-"""A probability of which there is a logarithm."""
+# Largest number of probabilities in a fit. If there are more, every n-th example is used.
 NUMBERS_TO_FIT = 5_000_000
-"""Most probabilities that a temperature is fitted to; of more, every n-th example is used."""
 
 
 # In NumPy, because importing scipy.special takes 0.15 s: a fifth of the time in which `predict`
@@ -64,34 +63,14 @@ def at_temperature(probabilities: np.ndarray, temperature: float) -> np.ndarray:
 
 
 def shortest(number: Any) -> float:
-    """A float32 in as many digits as tell it from its neighbours: 0.1, not 0.10000000149."""
+    """A float32 with the fewest digits that identify it: 0.1, not 0.10000000149."""
     return float(str(np.float32(number)))
 
 
-def named_probabilities(labels: Sequence[str], scores: np.ndarray) -> dict[str, float]:
-    """The probability of each label, in as few digits as tell them apart."""
-    return dict(zip(labels, map(shortest, scores), strict=True))
-
-
 def likeliest(scores: np.ndarray, number: int) -> list[int]:
-    """Places of the highest scores (C,), the highest first; of equal ones the first."""
-    places: list[int] = np.argsort(-scores, kind="stable")[:number].tolist()
-    return places
-
-
-def named_cells(answer: str, labels: Sequence[str]) -> list[str]:
-    """Names of the cells of an answer: `answer`, p(…) of each label."""
-    return [answer, *(f"p({label})" for label in labels)]
-
-
-def listed_cells(numbers: Sequence[int]) -> list[str]:
-    """Names of the cells of the listed labels: label_2, probability_2, label_3, …."""
-    return [f"{name}_{number}" for number in numbers for name in ("label", "probability")]
-
-
-def listed_labels(labels: Sequence[str], scores: np.ndarray, places: Sequence[int]) -> list[Any]:
-    """The cells under these names: each label and its probability."""
-    return [cell for i in places for cell in (labels[i], shortest(scores[i]))]
+    """Indices of the highest scores (C,), the highest first; of equal ones the first."""
+    indices: list[int] = np.argsort(-scores, kind="stable")[:number].tolist()
+    return indices
 
 
 class LabelIssue(NamedTuple):
@@ -113,29 +92,32 @@ def find_label_issues(
     """Examples whose labels are probably wrong, by a model that was not trained on them.
 
     labels (N,) int, probabilities (N, C). An example is doubtful if the model is confident of
-    another label, and finds it more probable than the given one. The order is by the difference of
-    the two probabilities. second_opinion (N, C): probabilities of another model; an example is
-    doubtful only if its most probable label is the suggested one too, and the order is by the mean
-    of both differences.
+    another label, and that label is more probable than the one in the data. The order is by the
+    difference of the two probabilities. second_opinion (N, C): probabilities of another model. Then
+    an example is doubtful only if the other model predicts the suggested label, too, and the order
+    is by the mean of both differences.
     """
     suggested = confident_labels(labels, probabilities)
     rows = np.arange(len(labels))
-    ours, given = probabilities[rows, suggested], probabilities[rows, labels]
-    is_doubtful = (suggested >= 0) & (suggested != labels) & (ours > given)
-    difference = ours - given
+    ours, of_label = probabilities[rows, suggested], probabilities[rows, labels]
+    # A suggested label of −1 means that the model is confident of none.
+    is_doubtful = (suggested >= 0) & (suggested != labels) & (ours > of_label)
+    difference = ours - of_label
     if second_opinion is not None:
         is_doubtful &= second_opinion.argmax(axis=1) == suggested
         difference = difference + second_opinion[rows, suggested] - second_opinion[rows, labels]
     doubtful = np.flatnonzero(is_doubtful)
     order = doubtful[np.argsort(-difference[doubtful], kind="stable")]
-    return [LabelIssue(int(i), int(suggested[i]), float(ours[i]), float(given[i])) for i in order]
+    return [
+        LabelIssue(int(i), int(suggested[i]), float(ours[i]), float(of_label[i])) for i in order
+    ]
 
 
 def confident_labels(labels: np.ndarray, probabilities: np.ndarray) -> np.ndarray:
     """The label that the model is confident of (N,) int; −1 where it is of none.
 
-    It is confident of a label whose probability is at least as high as it is, on average, where
-    that label is given; of several the likeliest counts.
+    It is confident of a label whose probability is at least the mean of that probability over the
+    examples with the label. Of several such labels the most probable one counts.
     """
     thresholds = confident_thresholds(labels, probabilities)
     confident = np.where(probabilities >= thresholds, probabilities, np.float32(-1))
@@ -146,6 +128,6 @@ def confident_thresholds(labels: np.ndarray, probabilities: np.ndarray) -> np.nd
     """Mean probability (C,) of each label over the examples that have it; ∞ for one without."""
     classes = probabilities.shape[1]
     counts = np.bincount(labels, minlength=classes)
-    of_given = probabilities[np.arange(len(labels)), labels]
-    sums = np.bincount(labels, weights=of_given, minlength=classes)
+    of_label = probabilities[np.arange(len(labels)), labels]
+    sums = np.bincount(labels, weights=of_label, minlength=classes)
     return np.divide(sums, counts, out=np.full(len(counts), np.inf), where=counts > 0)

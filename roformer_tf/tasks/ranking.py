@@ -1,39 +1,41 @@
 """Three texts: is B or C nearer to A?"""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from roformer_tf.engines.network import Meaning
+from roformer_tf.engines.network import OutputKind
 from roformer_tf.labelled.cells import BadCellError, read_label
-from roformer_tf.labelled.columns import LabelSample
 from roformer_tf.labelled.encoding import EncodedTexts, Rows, rows_side_by_side
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.splits import Question, example_key
 from roformer_tf.readers.records import text_key
-from roformer_tf.tasks.base import Prediction, Task, part
+from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task, part
 from roformer_tf.tasks.baselines import overlap
-from roformer_tf.tasks.classification import ClassificationDecoding
+from roformer_tf.tasks.decoding import LabelDecoding
+from roformer_tf.tasks.labelling import Labelling
 from roformer_tf.tasks.metrics import ACCURACY, Measure, Metric, mean
-from roformer_tf.tasks.parts import Labelling, SigmoidObjective
+from roformer_tf.tasks.objective import SigmoidObjective
 from roformer_tf.tasks.probabilities import sigmoid
 from roformer_tf.tasks.scoring import JsonObject, Metrics, calibration
-from roformer_tf.tasks.task_settings import Examples, Gold, Predictions
 from roformer_tf.translation import Message
+
+if TYPE_CHECKING:
+    from roformer_tf.labelled.columns import LabelSample
 
 RANKED = ("B", "C")
 CHARACTER_OVERLAP = Message("character overlap (Jaccard)")
 
 
-class RankingLabelling(Labelling[Task]):
-    """Three texts in two rows, (A, B) and (A, C). Target (2,) float32: 1 for the nearer one."""
+class RankingLabelling(Labelling):
+    """Sequences (A, B) and (A, C) of three texts. Target (2,) float32: 1 for the nearer one."""
 
     text_counts: ClassVar[tuple[int, ...]] = (3,)
     rows_per_example: ClassVar[int] = 2
 
     @classmethod
-    def guess(cls, sample: LabelSample) -> str:
+    def guess(cls, sample: "LabelSample") -> str:
         """Three texts."""
         return "there are three texts" if len(sample.texts) in cls.text_counts else ""
 
@@ -47,7 +49,7 @@ class RankingLabelling(Labelling[Task]):
 
     @classmethod
     def question(cls, example: Example) -> Question:
-        """The texts, B and C in any order; the answer is the text that the label names."""
+        """The texts, B and C in any order, and the text that the label names."""
         nearer = example.texts[2 if example.label == RANKED[1] else 1]
         return example_key(example.texts), text_key([nearer])
 
@@ -61,23 +63,24 @@ class RankingLabelling(Labelling[Task]):
         return np.array([example.label == name for name in RANKED], np.float32)
 
     def row_targets(self, encoded: EncodedTexts, examples: Examples) -> tuple[Rows, Rows]:
-        """(rows, 1) float32, and weights of 1."""
+        """(sequences, 1) float32, and weights of 1."""
         targets = [self.target(example) for example in examples]
+        # Two sequences an example, in the order of `target`: first B, then C.
         return np.reshape(targets, (-1, 1)), np.ones(len(encoded.example), np.float32)
 
 
-class RankingObjective(SigmoidObjective[Task]):
-    """Near or not, for each row by itself."""
+class RankingObjective(SigmoidObjective):
+    """Near or not, for each sequence independently."""
 
-    pooling: ClassVar[str] = "mean"  # as the released fine-tuning script has it
+    pooling: ClassVar[str] = "mean"  # as in the released fine-tuning script
     refused_settings: ClassVar[Mapping[str, str]] = {
         "class_weights": "is balanced, but so is every ranking: of each A, B and C one pair is "
         "a 1 and one a 0."
     }
 
 
-class RankingDecoding(ClassificationDecoding):
-    """Logits (2,) of two rows → B or C. Scores (2,): the probability that each is near to A."""
+class RankingDecoding(LabelDecoding):
+    """Logits (2,), one a sequence → B or C. Scores (2,): probability that each is near to A."""
 
     lists_labels: ClassVar[bool] = False
 
@@ -87,20 +90,20 @@ class RankingDecoding(ClassificationDecoding):
         return RANKED
 
     def combine(self, row_logits: Sequence[np.ndarray], encoded: EncodedTexts) -> list[np.ndarray]:
-        """The logits of both rows side by side."""
+        """The logits of both sequences in one array."""
         return rows_side_by_side(row_logits, encoded)
 
     def predict(self, logits: np.ndarray) -> Prediction:
-        """The one whose row has the higher logit."""
+        """The text whose sequence has the higher logit."""
         return Prediction(RANKED[int(np.argmax(logits))], sigmoid(logits))
 
-    def graph_meaning(self) -> Meaning:
-        """The probability that the texts of a row are near."""
-        return Meaning("probabilities", "sigmoid")
+    def graph_meaning(self) -> OutputKind:
+        """The probability that the texts of a sequence are near."""
+        return OutputKind("probabilities", "sigmoid")
 
 
-class RankingMetrics(Metrics[Task]):
-    """Accuracy by the triple."""
+class RankingMetrics(Metrics):
+    """Accuracy: the fraction of triples that are right."""
 
     all: ClassVar[tuple[Metric, ...]] = (ACCURACY,)
     sureness_kind: ClassVar[Any] = "lead"
@@ -110,14 +113,11 @@ class RankingMetrics(Metrics[Task]):
         right = self.right(gold, predictions)
         return lambda weights: {ACCURACY.name: mean(right, weights)}
 
-    def trials(self, gold: Gold, predictions: Predictions) -> dict[str, int]:
-        """Each triple is right or wrong."""
-        return {ACCURACY.name: len(gold)}
-
     def is_right(self, label: Label, prediction: Prediction) -> bool:
-        """A triple with equal scores is wrong, whichever of the two comes first."""
-        ahead = prediction.scores[0] != prediction.scores[1]
-        return bool(ahead and label == prediction.label)
+        """Whether the label is predicted; equal scores are wrong, whatever the label."""
+        # A model that scores all texts alike would otherwise be right for every B.
+        differ = prediction.scores[0] != prediction.scores[1]
+        return bool(differ and label == prediction.label)
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -131,9 +131,9 @@ class RankingMetrics(Metrics[Task]):
         valid: Examples = (),
         metric: Metric | None = None,
     ) -> tuple[Message, list[Prediction]]:
-        """Whether B or C shares more characters with A; nothing is learned."""
+        """The text that shares more characters with A; nothing is learned."""
         predictions = []
-        for example in test:
+        for example in test:  # of equal overlaps B is predicted, and counts as wrong
             a, b, c = example.texts
             scores = np.array([overlap(a, b), overlap(a, c)], np.float32)
             predictions.append(Prediction(RANKED[int(np.argmax(scores))], scores))
@@ -142,6 +142,7 @@ class RankingMetrics(Metrics[Task]):
     def details(self, examples: Examples, predictions: Predictions) -> JsonObject:
         """Calibration of the probability that two texts are near."""
         scores = np.array([prediction.scores for prediction in predictions])
+        # Each of the two sequences is a prediction of its own here: near to A or not.
         near = np.array([[example.label == name for name in RANKED] for example in examples])
         return {
             "mistakes": self.mistakes(examples, predictions),
@@ -149,7 +150,7 @@ class RankingMetrics(Metrics[Task]):
         }
 
     def sureness(self, label: Label, prediction: Prediction) -> float:
-        """By how much the wrong text is ahead."""
+        """How much higher the wrong text's score is."""
         return float(np.ptp(prediction.scores))
 
 

@@ -1,67 +1,38 @@
 """One text or two, a number."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from roformer_tf.engines.network import Meaning
+from roformer_tf.engines.network import OutputKind
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.cells import BadCellError, read_label, to_number
-from roformer_tf.labelled.columns import LabelSample
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.splits import number_strata
-from roformer_tf.tasks.base import Prediction, Task, part
+from roformer_tf.tasks import metrics
+from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task, part
+from roformer_tf.tasks.decoding import NumberDecoding
+from roformer_tf.tasks.labelling import Labelling
 from roformer_tf.tasks.losses import number_divergence, squared_errors
-from roformer_tf.tasks.metrics import Figures, Measure, Metric, correlation, mean, ranks
-from roformer_tf.tasks.parts import Labelling, NumberDecoding, TrainingObjective
+from roformer_tf.tasks.metrics import Figures, Measure, Metric
+from roformer_tf.tasks.objective import TrainingObjective
 from roformer_tf.tasks.scoring import POINTS, JsonObject, Metrics
-from roformer_tf.tasks.task_settings import Examples, Gold, Predictions
 from roformer_tf.translation import Message
 
 if TYPE_CHECKING:
-    pass
+    from roformer_tf.labelled.columns import LabelSample
 
-SAME_PREDICTIONS = Message("all predictions are the same number")
-PEARSON = Metric(
-    "pearson",
-    Message("Pearson r"),
-    "coefficient",
-    meaning=Message("linear correlation of predicted and true values: 1 is perfect, 0 is none"),
-    undefined=SAME_PREDICTIONS,
-)
-SPEARMAN = Metric(
-    "spearman",
-    Message("Spearman ρ"),
-    "coefficient",
-    meaning=Message("correlation of their ranks: whether the order is right"),
-    undefined=SAME_PREDICTIONS,
-)
-MAE = Metric(
-    "mae",
-    Message("mean absolute error"),
-    "distance",
-    falls=True,
-    meaning=Message("mean distance between predicted and true values"),
-)
-RMSE = Metric(
-    "rmse",
-    Message("root mean square error"),
-    "distance",
-    falls=True,
-    meaning=Message("similar, with more weight on large errors"),
-)
-SAME_LABELS = Message("all labels are the same number")
 NO_LABELS = "is about labels, but a regression has numbers."
 
 
-class RegressionLabelling(Labelling[Task]):
+class RegressionLabelling(Labelling):
     """A number. Target (1,) float32, in deviations from the mean of the training data."""
 
     text_counts: ClassVar[tuple[int, ...]] = (1, 2)
 
     @classmethod
-    def guess(cls, sample: LabelSample) -> str:
+    def guess(cls, sample: "LabelSample") -> str:
         """Numbers with decimals."""
         fits = len(sample.texts) in cls.text_counts and sample.has_decimals
         return "the labels are numbers with decimals" if fits and not sample.why_several else ""
@@ -76,7 +47,7 @@ class RegressionLabelling(Labelling[Task]):
 
     @classmethod
     def labels_in(cls, label: Label) -> set[str]:
-        """None: numbers may occur that training does not have."""
+        """None: numbers may occur that the training set does not have."""
         return set()
 
     @classmethod
@@ -94,12 +65,13 @@ class RegressionLabelling(Labelling[Task]):
 
     def target(self, example: Example) -> np.ndarray:
         """(1,) float32."""
+        # Standardized: one learning rate suits labels from 0 to 1 and prices in thousands.
         number = (float(example.label) - self.task.mean) / self.task.deviation
         return np.array([number], np.float32)
 
 
-class RegressionObjective(TrainingObjective[Task]):
-    """Squared error; what concerns labels has no part in it."""
+class RegressionObjective(TrainingObjective):
+    """Squared error."""
 
     refused_settings: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ("label_smoothing", "focal", "class_weights"), NO_LABELS
@@ -109,7 +81,7 @@ class RegressionObjective(TrainingObjective[Task]):
     divergence = staticmethod(number_divergence)
 
 
-class RegressionDecoding(NumberDecoding[Task]):
+class RegressionDecoding(NumberDecoding):
     """Logits (1,), in deviations → the number. Scores (1,): the number itself."""
 
     number_name: ClassVar[str] = "value"
@@ -124,22 +96,27 @@ class RegressionDecoding(NumberDecoding[Task]):
         return (self.number_name,)
 
     def config_values(self) -> dict[str, Any]:
-        """And that the score is no probability, but the number itself."""
+        """The score is no probability, but the number itself."""
         return super().config_values() | {
             "problem_type": "regression",
             # A CrossEncoder would put a single output through a sigmoid.
             "sentence_transformers": {"activation_fn": "torch.nn.modules.linear.Identity"},
         }
 
-    def graph_meaning(self) -> Meaning:
+    def graph_meaning(self) -> OutputKind:
         """The number."""
-        return Meaning(self.number_name, "linear", self.task.deviation, self.task.mean)
+        return OutputKind(self.number_name, "linear", self.task.deviation, self.task.mean)
 
 
-class RegressionMetrics(Metrics[Task]):
+class RegressionMetrics(Metrics):
     """Correlations of the numbers and of their ranks, and errors in the labels' unit."""
 
-    all: ClassVar[tuple[Metric, ...]] = (PEARSON, SPEARMAN, MAE, RMSE)
+    all: ClassVar[tuple[Metric, ...]] = (
+        metrics.PEARSON,
+        metrics.SPEARMAN,
+        metrics.MAE,
+        metrics.RMSE,
+    )
     linear_model: ClassVar[str] = "ridge"
     sureness_kind: ClassVar[Any] = "error"
 
@@ -150,25 +127,30 @@ class RegressionMetrics(Metrics[Task]):
         error = predicted - numbers
 
         def measure(weights: np.ndarray) -> Figures:
-            of_ranks = ranks(numbers, weights), ranks(predicted, weights)
+            # Spearman is Pearson of the ranks, which depend on how often each example counts.
+            of_ranks = metrics.ranks(numbers, weights), metrics.ranks(predicted, weights)
             return {
-                PEARSON.name: correlation(numbers, predicted, weights),
-                SPEARMAN.name: correlation(*of_ranks, weights),
-                MAE.name: mean(np.abs(error), weights),
-                RMSE.name: np.sqrt(mean(error**2, weights)),
+                metrics.PEARSON.name: metrics.correlation(numbers, predicted, weights),
+                metrics.SPEARMAN.name: metrics.correlation(*of_ranks, weights),
+                metrics.MAE.name: metrics.mean(np.abs(error), weights),
+                metrics.RMSE.name: np.sqrt(metrics.mean(error**2, weights)),
             }
 
         return measure
 
     def why_undefined(self, gold: Gold) -> dict[str, Message]:
         """Nothing correlates with a constant."""
-        same = len(set(gold)) == 1
-        return {PEARSON.name: SAME_LABELS, SPEARMAN.name: SAME_LABELS} if same else {}
+        same = len(set(gold)) == 1  # errors are defined even so
+        return (
+            {metrics.PEARSON.name: metrics.SAME_LABELS, metrics.SPEARMAN.name: metrics.SAME_LABELS}
+            if same
+            else {}
+        )
 
     def fit_linear(
         self, examples: Examples, features: Any, new_features: Any, strength: float
     ) -> list[Prediction]:
-        """The number; the usual strength of 10 is scikit-learn's usual alpha of 1."""
+        """Numbers by ridge regression. The usual strength of 10 is scikit-learn's alpha of 1."""
         from sklearn.linear_model import Ridge
 
         numbers = np.array([example.label for example in examples], np.float64)
@@ -177,11 +159,12 @@ class RegressionMetrics(Metrics[Task]):
 
     def describe_labels(self, gold: Gold) -> JsonObject:
         """The range of a set's numbers."""
-        return {"labels": {}, "numbers": range_of(gold)}
+        return {"labels": {}, "numbers": metrics.range_of(gold)}
 
     def details(self, examples: Examples, predictions: Predictions) -> JsonObject:
         """Pairs of true and predicted numbers."""
         pairs = zip(examples, predictions, strict=True)
+        # Every n-th pair, so that the scatter plot has at most POINTS points.
         points = [[example.label, prediction.label] for example, prediction in pairs]
         return {
             "mistakes": self.mistakes(examples, predictions),
@@ -189,12 +172,12 @@ class RegressionMetrics(Metrics[Task]):
         }
 
     def sureness(self, label: Label, prediction: Prediction) -> float:
-        """How far the prediction is off."""
+        """The absolute error."""
         return abs(float(label) - prediction.label)
 
 
 class Regression(Task):
-    """One text or two in one row, a number."""
+    """One text or two in one sequence, a number."""
 
     name: ClassVar[str] = "regression"
     title: ClassVar[str] = "数值回归 · Regression"
@@ -202,10 +185,3 @@ class Regression(Task):
     objective = part(RegressionObjective)
     decoding = part(RegressionDecoding)
     metrics = part(RegressionMetrics)
-
-
-def range_of(numbers: Sequence[float]) -> JsonObject:
-    """The lowest, mean and highest of numbers, and their deviation."""
-    x = np.array(numbers, np.float64)
-    figures = {"lowest": x.min(), "mean": x.mean(), "highest": x.max(), "deviation": x.std()}
-    return {name: float(value) for name, value in figures.items()}

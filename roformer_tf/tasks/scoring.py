@@ -1,6 +1,6 @@
-"""The fourth part of a task, as base class: predictions → figures, intervals, baseline, mistakes.
+"""Fourth part of a task: predictions → figures, intervals, a baseline, the worst mistakes.
 
-How figures are computed is in `metrics`; here is which of them a task has, and of what.
+This module selects the figures of a task; `metrics` computes them.
 """
 
 from abc import abstractmethod
@@ -11,48 +11,38 @@ from typing import Any, ClassVar, Literal, TypeAlias
 import numpy as np
 
 from roformer_tf.labelled.examples import Example, Label
-from roformer_tf.tasks.baselines import BaselineSets, tfidf_baseline
-from roformer_tf.tasks.metrics import (
-    Counts,
-    Ends,
-    LabelItem,
-    Measure,
-    Metric,
-    Scores,
-    bootstrap,
-    count,
-    once,
-    wilson,
-)
+from roformer_tf.tasks import metrics
+from roformer_tf.tasks.baselines import tfidf_baseline
+from roformer_tf.tasks.metrics import Counts, Ends, LabelItem, Measure, Metric, Scores
 from roformer_tf.tasks.probabilities import LabelIssue
-from roformer_tf.tasks.task_settings import Examples, Gold, Part, Prediction, Predictions, TaskT
+from roformer_tf.tasks.task_settings import Examples, Gold, Part, Prediction, Predictions
 from roformer_tf.translation import Message
 
+# Maximum number of mistakes in a report.
 MISTAKES = 20
-"""Most mistakes that a report shows."""
+# Maximum number of characters (or units) of a text in a report.
 CHARACTERS = 200
-"""Most characters of a text that it shows, or units."""
+# Maximum number of points of a curve or a scatter plot.
 POINTS = 1000
-"""Most points of a curve or a scatter plot."""
-BINS = 10
+BINS = 10  # of calibration: each of 0.1
 COSINE_BINS = 20
 
+# A dictionary that can be written as JSON.
 JsonObject: TypeAlias = dict[str, Any]
-"""A dictionary that JSON knows."""
 
+# Why a figure has no interval.
 NO_SPREAD = Message("all samples drawn from the examples have the same value")
-"""Why a figure has no interval."""
 
 
-class Metrics(Part[TaskT]):
+class Metrics(Part):
     """How good predictions are: figures, intervals, a baseline, and the worst mistakes."""
 
     all: ClassVar[tuple[Metric, ...]]
-    """The usual one, by which the best weights are chosen, first."""
+    """The first one is the default: it selects the best weights."""
     linear_model: ClassVar[str] = ""
-    """A key of `baselines.REGRESSIONS`, where TF-IDF and a linear model are the baseline."""
+    """A key of `baselines.REGRESSIONS`, if TF-IDF and a linear model are the baseline."""
     sureness_kind: ClassVar[Literal["confidence", "error", "lead", "distance"]] = "confidence"
-    """What `sureness` measures, for the words of a report."""
+    """What `sureness` measures, for the text of a report."""
 
     # Figures
 
@@ -62,7 +52,7 @@ class Metrics(Part[TaskT]):
         return next(metric for metric in cls.all if metric.name == name)
 
     def usable(self) -> tuple[Metric, ...]:
-        """Those metrics that the labels allow."""
+        """The metrics that suit the labels."""
         return self.all
 
     @abstractmethod
@@ -72,37 +62,37 @@ class Metrics(Part[TaskT]):
     def compute(self, gold: Gold, predictions: Predictions) -> Scores:
         """Compare predictions with the labels in the data: each of `usable` by its name.
 
-        None for one that these labels and predictions cannot give: see `reason`.
+        None for a metric that is undefined for these labels and predictions: see `reason`.
         """
-        return once(self.measure(gold, predictions), len(gold))
+        return metrics.once(self.measure(gold, predictions), len(gold))
 
     def is_right(self, label: Label, prediction: Prediction) -> bool:
-        """Whether a whole example is predicted as the data have it."""
+        """Whether a prediction equals the whole label."""
         return bool(label == prediction.label)
 
     def right(self, gold: Gold, predictions: Predictions) -> np.ndarray:
-        """The same of several examples: (N,) bool."""
+        """`is_right` of several examples: (N,) bool."""
         return np.array([self.is_right(*pair) for pair in zip(gold, predictions, strict=True)])
 
-    # Where there is no figure
+    # Why a figure or an interval is undefined
 
     def why_undefined(self, gold: Gold) -> dict[str, Message]:
-        """For each metric that these labels cannot give, whatever is predicted: why not."""
+        """For each metric that is undefined for these labels under any predictions: the reason."""
         return {}
 
     def reason(self, metric: Metric, gold: Gold, has_value: bool = False) -> Message:
-        """Why a metric has no value for a set with these labels, or else no interval."""
+        """Why a metric has no value for these labels; or, if it has one, no interval."""
         if has_value:
             return NO_SPREAD
         return self.why_undefined(gold).get(metric.name) or metric.undefined or NO_SPREAD
 
-    def _without_missing(self, gold: Gold, *metrics: Metric) -> dict[str, Message]:
+    def _without_missing(self, gold: Gold, *needing: Metric) -> dict[str, Message]:
         """`why_undefined` for metrics that need an example of every label of training."""
         missing = [kind for kind, number in self.count_kinds(gold).items() if not number]
         if not missing:
             return {}
         reason = Message("there is no example of {labels}", labels=missing)
-        return {metric.name: reason for metric in metrics}
+        return {metric.name: reason for metric in needing}
 
     # Intervals
 
@@ -113,28 +103,28 @@ class Metrics(Part[TaskT]):
         resamples: int = 1000,
         seed: int = 0,
     ) -> dict[str, Ends | None]:
-        """The 95 % interval of each metric; None where there is no value, or no spread of it.
+        """The 95 % interval of each metric; None if it has no value, or no spread.
 
-        Wilson's where a metric is a share of independent trials, else a bootstrap that draws
-        examples within their labels: no sample lacks a label that the data have.
+        Wilson's interval for a fraction of independent trials. Else a bootstrap that draws examples
+        within their labels: every sample has all labels of the data.
         """
         measure = self.measure(gold, predictions)
-        figures = once(measure, len(gold))
-        ends = bootstrap(measure, len(gold), resamples, seed, self._rarest(gold))
+        figures = metrics.once(measure, len(gold))
+        ends = metrics.bootstrap(measure, len(gold), resamples, seed, self._rarest(gold))
         for name, trials in self.trials(gold, predictions).items():
-            share = figures[name]
-            ends[name] = None if share is None else wilson(share, trials)
+            fraction = figures[name]
+            ends[name] = None if fraction is None else metrics.wilson(fraction, trials)
         return {name: None if figures[name] is None else ends[name] for name in figures}
 
     def trials(self, gold: Gold, predictions: Predictions) -> dict[str, int]:
-        """Metrics that are shares of independent trials, and how many trials these are."""
-        return {}
+        """The metrics that are fractions of independent trials, and the number of trials."""
+        return {metric.name: len(gold) for metric in self.usable() if metric.by_example}
 
     def _rarest(self, gold: Gold) -> np.ndarray:
         """The stratum (N,) int64 of each example for the bootstrap: its rarest label.
 
-        An example may have several labels: grouped by the rarest, each sample has as many of the
-        rare labels as the data. Those without any label are a group of their own, 0.
+        An example may have several labels. Grouped by the rarest one, each sample has as many of
+        the rare labels as the data. Examples without any label are group 0.
         """
         counts = self.count_kinds(gold)
         rising = sorted(counts, key=counts.__getitem__)
@@ -142,7 +132,7 @@ class Metrics(Part[TaskT]):
         of_items = [[numbers.get(item[0], 0) for item in self.items(label)] for label in gold]
         return np.array([min(some, default=0) for some in of_items], np.int64)
 
-    # Items: what can be right or wrong by itself in a prediction, each beginning with its kind
+    # Items: what can be right or wrong on its own in a prediction. The first element is its kind.
 
     def items(self, label: Label) -> set[LabelItem]:
         """The items of an example's label."""
@@ -154,16 +144,16 @@ class Metrics(Part[TaskT]):
         return self.task.labels
 
     def count_items(self, gold: Gold, predictions: Predictions) -> Counts:
-        """Count what is in the data, what is predicted, and what is both."""
+        """Count the items in the data, those predicted, and those in both."""
         predicted = [self.items(prediction.label) for prediction in predictions]
-        return count(self.kinds, [self.items(label) for label in gold], predicted)
+        return metrics.count(self.kinds, [self.items(label) for label in gold], predicted)
 
     def count_kinds(self, gold: Gold) -> dict[str, int]:
-        """How often each label is in the data, or entities of each type."""
+        """How often each label occurs in the data, or entities of each type."""
         counts = Counter(item[0] for label in gold for item in self.items(label))
         return {kind: counts[kind] for kind in self.kinds}
 
-    # Compared with the figures of simple methods, and with the labels themselves
+    # Baselines, calibration and doubtful labels
 
     def baseline(
         self,
@@ -172,26 +162,25 @@ class Metrics(Part[TaskT]):
         valid: Examples = (),
         metric: Metric | None = None,
     ) -> tuple[Message, list[Prediction]]:
-        """Learn from the training examples by a simple method, and predict the test set.
+        """Fit a simple method to the training examples, and predict the test set.
 
-        → the method in words, and its predictions; none where there is no such method. `valid` is
-        for what is tuned and chosen, by `metric` or the task's first one.
+        → its name and predictions; none if the task has no such method. `valid` selects its
+        settings, by `metric` or the task's first one.
         """
         if not self.linear_model:
             return Message(""), []
-        sets = BaselineSets(training, test, valid)
-        return tfidf_baseline(self.task, self.linear_model, sets, metric or self.usable()[0])
+        return tfidf_baseline(self.task, training, test, valid, metric or self.usable()[0])
 
     def fit_linear(
         self, examples: Examples, features: Any, new_features: Any, strength: float
     ) -> list[Prediction]:
-        """Fit `linear_model` to features (N, F) of examples, and predict from those of others."""
+        """Fit `linear_model` to features (N, F) of examples; predict from new features (M, F)."""
         raise NotImplementedError(f"{type(self).__name__} has no linear model")
 
     def calibrated(self, examples: Examples, predictions: Predictions) -> list[Prediction]:
-        """The predictions with probabilities that are as often right as they claim.
+        """The predictions with calibrated probabilities, fitted to these labelled examples.
 
-        Fitted to these labelled examples; the most probable label stays the same.
+        The most probable label stays the same.
         """
         return list(predictions)
 
@@ -203,24 +192,23 @@ class Metrics(Part[TaskT]):
     ) -> list[LabelIssue] | None:
         """Examples whose labels are probably wrong, the most doubtful first.
 
-        Both kinds of predictions are of models that were not trained on the examples; where there
-        is a second opinion, it has to agree. None for tasks where an example does not have one of
-        several labels, each with a probability.
+        No model of these predictions was trained on the examples. A second opinion has to agree.
+        None unless an example of the task has one of several labels, each with a probability.
         """
         return None
 
     # report.json
 
     def describe_labels(self, gold: Gold) -> JsonObject:
-        """What labels a set has: how often each, or the range of its numbers."""
+        """The labels of a set: how often each occurs, or the range of its numbers."""
         return {"labels": self.count_kinds(gold), "numbers": {}}
 
     def details(self, examples: Examples, predictions: Predictions) -> JsonObject:
-        """What a report shows besides the metrics."""
+        """What a report shows in addition to the metrics."""
         return {"mistakes": self.mistakes(examples, predictions)}
 
     def mistakes(self, examples: Examples, predictions: Predictions) -> list[JsonObject]:
-        """The wrong predictions of which the model was surest.
+        """The wrong predictions with the highest `sureness`.
 
         → [{"place": "test.tsv:12", "sureness": 0.98, …}], with what `describe` gives.
         """
@@ -236,7 +224,7 @@ class Metrics(Part[TaskT]):
         ]
 
     def sureness(self, label: Label, prediction: Prediction) -> float:
-        """How wrong a prediction is: by default, how probable the model took it for."""
+        """How wrong a wrong prediction is. Default: the model's highest probability."""
         return float(prediction.scores.max())
 
     def describe(self, example: Example, prediction: Prediction) -> JsonObject:
@@ -246,20 +234,19 @@ class Metrics(Part[TaskT]):
 
 
 def calibration(probability: np.ndarray, right: np.ndarray) -> JsonObject:
-    """Compare how likely the model said something is with how often it is so.
+    """Compare predicted probabilities (M,) with how often they are right, (M,) bool.
 
-    probability (M,), right (M,) bool.
     → {"ece": expected calibration error, the mean distance of the two over bins of equal width,
-    "bins": [{"from", "to", "count", "probability": mean, "right": share}], without empty ones}.
+    "bins": [{"from", "to", "count", "probability": mean, "right": fraction}], no empty ones}.
     """
     number = np.minimum((probability * BINS).astype(int), BINS - 1)
     bins = [_bin(n, probability[number == n], right[number == n]) for n in np.unique(number)]
-    distances = [one["count"] * abs(one["probability"] - one["right"]) for one in bins]
+    distances = [x["count"] * abs(x["probability"] - x["right"]) for x in bins]
     return {"ece": sum(distances) / len(right), "bins": bins}
 
 
 def confusion(gold: Sequence[Hashable], predicted: Sequence[Hashable]) -> list[JsonObject]:
-    """How often which label is predicted for which, the most frequent first.
+    """How often each label is predicted for each label, the most frequent pair first.
 
     → [{"gold": "good", "predicted": "bad", "count": 12}, …], none of them 0.
     """
@@ -271,12 +258,12 @@ def confusion(gold: Sequence[Hashable], predicted: Sequence[Hashable]) -> list[J
 
 
 def shortened(text: str) -> str:
-    """The beginning of a text, as a report shows it."""
+    """The first `CHARACTERS` of a text."""
     return text[:CHARACTERS] + "…" * (len(text) > CHARACTERS)
 
 
 def histograms(near: Sequence[float], far: Sequence[float]) -> JsonObject:
-    """Count the cosines of near texts, and those of others, between common edges."""
+    """Histograms of the cosines of near texts and of other texts, with the same edges."""
     lowest = min((*near, *far), default=0.0)
     edges = np.linspace(min(0.95, np.floor(20 * lowest) / 20), 1.0, COSINE_BINS + 1)
     near, far = (np.clip(x, edges[0], 1.0).tolist() for x in (near, far))  # a float32's 1.0000001
@@ -288,7 +275,7 @@ def histograms(near: Sequence[float], far: Sequence[float]) -> JsonObject:
 
 
 def _bin(number: int, probability: np.ndarray, right: np.ndarray) -> JsonObject:
-    """What a report says of the claims of about the same probability."""
+    """A report's entry for the predictions with probabilities in one bin."""
     return {
         "from": number / BINS,
         "to": (number + 1) / BINS,

@@ -1,4 +1,4 @@
-"""The one table of tasks: the classes by name, each composed of four parts in its own module."""
+"""The one table of tasks: classes by name. `base` explains how to add one."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -12,9 +12,10 @@ from roformer_tf.tasks.multilabel import Multilabel
 from roformer_tf.tasks.ranking import Ranking
 from roformer_tf.tasks.regression import Regression
 from roformer_tf.tasks.tagging import Tagging
+from roformer_tf.tasks.vectors.embedding import Embedding
 from roformer_tf.tasks.vectors.paraphrase import Paraphrase
-from roformer_tf.tasks.vectors.retrieval import Embedding
 
+# If the columns of a file suit several tasks, the first one is chosen.
 TASKS: dict[str, type[Task]] = {
     task.name: task
     for task in (
@@ -28,34 +29,34 @@ TASKS: dict[str, type[Task]] = {
         Paraphrase,
     )
 }
-"""Where several fit the columns of a file, the first one is chosen."""
 
+# The task of a model from transformers, by the `problem_type` of its config.
 PROBLEMS: dict[str, type[Task]] = {
     "regression": Regression,
     "single_label_classification": Classification,
     "multi_label_classification": Multilabel,
 }
-"""The task of a model that was trained in transformers, by the `problem_type` of its config."""
 
 if TYPE_CHECKING:
     TaskName: TypeAlias = str
-else:  # type checkers want the names written out, but then a new task would be named twice
+else:  # type checkers accept only literal names, which would repeat each name
     TaskName = Literal[tuple(TASKS)]
 
 
 def task_of_problem(problem: str | None, labels: tuple[str, ...], max_length: int) -> Task:
     """The task of a text classifier that was trained in transformers.
 
-    Where its config has no `problem_type`, transformers takes one label for a number, and more for
+    Without a `problem_type` in its config, transformers treats one label as a number, and more as
     classes.
     """
     usual = Regression if len(labels) == 1 else Classification
     kind = PROBLEMS.get(problem, Classification) if problem else usual
+    # A regression's single "label" in such configs is LABEL_0, which names nothing.
     return kind(labels=() if kind is Regression else labels, max_length=max_length)
 
 
 def load_task(folder: str | Path) -> Task:
-    """Read the task.json of a folder. Raises InputError where there is none, or a damaged one."""
+    """Read the task.json of a folder. Raises InputError for a missing or damaged one."""
     path = Path(folder) / TASK_FILE
     try:
         return parse_task(path.read_bytes(), str(path))
@@ -64,12 +65,13 @@ def load_task(folder: str | Path) -> Task:
 
 
 def parse_task(content: bytes, name: str) -> Task:
-    """The task that a task.json holds; `name` of the file, for messages.
+    """The task in the content of a task.json; `name` of the file, for messages.
 
-    Raises InputError for a damaged one.
+    Raises InputError for a damaged file.
     """
     try:
         values = parse_json(content, finite=True)
+        # Unknown keys raise TypeError: the settings of a newer version are not ignored.
         task = values.pop("name")
         if task not in TASKS:
             raise ValueError(f"there is no task {task!r}, but {', '.join(TASKS)}")
@@ -80,5 +82,5 @@ def parse_task(content: bytes, name: str) -> Task:
 
 
 def _as_tuples(value: Any) -> Any:
-    """A list of JSON, and the lists in it, as the tuples that settings are."""
+    """Lists of JSON as tuples, the type of settings; nested lists, too."""
     return tuple(map(_as_tuples, value)) if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""The settings of a task, which `task.json` keeps, and what its four parts have in common."""
+"""The settings of a task, which `task.json` keeps, and the base class of its four parts."""
 
 import json
 from abc import ABC
@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeAlias, TypeVar, overload
 
 import numpy as np
 
@@ -14,8 +14,14 @@ from roformer_tf.checkpoints.detection import TASK_FILE
 from roformer_tf.errors import InputError
 from roformer_tf.files import write_text
 from roformer_tf.labelled.examples import Example, Label, LongTexts
-from roformer_tf.tasks.tags import Scheme
-from roformer_tf.tokenizers.huggingface import Units
+
+if TYPE_CHECKING:
+    from roformer_tf.tasks.tags.schemes import Scheme
+    from roformer_tf.tokenizers.huggingface import Units
+
+Examples: TypeAlias = Sequence[Example]
+# The labels in the data.
+Gold: TypeAlias = Sequence[Label]
 
 
 class Prediction(NamedTuple):
@@ -27,9 +33,54 @@ class Prediction(NamedTuple):
     """float32: probabilities, one for each logit of the example, or what the task defines."""
 
 
+Predictions: TypeAlias = Sequence[Prediction]
+
+
+class Part(ABC):
+    """A part of a task, which works by the settings of that task.
+
+    Its class methods need no settings: they are called before the task of a training is defined.
+    """
+
+    task: Any
+    """The settings. A subclass may annotate it with its own task, for type checkers."""
+
+    # Any instead of a type parameter: parts of one task read settings that others do not have.
+    def __init__(self, task: Any) -> None:
+        self.task = task
+
+
+PartT = TypeVar("PartT", covariant=True)
+
+
+class part(Generic[PartT]):  # noqa: N801 (like `property`)
+    """Declare a part in the body of a task: `labelling = part(PairLabelling)`.
+
+    It binds as a method does: `task.labelling` is the part with the settings of that task,
+    `Pair.labelling` is the class.
+    """
+
+    # A callable, because type checkers refuse an abstract class for `type[PartT]`.
+    def __init__(self, kind: Callable[[Any], PartT]) -> None:
+        self.kind = kind
+
+    @overload
+    def __get__(self, task: None, owner: type) -> type[PartT]: ...
+
+    @overload
+    def __get__(self, task: object, owner: type) -> PartT: ...
+
+    def __get__(self, task: object, owner: type) -> Any:
+        """The class, or the part with the settings of a task."""
+        return self.kind if task is None else self.kind(task)
+
+
 @dataclass(frozen=True, kw_only=True)
 class TaskSettings:
-    """All that the predictions of a task depend on, except the weights."""
+    """All that determines the predictions of a task, except the weights of its model.
+
+    Every `task.json` has all of these, so some serve a single task.
+    """
 
     name: ClassVar[str]
     """As `--task` has it."""
@@ -44,7 +95,7 @@ class TaskSettings:
     """Between the labels of a multilabel example."""
     spaced_units: bool = False
     """For tagging: whether white space separates a raw text's units; else they are characters."""
-    scheme: Scheme = ""
+    scheme: "Scheme" = ""
     """For tagging: which predicted tags may follow each other; "" for any."""
     crf: bool = False
     """For tagging: whether the model has a conditional random field."""
@@ -52,9 +103,9 @@ class TaskSettings:
     """Its scores, where the model cannot give them, as an exported graph: (C + 2, C) of labels at
     the beginning of a text, after each label, and at its end."""
     max_length: int = 512
-    """Most tokens of a row."""
+    """Maximum tokens of a sequence."""
     long_texts: LongTexts = "head"
-    """What becomes of longer texts: cut, cut in the middle, or read in overlapping windows."""
+    """What happens to longer texts: cut, cut in the middle, or read in overlapping windows."""
     thresholds: tuple[float, ...] = ()
     """For multilabel: a label is predicted above its threshold; none means 0.5 for all."""
     mean: float = 0.0
@@ -73,11 +124,11 @@ class TaskSettings:
 
     @property
     def outputs(self) -> int:
-        """Logits of a row, or of a token: C."""
+        """Logits of a sequence, or of a token: C."""
         return len(self.labels) or 1
 
     @property
-    def units(self) -> Units | None:
+    def units(self) -> "Units | None":
         """What is tokenized one by one, if anything is, for the tokenizer's files."""
         return None
 
@@ -90,47 +141,9 @@ class TaskSettings:
         """Write `task.json`. Settings of sequence labels are written only where they are set."""
         values = {"name": self.name} | asdict(self)
         del values["top_k"]
+        # Folders of other tasks stay readable by versions that do not have these settings.
         for name in ("scheme", "crf", "transitions"):
             if not values[name]:
                 del values[name]
-        write_text(
-            Path(folder) / TASK_FILE, json.dumps(values, ensure_ascii=False, indent=2) + "\n"
-        )
-
-
-Examples: TypeAlias = Sequence[Example]
-Gold: TypeAlias = Sequence[Label]
-"""The labels in the data."""
-Predictions: TypeAlias = Sequence[Prediction]
-
-TaskT = TypeVar("TaskT", bound=TaskSettings, covariant=True)
-PartT = TypeVar("PartT", covariant=True)
-
-
-class Part(ABC, Generic[TaskT]):
-    """A part of a task, which works by the settings of that task."""
-
-    def __init__(self, task: TaskT) -> None:
-        self.task = task
-
-
-class part(Generic[PartT]):  # noqa: N801 (like `property`)
-    """Declare a part in the body of a task: `labelling = part(PairLabelling)`.
-
-    As a function does, it binds: `task.labelling` is the part of that task, `Pair.labelling` the
-    class, whose class methods are all that is needed before there are settings.
-    """
-
-    def __init__(self, kind: Callable[[Any], PartT]) -> None:
-        self.kind = kind
-
-    @overload
-    def __get__(self, task: None, owner: type) -> type[PartT]: ...
-
-    @overload
-    def __get__(self, task: object, owner: type) -> PartT: ...
-
-    def __get__(self, task: object, owner: type) -> Any:
-        """The class, or the part that works by a task's settings."""
-        kind: Any = self.kind
-        return kind if task is None else kind(task)
+        content = json.dumps(values, ensure_ascii=False, indent=2) + "\n"
+        write_text(Path(folder) / TASK_FILE, content)

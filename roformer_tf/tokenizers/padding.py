@@ -11,8 +11,19 @@ from roformer_tf.errors import InputError
 
 Ints: TypeAlias = npt.NDArray[np.integer]
 
+# Length of the smallest bucket.
 SHORTEST = 16
-"""Length of the smallest bucket."""
+SPECIALS = 2
+"""Number of special tokens of a sequence with one text: [CLS] and [SEP]."""
+
+
+def check_length(length: int) -> None:
+    """Raise InputError if no token fits into a sequence of this length."""
+    if length <= SPECIALS:
+        raise InputError(
+            f"length is {length}, but a sequence needs at least [CLS], one token and [SEP]. "
+            "Give 3 or more, such as 512."
+        )
 
 
 def bucket(length: int) -> int:

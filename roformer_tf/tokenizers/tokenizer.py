@@ -32,19 +32,8 @@ from roformer_tf.tokenizers.vocabulary import (
     parse_vocabulary,
 )
 
-SPECIALS = 2
-"""Number of special tokens of a sequence with one text: [CLS] and [SEP]."""
+# Maximum number of words in the cache, which then takes some tens of megabytes.
 _CACHE_SIZE = 1 << 17
-"""Maximum number of words in the cache, which then takes some tens of megabytes."""
-
-
-def check_length(length: int) -> None:
-    """Raise InputError if no token fits into a sequence of this length."""
-    if length <= SPECIALS:
-        raise InputError(
-            f"length is {length}, but a sequence needs at least [CLS], one token and [SEP]. "
-            "Give 3 or more, such as 512."
-        )
 
 
 class RoFormerTokenizer:

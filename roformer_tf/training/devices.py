@@ -21,20 +21,12 @@ def choose_precision(asked: Precision) -> str:
     """
     if asked != "auto":
         return asked
-    return "mixed_bfloat16" if _accelerated() or _faster_in_bfloat16() else "float32"
+    return "mixed_bfloat16" if accelerators() or _faster_in_bfloat16() else "float32"
 
 
 def choose_jit() -> bool | str:
     """Whether to compile the step with XLA: TensorFlow's own kernels are faster on a CPU."""
-    return "auto" if keras.backend.backend() != "tensorflow" or _accelerated() else False
-
-
-def _accelerated() -> bool:
-    if keras.backend.backend() == "tensorflow":
-        import tensorflow as tf
-
-        return bool(tf.config.list_physical_devices("GPU"))
-    return bool(_accelerators())
+    return "auto" if keras.backend.backend() != "tensorflow" or accelerators() else False
 
 
 @functools.cache  # a process decides once
@@ -69,14 +61,10 @@ def describe_machine() -> dict[str, str]:
     """CPU, accelerators, backend and versions, for the report of a run."""
     return {
         "processor": f"{_processor()}, {usable_cores()} cores",
-        "accelerators": ", ".join(_accelerators()) or "none",
+        "accelerators": ", ".join(accelerators()) or "none",
         "software": f"Keras {keras.__version__} on {keras.backend.backend()}, "
         f"Python {platform.python_version()}, {platform.system()}",
     }
-
-
-def _accelerators() -> list[str]:
-    return [name for name in keras.distribution.list_devices() if not name.startswith("cpu")]
 
 
 def _processor() -> str:

@@ -10,17 +10,17 @@ from benchmarks.environments import make_environment, python_of
 @pytest.fixture
 def commands(monkeypatch):
     """What would have been run; a command that holds "broken" fails."""
-    found = []
+    actual = []
 
     def run(command, check):
-        found.append(command[1:])
+        actual.append(command[1:])
         if any("broken" in word for word in command):
             raise subprocess.CalledProcessError(1, command)
         if "venv" in command:
             Path(command[-1]).mkdir(parents=True, exist_ok=True)
 
     monkeypatch.setattr(subprocess, "run", run)
-    return found
+    return actual
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""The GPU script: its arithmetic, and that it runs, here on a processor, with little installed."""
+"""The GPU script: its arithmetic, and that it runs, here on a CPU, with few packages installed."""
 
 import json
 import subprocess
@@ -77,15 +77,15 @@ def test_real_rows_are_taken_as_they_are(tmp_path):
     file = tmp_path / "rows.npz"
     np.savez_compressed(file, token_ids_16=tokens, sequence_ids_16=ids)
     case = Case("tiny", 16, 4, rows=str(file))
-    found, documents = rows_of(case)
+    actual, documents = rows_of(case)
     assert documents.tolist() == [*ids.tolist(), ids[0].tolist()]
-    assert found[0].tolist() == [x % 500 for x in range(450, 466)]
+    assert actual[0].tolist() == [x % 500 for x in range(450, 466)]
     assert keys_seen(documents) == (2 * (81 + 49) + 16 + 256) / 64
-    made = masked_rows(case)
-    positions = made["masked_positions"]
+    result = masked_rows(case)
+    positions = result["masked_positions"]
     assert positions.shape == (4, 2)
     assert (positions[1] < 4).all()
-    np.testing.assert_array_equal(made["labels"], np.take_along_axis(found, positions, 1))
+    np.testing.assert_array_equal(result["labels"], np.take_along_axis(actual, positions, 1))
 
 
 def test_rates_of_dropout_as_they_are_typed():
@@ -98,10 +98,10 @@ def test_rates_of_dropout_as_they_are_typed():
 def test_each_case_is_followed_by_its_rivals(monkeypatch):
     typed = ["--size", "tiny", "base", "--lengths", "64", "--dropout", "0", "--peers"]
     monkeypatch.setattr(sys, "argv", ["gpu", *typed, "--attention", "masked", "plain"])
-    found = [(case.size, case.model, case.attention) for case in cases(benchmarks.gpu.arguments())]
+    actual = [(case.size, case.model, case.attention) for case in cases(benchmarks.gpu.arguments())]
     peers = [(model, None) for model in benchmarks.gpu.PEERS]
     ours = [("ours", "masked"), ("ours", "plain")]
-    assert found == [(size, *each) for size in ("tiny", "base") for each in (*ours, *peers)]
+    assert actual == [(size, *each) for size in ("tiny", "base") for each in (*ours, *peers)]
 
 
 def test_every_form_of_attention_can_be_asked_for():
@@ -172,4 +172,4 @@ def test_it_measures_with_keras_jax_and_numpy_alone():
     assert result["tokens/s"] == pytest.approx(4 * 32 / result["seconds"])
     assert result["flops/s"] > 0
     assert 0 < result["outside"] < 1  # the trace was read, and both kinds found
-    assert result["memory"] is None  # a processor does not tell
+    assert result["memory"] is None  # not known on a CPU

@@ -24,13 +24,13 @@ def test_planted_errors_are_found_again_by_their_lines(tmp_path):
     output = tmp_path / "planted"
     changed = plant(LabelIssuesBenchmark(tmp_path, "", output))
     for name, lines in rows.items():
-        _, *found = (output / f"{name}.tsv").read_text(encoding="utf-8").splitlines()
-        different = {i + 2 for i, row in enumerate(lines) if "\t".join(row) != found[i]}
+        _, *actual = (output / f"{name}.tsv").read_text(encoding="utf-8").splitlines()
+        different = {i + 2 for i, row in enumerate(lines) if "\t".join(row) != actual[i]}
         assert different == changed[name]
         assert len(different) == 5
-        assert Counter(row.split("\t")[0] for row in found) == Counter(text for text, _ in lines)
+        assert Counter(row.split("\t")[0] for row in actual) == Counter(text for text, _ in lines)
     paths = {name: str(output / f"{name}.tsv") for name in SETS}
-    assert [one.place for one in new_examples(paths)] == [str(i) for i in range(2, 102) if i != 5]
+    assert [item.place for item in new_examples(paths)] == [str(i) for i in range(2, 102) if i != 5]
 
 
 def test_precision_is_counted_from_the_top(tmp_path):

@@ -5,20 +5,20 @@ from benchmarks.peers.limit import Product, products
 
 
 def test_the_small_steps_products_are_350_billion_operations():
-    found = products(SIZES["small"], [512] * 8, predictions=76)
-    assert 3 * sum(each.operations for each in found) == pytest.approx(350e9, rel=2e-3)
+    actual = products(SIZES["small"], [512] * 8, predictions=76)
+    assert 3 * sum(each.operations for each in actual) == pytest.approx(350e9, rel=2e-3)
 
 
 def test_the_last_layer_answers_at_the_predictions_alone():
     shape, length, there = SIZES["tiny"] | {"num_hidden_layers": 1}, 40, 6
     hidden, inner = shape["hidden_size"], shape["intermediate_size"]
-    found = products(shape, [length] * 3, predictions=there)
+    actual = products(shape, [length] * 3, predictions=there)
     of_tokens = 3 * length * 2 * hidden * hidden  # keys and values
     of_answers = 3 * there * (2 * hidden * hidden + 2 * hidden * inner)  # queries, output, inner
     of_attention = 3 * 2 * there * length * hidden
     of_head = 3 * there * (hidden * hidden + hidden * shape["vocab_size"])
     want = 2 * (of_tokens + of_answers + of_attention + of_head)
-    assert sum(each.operations for each in found) == want
+    assert sum(each.operations for each in actual) == want
 
 
 def test_products_without_attention_are_twice_the_weights_a_token():
@@ -29,21 +29,21 @@ def test_products_without_attention_are_twice_the_weights_a_token():
         "num_attention_heads": 2,
         "vocab_size": 7,
     }
-    found = products(shape, [11] * 5)
-    dense = sum(each.operations for each in found if each.stack == 1)
+    actual = products(shape, [11] * 5)
+    dense = sum(each.operations for each in actual if each.stack == 1)
     weights = 3 * (4 * 6 * 6 + 2 * 6 * 10)
     assert dense == 2 * 5 * 11 * weights
-    scores = [each for each in found if each.stack > 1]
+    scores = [each for each in actual if each.stack > 1]
     assert sum(each.operations for each in scores) == 2 * (2 * 3 * 5 * 11 * 11 * 6)
 
 
 def test_a_rows_attention_is_of_its_own_length():
     lengths = [3, 7, 7]
-    found = products(SIZES["tiny"], lengths)
+    actual = products(SIZES["tiny"], lengths)
     heads, width, layers = 2, 8, 2
-    scores = sum(each.operations for each in found if each.stack > 1)
+    scores = sum(each.operations for each in actual if each.stack > 1)
     assert scores == 2 * layers * heads * sum(2 * n * n * width for n in lengths)
-    assert max(each.columns for each in found) < SIZES["tiny"]["vocab_size"]  # no head
+    assert max(each.columns for each in actual) < SIZES["tiny"]["vocab_size"]  # no head
 
 
 def test_operations_of_one_product():

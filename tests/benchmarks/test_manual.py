@@ -45,15 +45,15 @@ def test_a_package_becomes_documents_without_titles_and_queries_by_page(package,
         {"id": "scalc/01/0406", "text": body},
         {"id": "scalc/guide/date", "text": body},
     ]
-    found = {}
+    actual = {}
     for split in SHARES:
         header, *rows = lines(tmp_path / "made" / f"queries_{split}.tsv.gz")
         assert header == "query\tid"
         for row in rows:
             query, page = row.split("\t")
             assert split_of(page) == split
-            found[query] = page
-    assert found == {  # 引用&单元格 is of both pages
+            actual[query] = page
+    assert actual == {  # 引用&单元格 is of both pages
         "日期,计算": "scalc/guide/date",
         "日期函数 和例子": "scalc/guide/date",
         "公式,输入": "scalc/01/0406",
@@ -63,14 +63,14 @@ def test_a_package_becomes_documents_without_titles_and_queries_by_page(package,
 
 
 def test_a_split_has_its_share_of_pages():
-    found = [split_of(f"scalc/{number}") for number in range(10_000)]
+    actual = [split_of(f"scalc/{number}") for number in range(10_000)]
     for split, share in SHARES.items():
-        assert found.count(split) / 100 == pytest.approx(share, abs=1)
+        assert actual.count(split) / 100 == pytest.approx(share, abs=1)
 
 
 def test_an_entry_of_two_pages_belongs_to_none():
-    found = [Page("a", "", ("甲", "乙")), Page("b", "", ("乙", "丙"))]
-    assert dict(own_queries(found)) == {"甲": "a", "丙": "b"}
+    actual = [Page("a", "", ("甲", "乙")), Page("b", "", ("乙", "丙"))]
+    assert dict(own_queries(actual)) == {"甲": "a", "丙": "b"}
 
 
 def test_a_folder_of_something_else_is_refused(tmp_path):

@@ -47,15 +47,15 @@ def test_every_measurement_and_every_contender_has_a_name_of_its_own():
 def test_all_layouts_hold_the_same_weights(tmp_path):
     folder = make_checkpoint(tmp_path, "tiny")
     layouts = ("own", "tf1", "tf1.zip")
-    found = []
+    actual = []
     for layout in layouts:
         with OpenedSource(folder / layout) as source:
-            found.append(dict(source.checkpoint().arrays))
-    assert found[0].keys() == found[1].keys() == found[2].keys()
-    for name, value in found[0].items():
-        np.testing.assert_array_equal(value, found[1][name])
-        np.testing.assert_array_equal(value, found[2][name])
-    assert np.std(found[0]["encoder/embeddings/word/embeddings"]) == pytest.approx(0.02, rel=0.1)
+            actual.append(dict(source.checkpoint().arrays))
+    assert actual[0].keys() == actual[1].keys() == actual[2].keys()
+    for name, value in actual[0].items():
+        np.testing.assert_array_equal(value, actual[1][name])
+        np.testing.assert_array_equal(value, actual[2][name])
+    assert np.std(actual[0]["encoder/embeddings/word/embeddings"]) == pytest.approx(0.02, rel=0.1)
 
 
 def test_labels_are_the_same_whether_gathered_or_everywhere():
@@ -83,9 +83,9 @@ def test_mixed_text_has_the_size_asked_for_and_no_document_twice(tmp_path):
     first, second = (write_mixed(tmp_path / f"{seed}.jsonl", 0.5, seed) for seed in (0, 1))
     texts = [json.loads(line)["text"] for line in first.open(encoding="utf-8")]
     assert 0.5e6 <= sum(len(text.encode()) for text in texts) < 0.51e6
-    others = {json.loads(line)["text"] for line in second.open(encoding="utf-8")}
+    rest = {json.loads(line)["text"] for line in second.open(encoding="utf-8")}
     assert len(set(texts)) == len(texts)
-    assert not others & set(texts)
+    assert not rest & set(texts)
     assert texts == list(inputs.texts_of(str(first)))
 
 
@@ -100,11 +100,11 @@ def test_every_sentence_stands_once_before_any_is_repeated(tmp_path):
 
 
 def test_sentences_of_further_files_come_among_them(tmp_path, monkeypatch):
-    others = [f"第{number}句是演示用的。" for number in range(500)]
-    monkeypatch.setattr(corpus, "sentences", lambda: others)
+    rest = [f"第{number}句是演示用的。" for number in range(500)]
+    monkeypatch.setattr(corpus, "sentences", lambda: rest)
     own = [f"第{number}句不在别处。" for number in range(50)]
     (tmp_path / "own.txt").write_text("".join(own), encoding="utf-8")
-    whole = sum(len(sentence.encode()) for sentence in [*others, *own])
+    whole = sum(len(sentence.encode()) for sentence in [*rest, *own])
     path = write_mixed(tmp_path / "mixed.jsonl", whole / 1e6, patterns=[str(tmp_path / "own.txt")])
     text = "".join(inputs.texts_of(str(path)))
     assert sum(text.count(sentence) == 1 for sentence in own) >= 49  # one may be past the end

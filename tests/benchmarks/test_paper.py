@@ -46,7 +46,7 @@ def rows_of(folder, name):
 
 
 def news_of(text):
-    """What stands behind the reviews."""
+    """What follows the reviews."""
     return re.sub(f"[{REVIEWS}]", "", text)
 
 
@@ -183,8 +183,8 @@ def test_long_texts_are_read_to_each_length_and_nothing_is_done_twice(
             tokenizer_of(NEWS + REVIEWS).save_pretrained(output / "model")
         elif words[0] == "finetune":
             trials = [{"name": "seed-0"}, {"name": "seed-1"}]
-            for one in trials:
-                (output / "trials" / one["name"]).mkdir(parents=True)
+            for item in trials:
+                (output / "trials" / item["name"]).mkdir(parents=True)
             (output / "report.json").write_text(json.dumps({"trials": trials}), encoding="utf-8")
         else:
             assert flags["--model"] == output.parent / "best"
@@ -209,9 +209,9 @@ def test_long_texts_are_read_to_each_length_and_nothing_is_done_twice(
 def test_both_arms_of_the_stages_see_as_many_tokens():
     defaults = {"length": 1, "batch_size": 1, "steps": 1, "learning_rate": 1.0, "warmup": 0.0}
     arms = [make_stages(texts, defaults | {"accumulate": 1}) for texts in STAGES.values()]
-    tokens = [sum(one.rows * one.length for one in stages) for stages in arms]
+    tokens = [sum(item.rows * item.length for item in stages) for stages in arms]
     assert tokens[0] == pytest.approx(tokens[1], rel=0.01)
-    assert [one.length for one in arms[1]] == [512, 1536, 512]
+    assert [item.length for item in arms[1]] == [512, 1536, 512]
 
 
 def test_every_part_is_told_of():

@@ -43,6 +43,7 @@ def typed(write_corpus, tmp_path):
     return flags.split()
 
 
+@pytest.mark.usefixtures("pictures")
 def test_runs_differ_in_positions_alone_and_are_compared(typed, tmp_path, monkeypatch, eagerly):
     monkeypatch.setattr(positions, "ProcessPoolExecutor", _ThisProcess)
     with eagerly():
@@ -55,16 +56,16 @@ def test_runs_differ_in_positions_alone_and_are_compared(typed, tmp_path, monkey
     assert sorted(settings) == ["rotary-0", "rotary-1", "t5-0", "t5-1"]
     rotary, t5 = settings["rotary-1"], settings["t5-1"]
     assert {key for key in rotary if rotary[key] != t5[key]} == {"output", "architecture"}
-    shapes = [RoFormerConfig.from_file(one["architecture"]) for one in (rotary, t5)]
+    shapes = [RoFormerConfig.from_file(item["architecture"]) for item in (rotary, t5)]
     assert shapes[1] == shapes[0].replace(position_embedding_type="t5")
 
     report = json.loads((output / "comparison.json").read_text("utf-8"))
-    losses = {name: one["by_seed"] for name, one in report["positions"].items()}
+    losses = {name: item["by_seed"] for name, item in report["positions"].items()}
     gaps = np.subtract(losses["t5"], losses["rotary"])
     assert report["positions"]["t5"]["difference"] == pytest.approx(gaps.mean())
     assert report["positions"]["t5"]["interval"] == pytest.approx(seed_interval(gaps))
     assert [step for step, _ in report["positions"]["t5"]["curve"]] == [0, 1, 2]
-    weights = {name: one["parameters"] for name, one in report["positions"].items()}
+    weights = {name: item["parameters"] for name, item in report["positions"].items()}
     assert weights["t5"] == weights["rotary"] + 32 * 2  # 32 distances, 2 heads
     for page in ("comparison.md", "comparison.html"):
         text = (output / page).read_text("utf-8")

@@ -18,6 +18,7 @@ def test_the_end_of_a_curve_is_the_mean_of_its_last_fifth():
     assert Curve([*range(10)], [*range(10)], 0.0).end == pytest.approx(8.5)
 
 
+@pytest.mark.usefixtures("pictures")
 def test_all_runs_are_drawn(tmp_path):
     curve = Curve([1, 2], [9.0, 4.0], 5.0)
     draw({"float32": [curve], "mixed_bfloat16": [curve]}, tmp_path / "curves.png")

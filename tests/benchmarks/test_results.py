@@ -31,36 +31,36 @@ def rows(ours=1.0):
 
 
 def results():
-    made = Results(HERE, {})
-    made.put(step(), rows(), "abc1234")
-    return made
+    result = Results(HERE, {})
+    result.put(step(), rows(), "abc1234")
+    return result
 
 
 def cells(text, *contents):
     """Cells of the only line of a table that holds them all."""
     lines = [line.split(" | ") for line in text.splitlines() if line.startswith("|")]
-    (found,) = (line for line in lines if all(content in line for content in contents))
-    return found
+    (actual,) = (line for line in lines if all(content in line for content in contents))
+    return actual
 
 
 def test_ratios_are_of_medians():
-    found = cells(render(results()), "Hugging Face, stock", "10.8000 |")
-    assert found[2:5] == ["4.40 s (4.40 s to 4.40 s)", "931 tokens/s", "4.40"]
+    actual = cells(render(results()), "Hugging Face, stock", "10.8000 |")
+    assert actual[2:5] == ["4.40 s (4.40 s to 4.40 s)", "931 tokens/s", "4.40"]
     assert cells(render(results()), LIMIT)[3:5] == ["0.50 TFLOP/s", "0.80"]
 
 
 def test_the_table_of_goals_has_every_ratio_and_a_gap_where_one_failed():
     text = render(results())
-    found = cells(text, "4.40", "0.80 |")
-    assert found == ["| size small, length 512, dropout 0.1", "4.40", "", "", "0.80 |"]
+    actual = cells(text, "4.40", "0.80 |")
+    assert actual == ["| size small, length 512, dropout 0.1", "4.40", "", "", "0.80 |"]
     assert "failed: could not be installed" in text
 
 
 def test_a_measurement_made_again_takes_the_place_of_the_old_one(tmp_path):
-    made = results()
-    made.put(step(128), rows(), "abc1234")
-    made.put(step(), rows(ours=2.0), "def5678")
-    made.write(tmp_path / "results.json")
+    result = results()
+    result.put(step(128), rows(), "abc1234")
+    result.put(step(), rows(ours=2.0), "def5678")
+    result.write(tmp_path / "results.json")
     again = Results.read(tmp_path / "results.json", HERE)
     assert [median(record, "ours") for record in again.of("mlm_step")] == [2.0, 1.0]
     assert median(again.of("mlm_step")[0], "bert4keras") is None
@@ -68,15 +68,15 @@ def test_a_measurement_made_again_takes_the_place_of_the_old_one(tmp_path):
 
 
 def test_a_measurement_says_which_commit_and_which_software_it_is_of(tmp_path):
-    made, measured = results(), rows()
+    result, measured = results(), rows()
     measured[0].facts["versions"] = {"tensorflow": "2.99.0", "keras": "3.99.0"}
-    made.put(step(128), measured, "def5678-dirty")
-    made.write(tmp_path / "results.json")
+    result.put(step(128), measured, "def5678-dirty")
+    result.write(tmp_path / "results.json")
     of_512, of_128 = Results.read(tmp_path / "results.json", HERE).of("mlm_step")
     assert (of_512["commit"], of_512["software"]) == ("abc1234", {})
     assert of_128["commit"] == "def5678-dirty"
     assert of_128["software"] == {"keras": "3.99.0", "tensorflow": "2.99.0"}
-    text = render(made)
+    text = render(result)
     assert cells(text, "| commit") == ["| commit", "abc1234, def5678-dirty |"]
     assert cells(text, "| software") == ["| software", "keras 3.99.0, tensorflow 2.99.0 |"]
 
@@ -98,7 +98,7 @@ READERS = ("Hugging Face, compiled", "Hugging Face, tuned", "bert4keras")
 
 
 def measured(label):
-    """(case, shape, the contenders of the row's cells) of a row of a README's tables of speed."""
+    """(case, shape, the contenders of the row's cells) of a row of the tables of speed."""
     size = {"size": "small" if "L6 H384" in label else "base"}
     if step := re.search(r"\d × ([\d,]+) .*dropout ([\d.]+)", label):
         length, dropout = int(step[1].replace(",", "")), float(step[2])
@@ -107,8 +107,8 @@ def measured(label):
     return "inference", size | {"texts": texts}, READERS
 
 
-@pytest.mark.parametrize("name", ["README.md", "README_zh.md"])
-def test_the_speeds_in_the_readmes_are_those_that_were_measured(name):
+@pytest.mark.parametrize("name", ["docs/research/speed.md", "docs/zh/research/speed.md"])
+def test_the_speeds_in_the_documentation_are_those_that_were_measured(name):
     kept = Results(HERE, json.loads(FILE.read_text(encoding="utf-8"))["measurements"])
     text = (PLOTS.parents[1] / name).read_text(encoding="utf-8")
     rows = re.findall(r"^\| (.*L(?:6 H384|12 H768)[^|]*) \| (.*) \|$", text, flags=re.MULTILINE)
@@ -149,15 +149,15 @@ class Names:
 @pytest.mark.parametrize("failed", [None, "no memory"])
 def test_every_case_is_written_and_drawn(tmp_path, failed):
     facts = {"milliseconds": {"casts": 20}, "tokens_a_step": 4096, "versions": {"abacus": "1"}}
-    made = Results(HERE, {})
+    result = Results(HERE, {})
     for make in CASES.values():
         for each in make(Names()):
             seconds = [] if failed else [2.0, 1.0, 3.0]
             rows = [Row(c.name, c.about, seconds, dict(facts), failed) for c in each.contenders]
-            made.put(each, rows, "abc1234")
-    text = render(made)
+            result.put(each, rows, "abc1234")
+    text = render(result)
     assert text.count("failed: no memory" if failed else "| 2.00 s (1.00 s to 3.00 s)") > 90
-    draw(made, tmp_path)
+    draw(result, tmp_path)
     drawn = {path.stem for path in tmp_path.glob("*.png")}
     shown = set(re.findall(r"plots/(\w+)\.png", text))
     assert drawn <= shown

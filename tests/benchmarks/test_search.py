@@ -9,8 +9,8 @@ import pytest
 from benchmarks.search import __main__ as command
 from benchmarks.search import recipe as recipes
 from benchmarks.search.__main__ import SearchBenchmark, by_words
-from benchmarks.search.judging import NEVER, Queries, judge, ranks, table
 from benchmarks.search.recipe import SearchRecipe
+from benchmarks.search.search_figures import NEVER, Queries, evaluate, ranks, table
 from roformer_tf import cli
 from roformer_tf.errors import InputError
 
@@ -41,16 +41,16 @@ def recipe(tmp_path, monkeypatch):
         lines = ["query\tid", *(f"{query}\t{page}" for query, page in queries.items())]
         path = data / f"queries_{split}.tsv.gz"
         path.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode()))
-    made = Recorded(data, tmp_path / "out", 2)
+    result = Recorded(data, tmp_path / "out", 2)
 
     def run(words):
-        made.run.append(words)
-        return made.codes[-1]
+        result.run.append(words)
+        return result.codes[-1]
 
     monkeypatch.setattr(recipes, "run_command", run)
     monkeypatch.setattr(recipes, "write_corpus", lambda path: path.write_text("{}"))
     monkeypatch.setattr(recipes, "write_translations", lambda asked: asked.output.write_text("{}"))
-    return made
+    return result
 
 
 def found(path, rows):
@@ -69,19 +69,19 @@ def test_ranks_are_those_of_what_belongs(tmp_path):
 
 
 def test_figures_are_means_over_seeds_and_queries():
-    one = judge([[1, 2, 11, NEVER], [1, 1, 10, 4]])
-    assert one.figures["recall_at_1"] == pytest.approx((0.25 + 0.5) / 2)
-    assert one.figures["recall_at_10"] == pytest.approx((0.5 + 1) / 2)
-    assert one.figures["mrr_at_10"] == pytest.approx((1.5 + 2.35) / 8)
-    assert one.spread["recall_at_10"] == pytest.approx(0.5)
-    low, high = one.intervals["mrr_at_10"]
-    assert low < one.figures["mrr_at_10"] < high
+    item = evaluate([[1, 2, 11, NEVER], [1, 1, 10, 4]])
+    assert item.figures["recall_at_1"] == pytest.approx((0.25 + 0.5) / 2)
+    assert item.figures["recall_at_10"] == pytest.approx((0.5 + 1) / 2)
+    assert item.figures["mrr_at_10"] == pytest.approx((1.5 + 2.35) / 8)
+    assert item.spread["recall_at_10"] == pytest.approx(0.5)
+    low, high = item.intervals["mrr_at_10"]
+    assert low < item.figures["mrr_at_10"] < high
 
 
 def test_an_interval_is_that_of_drawn_queries():
     rng = np.random.default_rng(0)
     drawn = rng.integers(1, 30, 400)
-    low, high = judge([drawn.tolist()]).intervals["recall_at_10"]
+    low, high = evaluate([drawn.tolist()]).intervals["recall_at_10"]
     share = np.mean(drawn <= 10)
     error = 1.96 * np.sqrt(share * (1 - share) / 400)
     assert low == pytest.approx(share - error, abs=0.01)
@@ -89,14 +89,14 @@ def test_an_interval_is_that_of_drawn_queries():
 
 
 def test_a_table_has_a_line_for_each_way():
-    lines = table({"BM25": judge([[1, 2]]), "hybrid": judge([[1, 1]])}).splitlines()
+    lines = table({"BM25": evaluate([[1, 2]]), "hybrid": evaluate([[1, 1]])}).splitlines()
     assert lines[2].startswith("| BM25 | 0.500 | 1.000 — | 0.750 [")
     assert len({line.count("|") for line in lines}) == 1
 
 
 def test_words_find_by_themselves(recipe):
-    for _, one in by_words(recipe, "test"):
-        assert one.figures["recall_at_10"] == 1
+    for _, item in by_words(recipe, "test"):
+        assert item.figures["recall_at_10"] == 1
 
 
 def test_commands_are_run_once_and_made_of_each_other(recipe):
@@ -115,13 +115,13 @@ def test_commands_are_run_once_and_made_of_each_other(recipe):
         "model": ["pairs-0/model", "pairs-1/model"],
         "index": ["model"],
     }
-    for words, (output, given) in zip(recipe.run[1:], models.items(), strict=True):
+    for words, (output, arguments) in zip(recipe.run[1:], models.items(), strict=True):
         target = words[words.index("--index" if output == "index" else "--output") + 1]
         target = Path(target).relative_to(recipe.output)
         assert target == Path(output) / ("model" if output == "pages" else "")
         read = [Path(word) for word in words if word.endswith("/model")]
         read = [str(path.relative_to(recipe.output)) for path in read]
-        assert [name for name in read if name != str(target)] == given
+        assert [name for name in read if name != str(target)] == arguments
         if words[0] == "finetune":
             assert output == "translated" or f"--seed {output[-1]}" in " ".join(words)
     assert "translations.jsonl" in typed[1]
@@ -129,16 +129,20 @@ def test_commands_are_run_once_and_made_of_each_other(recipe):
     assert "train.jsonl" in typed[3]
     files = [Path(word).name for words in recipe.run for word in words]
     assert "train.jsonl" in files
-    assert not {"test.jsonl", "test.txt", "queries_test.tsv.gz"} & set(files)  # they only judge
+    assert not {"test.jsonl", "test.txt", "queries_test.tsv.gz"} & set(
+        files
+    )  # they are for the test alone
     recipe.make()
     assert len(recipe.run) == len(typed)
 
 
 def test_more_trainings_make_another_mean_and_what_is_made_of_it(recipe):
-    def all_of(made):
-        made.make()
-        made.ask("test", made.output / "model", made.output / "index", name="hybrid")
-        made.ask("test", made.trained("pairs", 0), made.output / "indexes" / "pairs-0", name="one")
+    def all_of(recipe):
+        recipe.make()
+        recipe.ask("test", recipe.output / "model", recipe.output / "index", name="hybrid")
+        recipe.ask(
+            "test", recipe.trained("pairs", 0), recipe.output / "indexes" / "pairs-0", name="one"
+        )
 
     all_of(recipe)
     recipe.run.clear()
@@ -149,8 +153,8 @@ def test_more_trainings_make_another_mean_and_what_is_made_of_it(recipe):
     outputs = [
         words[words.index("--output") + 1 :][0] for words in recipe.run if words[0] != "search"
     ]
-    made = ["pages-2", "pairs-2", "pages/model", "model"]
-    assert outputs == [str(recipe.output / name) for name in made]
+    folders = ["pages-2", "pairs-2", "pages/model", "model"]
+    assert outputs == [str(recipe.output / name) for name in folders]
     searches = [words for words in recipe.run if words[0] == "search"]
     assert [("--documents" in words, words[2]) for words in searches] == [
         (True, str(recipe.output / "model")),
@@ -209,9 +213,11 @@ def test_vectors_are_judged_of_each_training_and_of_the_mean(recipe, monkeypatch
         rows = [(query, 1, 1.0, "…", page) for query, page in QUERIES[split].items()]
         return found(recipe.found(name), rows)
 
-    monkeypatch.setattr(SearchRecipe, "ask", lambda self, *given, **name: ask(*given, **name))
+    monkeypatch.setattr(
+        SearchRecipe, "ask", lambda self, *arguments, **name: ask(*arguments, **name)
+    )
     judged = dict(command.by_vectors(recipe, "test"))
-    assert all(one.figures["recall_at_1"] == 1 for one in judged.values())
+    assert all(item.figures["recall_at_1"] == 1 for item in judged.values())
     each = [(Path(f"{kind}-{s}/model"), f"{kind}-{s}") for kind in ("pages", "pairs") for s in "01"]
     means = [(Path("pages/model"), "pages"), (Path("model"), "index")]
     for model, index in [*each, *means]:
@@ -226,15 +232,15 @@ def test_without_translations_the_pages_are_read_first(recipe, monkeypatch, caps
         raise InputError("apt-get failed for libreoffice-l10n-zh-cn.")
 
     monkeypatch.setattr(recipes, "write_translations", fails)
-    made = []
-    monkeypatch.setattr(SearchRecipe, "make", lambda self: made.append(self.translations))
-    monkeypatch.setattr(command, "by_words", lambda *given: iter([]))
-    monkeypatch.setattr(command, "by_vectors", lambda *given: iter([]))
+    result = []
+    monkeypatch.setattr(SearchRecipe, "make", lambda self: result.append(self.translations))
+    monkeypatch.setattr(command, "by_words", lambda *arguments: iter([]))
+    monkeypatch.setattr(command, "by_vectors", lambda *arguments: iter([]))
     for wanted in (True, False):
         command.main(
             SearchBenchmark(recipe.data, recipe.output, translations=wanted, reranker=False)
         )
-    assert made == [False, False]
+    assert result == [False, False]
     assert capsys.readouterr().err.count("learns without translations") == 1
     monkeypatch.undo()
     without = replace(recipe, translations=False)
@@ -324,7 +330,7 @@ def test_the_commands_and_their_configs_are_understood(recipe, monkeypatch):
         found(recipe.output / name, [])
     recipe.make()
     recipe.train_reranker()
-    unseen = str(recipe.output / "pages" / "model")  # which knows no pairs by heart
+    unseen = str(recipe.output / "pages" / "model")  # which was not trained on pairs
     reranking = [
         words for words in recipe.run if "rerank" in words[-1] or "candidates" in words[-1]
     ]
@@ -333,8 +339,8 @@ def test_the_commands_and_their_configs_are_understood(recipe, monkeypatch):
     recipe.ask("test", recipe.output / "model", recipe.output / "index", "--hybrid", name="hybrid")
     for words in recipe.run:
         assert cli.main(words) == 0
-    assert [one.task for one in seen if hasattr(one, "task")] == [*["embedding"] * 5, "pair"]
-    means = [one for one in seen if isinstance(one, averaging.AverageConfig)]
+    assert [item.task for item in seen if hasattr(item, "task")] == [*["embedding"] * 5, "pair"]
+    means = [item for item in seen if isinstance(item, averaging.AverageConfig)]
     assert [mean.output.name for mean in means] == ["model", "model"]
     index = seen[seen.index(means[-1]) + 1]
     assert index.passage_length == recipes.PASSAGE_LENGTH <= seen[3].max_length

@@ -33,13 +33,13 @@ def write_catalogue(path, strings):
 def test_a_catalogue_is_read_as_python_reads_it(tmp_path):
     path = tmp_path / "cui.mo"
     write_catalogue(path, STRINGS)
-    found = dict(catalogue(path))
+    actual = dict(catalogue(path))
     with path.open("rb") as file:
         known = gettext.GNUTranslations(file)
-    assert found["Font ~Color..."] == known.pgettext("colordialog|title", "Font ~Color...")
-    assert found["%1 row"] == known.ngettext("%1 row", "%1 rows", 1)
-    assert found["<b>Open</b> file"] == known.gettext("<b>Open</b> file")
-    assert len(found) == len(STRINGS)
+    assert actual["Font ~Color..."] == known.pgettext("colordialog|title", "Font ~Color...")
+    assert actual["%1 row"] == known.ngettext("%1 row", "%1 rows", 1)
+    assert actual["<b>Open</b> file"] == known.gettext("<b>Open</b> file")
+    assert len(actual) == len(STRINGS)
 
 
 def test_strings_become_pairs_without_markup_each_once(tmp_path):

@@ -12,7 +12,7 @@ from roformer_tf.checkpoints.sentence_transformers import MODULES, save_modules
 from roformer_tf.checkpoints.whitening import Whitening
 from roformer_tf.cli import main
 from roformer_tf.errors import InputError
-from roformer_tf.inference.embed import open_embedder
+from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.models.encoder import RoFormerEncoder
 
 TEXTS = ["今天天气很好", "北京", "我们去公园学习中国经济", "好" * 30, "今天天气很好,去公园"]
@@ -82,7 +82,7 @@ def by_its_modules(folder, texts):
 )
 def test_the_modules_say_what_we_compute(pooling, whitened, folder):
     actual = folder(pooling, whitened)
-    embedder = open_embedder(actual)
+    embedder = VectorSettings().open(actual)
     assert embedder.config == EmbeddingConfig(pooling, 16)
     assert embedder.size == (20 if whitened else 32)
     got, want = embedder.embed(TEXTS), by_its_modules(actual, TEXTS)
@@ -113,8 +113,8 @@ def test_a_converted_sim_zip_has_its_modules_and_a_masked_model_none(released, t
         )
         assert (target / MODULES).exists() is has
     np.testing.assert_array_equal(
-        open_embedder(tmp_path / "sim_char_ft").embed(TEXTS),
-        open_embedder(released("sim_char_ft")).embed(TEXTS),
+        VectorSettings().open(tmp_path / "sim_char_ft").embed(TEXTS),
+        VectorSettings().open(released("sim_char_ft")).embed(TEXTS),
     )
 
 
@@ -131,7 +131,7 @@ def test_a_pooler_that_is_not_there_is_said(released, tmp_path):
     main(["checkpoints", "convert", str(released("char")), str(target), "--to", "own"])
     EmbeddingConfig("pooler", 16).save(target)
     with pytest.raises(InputError, match="asks for a pooler, but the model has none"):
-        open_embedder(target)
+        VectorSettings().open(target)
 
 
 @pytest.mark.hf
@@ -145,4 +145,6 @@ def test_sentence_transformers_gives_our_vectors(pooling, whitened, folder, torc
     actual = folder(pooling, whitened)
     texts = [*TEXTS, "学习" * 40]  # one that is cut
     theirs = SentenceTransformer(str(actual), device="cpu").encode(texts)
-    np.testing.assert_allclose(open_embedder(actual).embed(texts), theirs, rtol=0, atol=1e-5)
+    np.testing.assert_allclose(
+        VectorSettings().open(actual).embed(texts), theirs, rtol=0, atol=1e-5
+    )

@@ -67,7 +67,7 @@ MORE = {
     "pretrain --corpus corpus.txt --init-from nowhere": ["nowhere"],
     "pretrain --corpus corpus.txt --init-from nowhere --vocab other.txt": ["nowhere"],
     "pretrain --corpus corpus.txt --init-from nothing --vocab other.txt": ["nothing"],
-    f"pretrain {CORPUS} --init-from released.zip": ["leave --vocab-size out"],
+    f"pretrain {CORPUS} --init-from released.zip": ["Remove --vocab-size"],
     f"pretrain {CORPUS} --architecture nowhere.json": ["nowhere.json"],
     f"pretrain {CORPUS} --architecture corpus.txt": ["corpus.txt", "JSON"],
     f"pretrain {CORPUS} --architecture layers.json": ["layers.json lacks"],

@@ -19,7 +19,7 @@ SUBCOMMANDS = [name for name in cli.COMMANDS if name.startswith("checkpoints ")]
 
 @pytest.fixture
 def run(capsys, tmp_path, monkeypatch):
-    """run("inspect", …) → exit code, what stands on stdout and on stderr; in an empty folder."""
+    """run("inspect", …) → exit code, what is on stdout and on stderr; in an empty folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ROFORMER_TF_CACHE", str(tmp_path / "cache"))
 

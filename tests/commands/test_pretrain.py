@@ -28,6 +28,7 @@ def test_a_run_with_a_settings_file_and_flags_over_it(typed, pretrained, pretrai
     if version("tensorflow").startswith("2.20."):  # its compiler asks for no log level
         err = re.sub(r"(?m)^(WARNING: All log messages before absl|[IW]0000 ).*\n", "", err)
     assert err == ""  # no bar: stderr is no terminal
+    assert (tmp_path / "run" / "loss.png").stat().st_size > 1000  # a picture
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     assert [json.loads(line)["step"] for line in lines] == [2, 4, 6]
     assert RoFormerForMaskedLM.from_pretrained(tmp_path / "run" / "model").tokenizer

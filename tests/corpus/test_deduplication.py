@@ -28,10 +28,10 @@ def plain(text):
     return "".join(c for c in unicodedata.normalize("NFKC", text) if not c.isspace())
 
 
-def similarity(one, other):
-    """Exact: what the sets of five characters in a row have in common."""
-    one, other = plain(one), plain(other)
-    sets = [{text[i : i + 5] for i in range(max(1, len(text) - 4))} for text in (one, other)]
+def similarity(first, second):
+    """Exact Jaccard similarity of the sets of five characters in a row."""
+    texts = plain(first), plain(second)
+    sets = [{text[i : i + 5] for i in range(max(1, len(text) - 4))} for text in texts]
     return len(sets[0] & sets[1]) / len(sets[0] | sets[1])
 
 
@@ -55,29 +55,29 @@ def variants(seed, families=12, members=6, length=400):
 
 @given(few_texts)
 def test_exact_finds_texts_that_differ_in_white_space_and_width_alone(texts):
-    found = repeated(exact_marks(texts), find_exact())
+    actual = repeated(exact_marks(texts), find_exact())
     seen = [plain(text) for text in texts]
-    assert found == [i for i, text in enumerate(seen) if text in seen[:i]]
+    assert actual == [i for i, text in enumerate(seen) if text in seen[:i]]
 
 
 @pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("wanted", [0.6, 0.8])
 def test_near_finds_what_is_similar_and_keeps_what_is_not(seed, wanted):
     texts = variants(seed)
-    found = repeated(near_marks(texts), find_near(wanted))
-    kept = [i for i in range(len(texts)) if i not in found]
-    assert len(found) > 10
+    actual = repeated(near_marks(texts), find_near(wanted))
+    kept = [i for i in range(len(texts)) if i not in actual]
+    assert len(actual) > 10
     assert len(kept) > 12
     for i, text in enumerate(texts):
         most = max((similarity(text, texts[j]) for j in kept if j < i), default=0)
-        assert most > wanted - 0.16 if i in found else most < wanted + 0.16  # four sigma
+        assert most > wanted - 0.16 if i in actual else most < wanted + 0.16  # four sigma
 
 
 @given(few_texts)
 def test_near_finds_what_exact_does(texts):
-    found = repeated(near_marks(texts), find_near(0.8))
-    assert set(found) >= set(repeated(exact_marks(texts), find_exact()))
-    for i in found:  # so short that a different character makes a different set
+    actual = repeated(near_marks(texts), find_near(0.8))
+    assert set(actual) >= set(repeated(exact_marks(texts), find_exact()))
+    for i in actual:  # so short that a different character makes a different set
         assert plain(texts[i]) in [plain(text) for text in texts[:i]]
 
 
@@ -106,9 +106,9 @@ def test_a_document_that_is_left_out_does_not_stand_for_others():
         chain.append("".join(text))
     assert min(similarity(*pair) for pair in pairwise(chain)) > 0.93
     assert similarity(chain[0], chain[-1]) < 0.6
-    found = repeated(near_marks(chain), find_near(0.8))
-    assert 1 in found
-    assert 2 <= len(chain) - len(found) <= 5
+    actual = repeated(near_marks(chain), find_near(0.8))
+    assert 1 in actual
+    assert 2 <= len(chain) - len(actual) <= 5
 
 
 @pytest.mark.parametrize("marks", [exact_marks, near_marks])
@@ -120,9 +120,9 @@ def test_a_mark_is_of_one_text_alone_and_any_text_has_one(marks, texts):
 
 @pytest.mark.parametrize("marks", [exact_marks, near_marks])
 def test_white_space_and_width_make_no_other_mark(marks):
-    one, same, other = marks(["ＡＢＣ，甲乙丙丁", " ABC,\n甲乙\u3000丙丁 ", "ABD,甲乙丙丁"])
-    assert one == same
-    assert one != other
+    item, same, other = marks(["ＡＢＣ，甲乙丙丁", " ABC,\n甲乙\u3000丙丁 ", "ABD,甲乙丙丁"])
+    assert item == same
+    assert item != other
 
 
 def test_a_long_text_is_taken_in_blocks(monkeypatch):

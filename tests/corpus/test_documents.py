@@ -75,13 +75,13 @@ def test_bad_csv_records_are_counted_named_and_skipped(tmp_path):
     path.write_bytes("\n".join(lines).encode().replace(b"?", b"\xff"))
     documents, report = read(path)
     assert documents == ["甲", "丁"]
-    found = [example.removeprefix(f"{path}:") for example in report.examples]
-    assert found[:2] == [
+    actual = [example.removeprefix(f"{path}:") for example in report.examples]
+    assert actual[:2] == [
         "3: 1 columns, the first line 2",
         "4: 3 columns, the first line 2",
     ]
-    assert found[2].startswith("5: breaks the rules of quoting")
-    assert found[3] == "6: not UTF-8"
+    assert actual[2].startswith("5: breaks the rules of quoting")
+    assert actual[3] == "6: not UTF-8"
 
 
 def write_parquet(path, columns):
@@ -241,12 +241,12 @@ def test_files_are_found_sorted_and_once(tmp_path, monkeypatch):
     (tmp_path / "deep" / "er").mkdir(parents=True)
     for name in ("b.txt", "a.jsonl", "deep/er/c.txt.gz", "[1].txt"):
         (tmp_path / name).touch()
-    found = find_files(["*.txt", "./b.txt", str(tmp_path / "b.txt"), "a.*", "**/*.gz", "[1].txt"])
-    assert [file.name for file in found if file.name != "b.txt"] == [
+    actual = find_files(["*.txt", "./b.txt", str(tmp_path / "b.txt"), "a.*", "**/*.gz", "[1].txt"])
+    assert [file.name for file in actual if file.name != "b.txt"] == [
         *("[1].txt", "a.jsonl", "c.txt.gz")
     ]
-    assert [file.name for file in found].count("b.txt") == 1
-    assert found == sorted(found)
+    assert [file.name for file in actual].count("b.txt") == 1
+    assert actual == sorted(actual)
 
 
 def names(entries):
@@ -318,13 +318,13 @@ def test_a_line_stays_where_it_stands_first(lines):
 @given(st.lists(lines.map("\n".join)), st.integers(0, 6), st.booleans())
 def test_a_document_that_is_too_short_without_its_repeated_lines_is_left_out(texts, least, drop):
     config = CorpusConfig(("x",), min_characters=least, drop_repeated_lines=drop)
-    found = filtered(texts, config)
+    actual = filtered(texts, config)
     shortened = [without_repeated_lines(text) if drop else (text, 0) for text in texts]
-    assert len(found.texts) == len(texts)
-    for kept, (text, _) in zip(found.texts, shortened, strict=True):
+    assert len(actual.texts) == len(texts)
+    for kept, (text, _) in zip(actual.texts, shortened, strict=True):
         assert kept == (text if len(text.strip()) >= least else None)
-    assert found.short == found.texts.count(None)
-    assert found.repeated_lines == sum(dropped for _, dropped in shortened)
+    assert actual.short == actual.texts.count(None)
+    assert actual.repeated_lines == sum(dropped for _, dropped in shortened)
 
 
 def test_a_negative_number_of_characters_is_refused():
@@ -356,10 +356,10 @@ def test_what_cannot_be_read_is_refused_with_what_to_do(tmp_path, monkeypatch, g
         find_files(globs)
 
 
-def test_a_file_that_vanished_is_the_users_to_put_right(tmp_path):
-    gone = StoredFile(str(tmp_path / "gone.txt"), 1, "")
-    with pytest.raises(InputError, match=r"cannot read .*gone\.txt"):
-        list(read_documents([gone], CorpusConfig(("x",)), CorpusReport()))
+def test_a_missing_file_is_an_error_of_the_user(tmp_path):
+    missing = StoredFile(str(tmp_path / "missing.txt"), 1, "")
+    with pytest.raises(InputError, match=r"cannot read .*missing\.txt"):
+        list(read_documents([missing], CorpusConfig(("x",)), CorpusReport()))
 
 
 @pytest.mark.parametrize("name", ["a.txt", "a.jsonl.gz"])
@@ -530,9 +530,9 @@ def test_a_connection_that_breaks_off_is_no_damage_of_the_text(broken_off, tmp_p
     fsspec.filesystem("memory").pipe(f"/broken/{name}", content)
     url = f"memory://broken/{name}"
     assert read(url)[0] == texts
-    (found,) = find_files([url])
-    broken_off(found.url, error)
+    (actual,) = find_files([url])
+    broken_off(actual.url, error)
     report = CorpusReport()
     with pytest.raises(ReadError, match=r"cannot read memory.*(payload|reset by peer)\. What is"):
-        list(read_documents([found], CorpusConfig((url,)), report))
+        list(read_documents([actual], CorpusConfig((url,)), report))
     assert not report.bad

@@ -11,11 +11,11 @@ from roformer_tf.corpus.engines import check_engine
 from roformer_tf.corpus.preparation import PreparationConfig, prepare
 from roformer_tf.corpus.workers import EngineError, Workers, in_order
 from roformer_tf.errors import InputError
-from roformer_tf.tokenizers.tokenizer import check_length
+from roformer_tf.tokenizers.padding import check_length
 
 
 class Manual:
-    """A pool whose items are done when the test says so."""
+    """A pool whose items are done when the test finishes them."""
 
     def __init__(self, room):
         self.size = room

@@ -64,10 +64,10 @@ def test_whoever_deserves_more_gets_no_less_but_for_what_is_given_to_the_poor(mi
     rows, config = mixture
     parts = dict(zip(rows, parts_of(*mixture), strict=True))
     shares = epoch_rows(rows, config)
-    for one in rows:
+    for item in rows:
         for other in rows:
-            if parts[one] > parts[other] * (1 + Fraction(1, 10**6)):
-                assert shares[one] >= shares[other] - 1
+            if parts[item] > parts[other] * (1 + Fraction(1, 10**6)):
+                assert shares[item] >= shares[other] - 1
 
 
 def test_examples_by_hand():
@@ -91,12 +91,13 @@ def test_a_high_temperature_makes_all_corpora_alike_and_1_leaves_them(rows):
 
 
 @given(corpora, st.floats(1, 10), st.floats(1, 10))
-def test_the_higher_the_temperature_the_less_the_largest_corpus_has(rows, one, other):
+def test_the_higher_the_temperature_the_less_the_largest_corpus_has(rows, first, second):
     largest = max(rows, key=lambda name: rows[name])
     cool, hot = (
-        epoch_rows(rows, MixingConfig(corpus_temperature=t))[largest] for t in sorted([one, other])
+        epoch_rows(rows, MixingConfig(corpus_temperature=t))[largest]
+        for t in sorted([first, second])
     )
-    assert hot <= cool + len(rows), "but for rounding"
+    assert hot <= cool + len(rows), "up to rounding"
 
 
 @given(mixtures(), st.integers(0, 2**40), st.integers(1, 4))
@@ -126,7 +127,7 @@ def test_a_row_is_never_twice_in_the_same_pass(mixture, seed, epochs):
     passes = {}
     for row, passed in places:
         passes.setdefault(row, set()).add(passed)
-    assert all(found == set(range(len(found))) for found in passes.values())
+    assert all(actual == set(range(len(actual))) for actual in passes.values())
 
 
 @given(mixtures(), st.integers(0, 2**40), st.integers(0, 10**12))
@@ -135,9 +136,9 @@ def test_an_epoch_walks_on_where_the_one_before_it_stopped(mixture, seed, epoch)
     rows, config = mixture
     total, shares = sum(rows.values()), epoch_rows(rows, config)
     row_at = endless_order(rows, config, seed)
-    found = [row_at(epoch * total + i) for i in range(total)]
-    assert len(set(found)) == total  # no row twice in one pass
-    passes = Counter((corpus_of(rows, row)[0], passed) for row, passed in found)
+    actual = [row_at(epoch * total + i) for i in range(total)]
+    assert len(set(actual)) == total  # no row twice in one pass
+    passes = Counter((corpus_of(rows, row)[0], passed) for row, passed in actual)
     walked = Counter(
         (name, place // count)
         for name, count in rows.items()
@@ -211,6 +212,6 @@ def test_settings_that_cannot_be_are_refused_at_once(settings, message):
     ],
 )
 def test_weights_that_do_not_fit_the_corpora_are_refused(rows, weights, message):
-    for refuse in (epoch_rows, lambda *given: endless_order(*given, seed=0)):
+    for refuse in (epoch_rows, lambda *arguments: endless_order(*arguments, seed=0)):
         with pytest.raises(InputError, match=message):
             refuse(rows, MixingConfig(weights))

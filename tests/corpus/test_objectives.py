@@ -45,11 +45,11 @@ def test_each_document_is_predicted_from_its_first_token_to_its_end(rows):
     several = 0
     for row, document in ((i, d) for i in range(len(rows)) for d in range(1, rows[i, 1].max() + 1)):
         own = inputs["sequence_ids"][row] == document
-        said = labels[row][own & (weights[row] == 1)]
-        np.testing.assert_array_equal(said, inputs["token_ids"][row][own][1:])
-        assert said[-1] == SEP
+        labelled = labels[row][own & (weights[row] == 1)]
+        np.testing.assert_array_equal(labelled, inputs["token_ids"][row][own][1:])
+        assert labelled[-1] == SEP
         several += document > 1
-    assert several > 10  # neighbours, of which none is told from the other
+    assert several > 10  # documents in one sequence, whose labels do not mix
     assert CLS not in labels
     assert (weights.sum(1) == (rows[:, 1] > 0).sum(1) - rows[:, 1].max(1)).all()
 
@@ -77,12 +77,12 @@ def test_masked_tokens_are_those_of_mask_rows(rows):
 def test_next_tokens_are_scored_in_about_as_much_memory_as_masked_ones(rows, length, parts):
     masked = MaskedTokens(MASK, np.zeros(0, np.int32))
     assert masked.rows_to_evaluate(rows, length, parts) == rows
-    found = NextTokens().rows_to_evaluate(rows, length, parts)
-    assert found % parts == 0
-    assert 1 <= found <= rows
+    actual = NextTokens().rows_to_evaluate(rows, length, parts)
+    assert actual % parts == 0
+    assert 1 <= actual <= rows
     slots = rows * predictions_per_row(length, 0.15)
-    assert found * length <= max(slots, parts * length)
-    assert (found + parts) * length > slots
+    assert actual * length <= max(slots, parts * length)
+    assert (actual + parts) * length > slots
 
 
 def test_what_a_new_model_expects_are_words_and_to_write_ends_too():

@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from roformer_tf.corpus.packing import Documents, assign, pack
 from roformer_tf.errors import InputError
-from roformer_tf.tokenizers.tokenizer import check_length
+from roformer_tf.tokenizers.padding import check_length
 
 CLS, SEP = 1, 2
-FIRST = 10  # the tokens below are numbered through from here, so each tells where it is from
+FIRST = 10  # tokens are numbered from here, so each identifies its position
 
 
 def documents_of(word_sizes):
@@ -28,26 +28,26 @@ def tokens_of(documents):
     return [list(range(FIRST + a, FIRST + b)) for a, b in pairwise(documents.bounds.tolist())]
 
 
-def pieces_of(rows):
-    """Take rows apart without the code under test: [(row, tokens, words), …] of each piece."""
-    found = []
+def chunks_of(rows):
+    """The chunks of rows, without the code under test: [(row, tokens, words), …]."""
+    actual = []
     for number, (tokens, documents, words) in enumerate(rows.tolist()):
         used = sum(d > 0 for d in documents)
         assert not any(tokens[used:] + documents[used:] + words[used:]), "padding is at the end"
         start = 0
         for document in range(1, max(documents) + 1):
             stop = start + documents.count(document)
-            assert documents[start:stop] == [document] * (stop - start), "pieces lie side by side"
+            assert documents[start:stop] == [document] * (stop - start), "chunks follow each other"
             assert (tokens[start], tokens[stop - 1]) == (CLS, SEP)
             assert (words[start], words[stop - 1]) == (0, 0)
-            assert stop - start > 2, "no piece is empty"
-            found.append((number, tokens[start + 1 : stop - 1], words[start + 1 : stop - 1]))
+            assert stop - start > 2, "no chunk is empty"
+            actual.append((number, tokens[start + 1 : stop - 1], words[start + 1 : stop - 1]))
             start = stop
         assert start == used
         numbers = [w for w in words if w]
         assert numbers == sorted(numbers)
         assert set(numbers) == set(range(1, max(numbers) + 1)), "words are numbered through"
-    return found
+    return actual
 
 
 def rows_of(documents, length, **arguments):
@@ -63,11 +63,11 @@ def test_every_token_is_in_exactly_one_piece_and_no_piece_mixes_documents(word_s
     documents = documents_of(word_sizes)
     rows = rows_of(documents, length, fill=fill)
     assert rows.shape[1:] == (3, length)
-    pieces = pieces_of(rows)
+    chunks = chunks_of(rows)
     total = sum(map(sum, word_sizes))
-    assert sorted(t for _, tokens, _ in pieces for t in tokens) == list(range(FIRST, FIRST + total))
+    assert sorted(t for _, tokens, _ in chunks for t in tokens) == list(range(FIRST, FIRST + total))
     owner = {token: i for i, tokens in enumerate(tokens_of(documents)) for token in tokens}
-    for _, tokens, _ in pieces:
+    for _, tokens, _ in chunks:
         assert tokens == list(range(tokens[0], tokens[-1] + 1)), "order is kept"
         assert owner[tokens[0]] == owner[tokens[-1]]
 
@@ -82,7 +82,7 @@ def test_words_stay_whole_unless_longer_than_a_row(word_sizes, length, fill):
         for first, size in zip(firsts, all_sizes, strict=False)
         for i in range(size)
     }
-    for _, tokens, words in pieces_of(rows_of(documents, length, fill=fill)):
+    for _, tokens, words in chunks_of(rows_of(documents, length, fill=fill)):
         first, size = places[tokens[0]]
         assert first == tokens[0] or size > length - 2
         whole = [places[token][0] for token in tokens]
@@ -92,8 +92,8 @@ def test_words_stay_whole_unless_longer_than_a_row(word_sizes, length, fill):
 @given(corpora, st.integers(3, 40))
 def test_no_document_that_fits_is_cut_where_rows_need_not_be_full(word_sizes, length):
     documents = documents_of(word_sizes)
-    pieces = pieces_of(rows_of(documents, length))
-    starts = {tokens[0] for _, tokens, _ in pieces}
+    chunks = chunks_of(rows_of(documents, length))
+    starts = {tokens[0] for _, tokens, _ in chunks}
     for tokens in tokens_of(documents):
         if 0 < len(tokens) <= length - 2:
             assert starts & set(tokens) == {tokens[0]}
@@ -104,13 +104,13 @@ def test_rows_are_filled_by_as_many_cuts_as_that_takes(word_sizes, length, fill)
     documents = documents_of(word_sizes)
     whole = rows_of(documents, length)
     rows, in_pieces = pack(documents, length, cls_id=CLS, sep_id=SEP, fill=fill)
-    pieces = pieces_of(rows)
+    chunks = chunks_of(rows)
     if whole.size and np.mean(whole[:, 1] > 0) >= fill:
         np.testing.assert_array_equal(rows, whole)
     assert len(rows) <= len(whole)
     # a row that is filled takes one cut, and one row at most is left half broken up
-    assert len(pieces) - len(pieces_of(whole)) <= len(rows)
-    starts = Counter(bisect_right(documents.bounds, tokens[0] - FIRST) for _, tokens, _ in pieces)
+    assert len(chunks) - len(chunks_of(whole)) <= len(rows)
+    starts = Counter(bisect_right(documents.bounds, tokens[0] - FIRST) for _, tokens, _ in chunks)
     assert in_pieces == sum(count > 1 for count in starts.values())
 
 
@@ -159,7 +159,7 @@ def test_documents_of_awkward_lengths_are_cut_to_fill_rows():
     assert np.mean(rows_of(documents, 512)[:, 1] > 0) < 0.67
     rows, in_pieces = pack(documents, 512, cls_id=CLS, sep_id=SEP, fill=0.99)
     assert np.mean(rows[:, 1] > 0) >= 0.99
-    assert len(pieces_of(rows)) <= 300 + len(rows)
+    assert len(chunks_of(rows)) <= 300 + len(rows)
     assert in_pieces <= 150  # every other one, which goes into two rows
 
 

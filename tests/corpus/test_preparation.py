@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from roformer_tf.corpus import preparation
 from roformer_tf.corpus.documents import without_repeated_lines
-from roformer_tf.corpus.preparation import PreparationConfig, is_held_out, prepare
+from roformer_tf.corpus.part_writer import is_held_out
+from roformer_tf.corpus.preparation import PreparationConfig, prepare
 from roformer_tf.corpus.shards import PreparedRows, read_manifest
 from roformer_tf.errors import InputError
 from roformer_tf.tokenizers import segmentation
@@ -91,9 +92,9 @@ def test_the_manifest_counts_what_is_there(configure):
     assert manifest["utilization"] == np.count_nonzero(rows) / rows.size
     assert manifest["utilization"] > 0.97
     assert 0 < manifest["splits"]["train"]["cut"] < manifest["splits"]["train"]["documents"]
-    for split, found in zip(("train", "held_out"), documents, strict=True):
-        assert manifest["splits"][split]["rows"] == len(found)
-        assert manifest["splits"][split]["tokens"] == np.count_nonzero(found)
+    for split, actual in zip(("train", "held_out"), documents, strict=True):
+        assert manifest["splits"][split]["rows"] == len(actual)
+        assert manifest["splits"][split]["tokens"] == np.count_nonzero(actual)
     names = {path.name for path in folder.iterdir()}
     assert names == {shard["file"] for shard in manifest["shards"]} | {
         *("manifest.json", "vocab.txt", "tokenizer_config.json")
@@ -119,15 +120,15 @@ def test_documents_that_fit_are_cut_only_to_fill_rows(configure, tmp_path):
 @pytest.mark.quick_cases("choice0")  # and, with a vocabulary that is built, what follows below
 @pytest.mark.parametrize("choice", [{}, {"vocab": None, "vocab_size": 500}])
 def test_the_number_of_workers_changes_not_a_byte(configure, tmp_path, choice):
-    one = prepare(configure(**choice, workers=1, output=str(tmp_path / "one")))
+    item = prepare(configure(**choice, workers=1, output=str(tmp_path / "one")))
     two = prepare(configure(**choice, workers=2, output=str(tmp_path / "two")))
-    assert content(one) == content(two)
+    assert content(item) == content(two)
 
 
 def test_a_finished_preparation_is_found_and_not_redone(configure, monkeypatch, capsys):
     folder = prepare(configure())
     before = stamps(folder)
-    monkeypatch.setattr(preparation, "_PartWriter", None)  # any work would fail
+    monkeypatch.setattr(preparation, "PartWriter", None)  # any work would fail
     capsys.readouterr()
     assert prepare(configure(workers=2)) == folder
     assert stamps(folder) == before
@@ -166,8 +167,8 @@ def test_a_folder_of_another_corpus_is_not_touched(configure, corpus):
     with (corpus[0] / "1.jsonl").open("a") as file:
         file.write('{"text": "more"}\n')
     (corpus[0] / "0.jsonl").rename(corpus[0] / "3.jsonl")
-    told = r"1\.jsonl has changed, 0\.jsonl is missing, 3\.jsonl is new\)\. Choose .*--rows "
-    with pytest.raises(InputError, match=told):
+    message = r"1\.jsonl has changed, 0\.jsonl is missing, 3\.jsonl is new\)\. Choose .*--rows "
+    with pytest.raises(InputError, match=message):
         prepare(configure())
     assert content(folder) == before
 
@@ -317,9 +318,9 @@ def test_bad_lines_are_skipped_counted_and_told(configure, corpus, capsys):
     assert tokens_of(folder, "train") == clean
     kinds = {"not UTF-8": 1, "not JSON": 1, "gz data cut off or damaged here": 1}
     assert read_manifest(folder)["bad_lines"] == kinds
-    told = capsys.readouterr().out
-    assert f"{corpus[0] / '1.jsonl'}:2: not JSON" in told
-    assert f"{corpus[0] / '3.txt.gz'}:1: gz data" in told
+    printed = capsys.readouterr().out
+    assert f"{corpus[0] / '1.jsonl'}:2: not JSON" in printed
+    assert f"{corpus[0] / '3.txt.gz'}:1: gz data" in printed
 
 
 @pytest.mark.parametrize("encoding", ["auto", "gb18030"])
@@ -339,9 +340,9 @@ def test_a_corpus_in_gb18030_gives_the_rows_of_its_text_and_it_is_told(
         settings = read_manifest(output)["settings"]
         assert settings.get("encoding") == (chosen if encoding != "auto" else {}).get("encoding")
     assert rows["gb18030"] == rows["utf-8"]
-    told = capsys.readouterr().out
-    assert told.count(f"read as GB18030: {tmp_path}/gb18030/news.txt\n") == (encoding == "auto")
-    assert told.count("read as") == (encoding == "auto")
+    printed = capsys.readouterr().out
+    assert printed.count(f"read as GB18030: {tmp_path}/gb18030/news.txt\n") == (encoding == "auto")
+    assert printed.count("read as") == (encoding == "auto")
 
 
 def test_what_is_held_out_stays_held_out_as_the_corpus_grows(configure, write_news, corpus):
@@ -389,7 +390,7 @@ def test_a_vocabulary_is_built_from_what_is_not_held_out(configure, corpus, toke
 
 
 def words_in(folder):
-    """Every word of the rows, spelled out, and how often it stands there."""
+    """Every word of the rows, spelled out, and its frequency."""
     tokens = RoFormerTokenizer.from_pretrained(folder).tokens
     counts = Counter()
     for row in PreparedRows.open(folder):
@@ -441,7 +442,7 @@ def test_the_folder_of_the_vocabulary_says_whether_to_lower_case(configure, tmp_
     assert (tokenizer.lower_case, tokenizer.tokenization) == (False, "char")
 
 
-# Several corpora, and what is left out of them
+# Several corpora, and what is excluded from them
 
 
 @pytest.fixture
@@ -563,11 +564,11 @@ def test_with_everything_left_out_the_number_of_workers_changes_not_a_byte(
 ):
     pytest.importorskip("datasketch")
     settings = {"corpus": web[0], "vocab": None, "vocab_size": 500, **ALL}
-    one, two = (
+    item, two = (
         prepare(configure(**settings, workers=workers, output=str(tmp_path / f"{workers}")))
         for workers in (1, 2)
     )
-    assert content(one) == content(two)
+    assert content(item) == content(two)
 
 
 @pytest.mark.parametrize(
@@ -618,9 +619,9 @@ def test_no_document_is_trained_on_that_is_like_one_held_out(configure, tmp_path
     (tmp_path / "a.txt").write_text("\n".join([*alike, *"甲乙丙丁戊己庚"]))
     settings = {"corpus": (str(tmp_path / "a.txt"),), "duplicates": "near", "held_out": 0.5}
     splits = read_manifest(prepare(configure(**settings)))["splits"]
-    others = sum(is_held_out(text, 0.5) for text in "甲乙丙丁戊己庚")
-    assert splits["held_out"]["documents"] == others + first
-    assert splits["train"]["documents"] == 7 - others + (not first)
+    rest = sum(is_held_out(text, 0.5) for text in "甲乙丙丁戊己庚")
+    assert splits["held_out"]["documents"] == rest + first
+    assert splits["train"]["documents"] == 7 - rest + (not first)
 
 
 @pytest.mark.parametrize("stopped", ["_built_tokenizer", "make_manifest"])
@@ -700,16 +701,16 @@ def test_a_connection_that_breaks_off_costs_no_part_that_is_done(
             buffer[: len(data)] = data
             return len(data)
 
-    def fetched(self, path, *others, **named):
-        file = fetch(self, path, *others, **named)
+    def fetched(self, path, *rest, **named):
+        file = fetch(self, path, *rest, **named)
         if path.endswith("1.jsonl"):
             opened.append(path)
         return io.BufferedReader(BreaksOff(file)) if len(opened) == readings else file
 
     with monkeypatch.context() as patch:
         patch.setattr(type(storage), "_open", fetched)
-        told = r"cannot read memory:/+far/1\.jsonl: transfer closed.*the same command continues"
-        with pytest.raises(InputError, match=told):
+        message = r"cannot read memory:/+far/1\.jsonl: transfer closed.*the same command continues"
+        with pytest.raises(InputError, match=message):
             prepare(configure(**settings, workers=workers))
     folder = preparation.Path(configure().output)
     assert len([*(folder / "unfinished").glob("part-*.json")]) > 2

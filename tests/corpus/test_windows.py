@@ -1,4 +1,4 @@
-"""Windows of several lengths that judge the same tokens."""
+"""Windows of several lengths in which the same tokens are evaluated."""
 
 import numpy as np
 from hypothesis import given
@@ -11,10 +11,10 @@ from roformer_tf.corpus.windows import NO_WORD, long_texts, windows
 @given(size=st.integers(1, 200), room=st.integers(1, 50))
 def test_every_token_is_judged_once_in_a_window_as_full_as_can_be(size, room):
     cut = list(windows(size, room))
-    judged = [token for window in cut for token in range(window.judged, window.stop)]
+    judged = [token for window in cut for token in range(window.fresh, window.stop)]
     assert judged == list(range(size))
     assert all(window.stop - window.start == min(room, size) for window in cut)
-    assert all(window.start <= window.judged < window.stop for window in cut)
+    assert all(window.start <= window.fresh < window.stop for window in cut)
 
 
 def documents(*sizes, first=100):
@@ -46,7 +46,7 @@ def test_short_documents_are_left_out_where_nothing_is_joined():
 def test_joined_texts_are_as_long_as_asked_and_hold_every_token_but_the_last_few(sizes, least):
     texts = list(long_texts([documents(*sizes)], least, sep_id=1))
     assert all(len(text.token_ids) >= least for text in texts)
-    found = sorted(token for text in texts for token in text.token_ids if token != 1)
-    missing = sum(sizes) - len(found)
-    assert len(set(found)) == len(found)
+    actual = sorted(token for text in texts for token in text.token_ids if token != 1)
+    missing = sum(sizes) - len(actual)
+    assert len(set(actual)) == len(actual)
     assert missing < least

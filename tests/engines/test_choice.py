@@ -40,10 +40,10 @@ def machine(monkeypatch, automatic):
 )
 def test_auto_takes_the_fastest_that_is_there(machine, engines, native, lossy, asked, want):
     machine(*engines, native=native)
-    found = choose("auto", asked, lossy=lossy)
-    assert (found.engine, found.precision) == want
+    actual = choose("auto", asked, lossy=lossy)
+    assert (actual.engine, actual.precision) == want
     unasked = want == ("openvino", "bfloat16") and asked is None
-    assert found.note == (
+    assert actual.note == (
         "OpenVINO computes in bfloat16 (--precision float32 for full accuracy)." if unasked else ""
     )
 
@@ -51,17 +51,17 @@ def test_auto_takes_the_fastest_that_is_there(machine, engines, native, lossy, a
 def test_bfloat16_falls_back_to_float32_and_says_so(machine):
     machine("onnx", "openvino", native=False)
     for engine, want in (("auto", "onnx"), ("openvino", "openvino")):
-        found = choose(engine, "bfloat16", lossy=True)
-        assert (found.engine, found.precision) == (want, "float32")
-        assert "no instructions for bfloat16, so float32 is used" in found.note
+        actual = choose(engine, "bfloat16", lossy=True)
+        assert (actual.engine, actual.precision) == (want, "float32")
+        assert "no instructions for bfloat16, so float32 is used" in actual.note
     assert choose("keras", "bfloat16") == Choice("keras", "bfloat16")
 
 
 def test_a_model_that_no_graph_knows_is_answered_by_keras(machine):
     machine("onnx", "openvino", native=True)
-    found = choose("auto", None, unsupported="its config has x 1", lossy=True)
-    assert (found.engine, found.precision) == ("keras", "float32")
-    assert "its config has x 1" in found.note
+    actual = choose("auto", None, unsupported="its config has x 1", lossy=True)
+    assert (actual.engine, actual.precision) == ("keras", "float32")
+    assert "its config has x 1" in actual.note
     with pytest.raises(InputError, match="cannot run this model: its config has x 1"):
         choose("onnx", unsupported="its config has x 1")
     with pytest.raises(InputError, match="int8 is not possible: its config"):

@@ -8,8 +8,9 @@ import pytest
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.checkpoints.whitening import Whitening
 from roformer_tf.config import RoFormerConfig
+from roformer_tf.engines.choice import unsupported_reason
 from roformer_tf.engines.model import graph_model
-from roformer_tf.engines.network import Meaning, Network, rounded, unsupported
+from roformer_tf.engines.network import Network, OutputKind, rounded
 from roformer_tf.errors import InputError
 from roformer_tf.models.heads import (
     RoFormerForMaskedLM,
@@ -26,9 +27,9 @@ SHAPES = ((1, 1), (1, 7), (64, 9), (3, 64))
 
 def real(token_ids):
     """Which tokens are no padding; the first always counts."""
-    found = token_ids != 0
-    found[:, 0] = True
-    return found
+    actual = token_ids != 0
+    actual[:, 0] = True
+    return actual
 
 
 def network_of(path, part="hidden", **more):
@@ -165,14 +166,14 @@ def answers_of_a_head(family, pooling, rows_of):
         model, arrays = drawn(
             RoFormerForSequenceClassification(config_of(family), num_labels=5, pooling=pooling)
         )
-    given = [rows_of(*shape, 40) for shape in SHAPES]
-    return model.config, arrays, [(rows, np.asarray(model(rows))) for rows in given]
+    arguments = [rows_of(*shape, 40) for shape in SHAPES]
+    return model.config, arrays, [(rows, np.asarray(model(rows))) for rows in arguments]
 
 
 @pytest.mark.parametrize("family", ["causal", "unilm"])
 def test_what_is_written_is_scored_everywhere_as_by_keras(family, engine, rows_of):
     model, arrays = drawn(RoFormerForMaskedLM(config_of(family)))
-    run = graph_model(Network(model.config, arrays, "written"), engine, "float32")
+    run = graph_model(Network(model.config, arrays, "next_token"), engine, "float32")
     rows = rows_of(3, 20, 40)
     seen = real(rows["token_ids"])
     np.testing.assert_allclose(run(rows)[seen], np.asarray(model(rows))[seen], atol=BOUND)
@@ -204,8 +205,8 @@ def vectors_of(pooling, rows_of):
         {"dimensions": 7, "whitening": white},
     ):
         embedder = SentenceEmbedder(model.encoder, model.pooler, pooling, **settings)
-        given = [rows_of(*shape, 40) for shape in SHAPES[:3]]
-        answered.append((settings, [(rows, np.asarray(embedder(rows))) for rows in given]))
+        arguments = [rows_of(*shape, 40) for shape in SHAPES[:3]]
+        answered.append((settings, [(rows, np.asarray(embedder(rows))) for rows in arguments]))
     return model.config, arrays, answered
 
 
@@ -228,11 +229,11 @@ def test_bfloat16_tells_far_positions_apart(engine, rows_of):
     model, arrays = drawn(RoFormerForTokenClassification(config_of("v1"), num_labels=5))
     network = Network(model.config, arrays, "token_classifier")
     exact, rounded = (graph_model(network, engine, x) for x in ("float32", "bfloat16"))
-    found = []
+    actual = []
     for length in (20, 2000):
         rows = rows_of(1, length, 40)
-        found.append(np.abs(exact(rows) - rounded(rows)).mean())
-    assert found[1] <= 2 * found[0]
+        actual.append(np.abs(exact(rows) - rounded(rows)).mean())
+    assert actual[1] <= 2 * actual[0]
 
 
 @pytest.mark.parametrize(
@@ -248,9 +249,9 @@ def test_logits_mean_what_the_task_says(function, want, rows_of, tmp_path):
     from roformer_tf.engines.onnx_graph import onnx_model
 
     model, arrays = drawn(RoFormerForSequenceClassification(config_of("v1"), num_labels=3))
-    network = Network(model.config, arrays, "classifier", Meaning("x", function, 1.5, 3.0))
+    network = Network(model.config, arrays, "classifier", OutputKind("x", function, 1.5, 3.0))
     session = onnxruntime.InferenceSession(onnx_model(network).SerializeToString())
-    assert [(one.name, one.shape) for one in session.get_inputs()] == [
+    assert [(item.name, item.shape) for item in session.get_inputs()] == [
         ("token_ids", ["batch", "length"]),
         ("segment_ids", ["batch", "length"]),
     ]
@@ -281,12 +282,12 @@ FORMS = (
 
 def test_what_a_graph_does_not_know_is_left_to_keras():
     config = config_of("v2")
-    assert unsupported(config) == ""
+    assert unsupported_reason(config) == ""
     for form in FORMS:
         (name, value) = next(iter(form.items()))
-        assert f"its config has {name} {value!r}" in unsupported(config_of("v1", **form))
+        assert f"its config has {name} {value!r}" in unsupported_reason(config_of("v1", **form))
     object.__setattr__(config, "hidden_act", "swish")
-    assert "hidden_act 'swish'" in unsupported(config)
+    assert "hidden_act 'swish'" in unsupported_reason(config)
 
 
 @pytest.mark.parametrize("part", ["classifier", "token_classifier"])
@@ -303,10 +304,10 @@ def test_int8_is_near_and_does_not_depend_on_neighbours(part, engine, rows_of):
     rows = [chance.integers(1, 40, length) for length in (5, 31, 9, 9, 64, 1)]
     alone = [run_rows(rounded, [row])[0] for row in rows]
     together = run_rows(rounded, rows)
-    for row, one, other in zip(rows, alone, together, strict=True):
-        np.testing.assert_allclose(one, other, rtol=0, atol=1e-6)
+    for row, item, other in zip(rows, alone, together, strict=True):
+        np.testing.assert_allclose(item, other, rtol=0, atol=1e-6)
         want = run_rows(exact, [row])[0]
-        assert 0 < np.abs(one - want).max() < 0.2 * np.abs(want).max()
+        assert 0 < np.abs(item - want).max() < 0.2 * np.abs(want).max()
 
 
 @pytest.mark.parametrize("largest", [63, 127])

@@ -28,7 +28,7 @@ def test_tokens_give_what_the_whole_row_gives_and_the_weights_are_not_needed_aga
     )
     chance = np.random.default_rng(0)
     arrays = {row.name: chance.normal(0, 0.3, row.shape).astype("float32") for row in table(config)}
-    network = Network(config, arrays, "written")
+    network = Network(config, arrays, "next_token")
     ids = chance.integers(1, 40, (3, LENGTH), "int32")
     whole = graph_model(network, "onnx", "float32")
     expected = whole({"token_ids": ids, "segment_ids": np.zeros_like(ids)})

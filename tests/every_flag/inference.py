@@ -14,7 +14,7 @@ def batches(rows):
 
 def computed_by(engine, precision=None):
     return lambda _, computed: all(
-        made == engine and precision in (None, kind) for made, kind, _ in computed
+        result == engine and precision in (None, kind) for result, kind, _ in computed
     )
 
 
@@ -143,6 +143,7 @@ TABLES = {
             Row("--max-length 5", "found.tsv"),
             Row("--batch-size 2", "computed", batches(2)),
             Row("--precision int8", "computed", computed_by("onnx", "int8")),
+            Row("--engine keras", "computed", computed_by("keras")),
             *reading("found.tsv", SEARCH, "{texts}", "--documents"),
         ],
     ),

@@ -7,9 +7,9 @@ PREPARE = f"--corpus {{passages}} {READ} --output {{out}}/rows"
 ROWS = "rows/train-00000.npy"
 
 
-def saved(made):
+def saved(events):
     """How often a training was saved."""
-    return sum(what == "saved" for what, *_ in made)
+    return sum(what == "saved" for what, *_ in events)
 
 
 def preparation(base, rows):
@@ -40,7 +40,7 @@ def preparation(base, rows):
         Row("--held-out 0.5", rows),
         Row("--duplicates exact", rows, base=of("doubled")),
         Row("--similarity 0.3", rows, base=f"{of('near')} --duplicates near"),
-        Row("--workers 2", "computed", lambda _, made: ("processes", None, (2,)) in made),
+        Row("--workers 2", "computed", lambda _, events: ("processes", None, (2,)) in events),
         Row("--engine dask", "stderr", has("127.0.0.1:9"), exits=(0, 2)),
         Row(
             "--scheduler tcp://127.0.0.1:10",
@@ -59,6 +59,7 @@ PRETRAIN = (
 PRETRAIN_CORPUS = (
     f"--corpus {{passages}} {READ} --output {{out}}/run --architecture {{architecture}}"
 )
+ONE_STEP = PRETRAIN.replace("--steps 2", "--steps 1")
 LINES, JUDGED = "run/metrics.jsonl", "run/evaluations.jsonl"
 STAGES = "'length=16 steps=2' 'length=16 steps=3 batch-size=2'"
 
@@ -92,6 +93,7 @@ TRAINED = (
     "--epochs 1 --batch-size 8 --learning-rate 0.01 --log-every 1 --dropout 0 --precision float32"
 )
 FINETUNE = f"--checkpoint {{mlm}} --train {{examples}} --output {{out}}/run {TRAINED}"
+ONE_BATCH = FINETUNE.replace("--batch-size 8", "--batch-size 16")
 TAGS = FINETUNE.replace("{examples}", "{tags}")
 SCORED = FINETUNE.replace("{examples}", "{scored} --task embedding")
 MATCHES = FINETUNE.replace("{examples}", "{matches} --task embedding")
@@ -108,7 +110,10 @@ TABLES = {
     ),
     "pretrain (preparation)": (
         PRETRAIN_CORPUS,
-        preparation(PRETRAIN_CORPUS, "run/rows/train-00000.npy"),
+        [  # `pretrain` has the settings of `prepare`, and gives them on as a whole
+            row._replace(slow=row.with_flags.split()[0] not in ("--corpus", "--vocab", "--engine"))
+            for row in preparation(PRETRAIN_CORPUS, "run/rows/train-00000.npy")
+        ],
     ),
     "pretrain": (
         PRETRAIN,
@@ -124,7 +129,7 @@ TABLES = {
             ),
             Row("--architecture {other_architecture}", "run/model/config.json"),
             Row(f"--stages {STAGES}", "computed", lambda _, x: x[-1][-1] == (2, 16)),
-            Row("--one-schedule", LINES, base=f"{PRETRAIN} --stages {STAGES}"),
+            Row("--one-schedule", LINES, base=f"{PRETRAIN} --stages {STAGES}", slow=True),
             Row("--save-every 1", JUDGED, lambda *texts: '"step": 1' in texts[1]),
             Row("--ema 0.5", JUDGED),
             Row("--devices 2", "exit", exits=(0, 2)),
@@ -136,6 +141,7 @@ TABLES = {
                 "run/checkpoints/step-00000001/state.json",
                 lambda before, now: before and not now,
                 base=f"{PRETRAIN} --save-every 1",
+                slow=True,
             ),
             Row("--wandb project", "computed", lambda _, x: ("wandb", "project", (0,)) in x),
         ],
@@ -143,22 +149,22 @@ TABLES = {
     "pretrain (steps)": (
         PRETRAIN,
         [
-            Row("--rows {more_rows}", LINES),
-            Row("--objective causal", LINES),
+            Row("--rows {more_rows}", LINES, base=ONE_STEP),
+            Row("--objective causal", LINES, base=ONE_STEP),
             Row(
                 "--init-from {other_mlm}",
                 LINES,
                 without="--init-from {mlm}",
-                base=PRETRAIN.replace("--architecture {architecture}", ""),
+                base=ONE_STEP.replace("--architecture {architecture}", ""),
             ),
-            Row("--embeddings neighbours", LINES),
-            Row("--dropout 0.5", LINES, without="--dropout 0"),
-            Row("--attention-dropout 0.5", LINES),
-            Row("--batch-size 8", LINES),
+            Row("--embeddings neighbours", LINES, base=ONE_STEP),
+            Row("--dropout 0.5", LINES, without="--dropout 0", base=ONE_STEP),
+            Row("--attention-dropout 0.5", LINES, base=ONE_STEP),
+            Row("--batch-size 8", LINES, base=ONE_STEP),
             Row("--steps 3", LINES, lambda *texts: [len(x.splitlines()) for x in texts] == [2, 3]),
             Row("--log-every 2", LINES),
-            Row("--seed 3", LINES),
-            Row("--accumulate 2", "computed", lambda _, x: x[0][-1] == (2, 16)),
+            Row("--seed 3", LINES, base=ONE_STEP),
+            Row("--accumulate 2", "computed", lambda _, x: x[0][-1] == (2, 16), base=ONE_STEP),
             *of_optimizer(LINES, PRETRAIN),
             Row(
                 "--spike-factor 1.01",
@@ -170,8 +176,9 @@ TABLES = {
                 "exit",
                 base=f"{PRETRAIN} --learning-rate 0.3 --warmup 0 --steps 6 --spike-factor 1.01",
                 exits=(0, 1),
+                slow=True,
             ),
-            *of_masking(LINES, PRETRAIN),
+            *of_masking(LINES, ONE_STEP),
             Row(
                 "--corpus-weights a 1 b 9", LINES, base=PRETRAIN.replace("{rows}", "{two_corpora}")
             ),
@@ -180,21 +187,22 @@ TABLES = {
                 LINES,
                 base=PRETRAIN.replace("{rows}", "{two_corpora}"),
             ),
-            Row("--peak-flops 1e9", LINES, has("mfu")),
-            Row("--attention-form plain", "computed"),
+            Row("--peak-flops 1e9", LINES, has("mfu"), base=ONE_STEP),
+            Row("--attention-form plain", "computed", base=ONE_STEP),
             Row(
                 "--precision mixed_bfloat16",
                 LINES,
                 without="--precision float32",
+                base=ONE_STEP,
             ),
-            Row("--rematerialize", "computed"),
+            Row("--rematerialize", "computed", base=ONE_STEP),
         ],
     ),
     "finetune": (
         FINETUNE,
         [
             Row("--output {out}/other", "other/metrics.jsonl"),
-            Row("--test {more_examples}", REPORT),
+            Row("--test {more_examples}", REPORT, slow=True),
             Row(
                 "--strict",
                 "exit",
@@ -209,18 +217,27 @@ TABLES = {
             ),
             Row("--ema 0.5", "run/model/model.safetensors"),
             Row("--metric macro_f1", REPORT),
-            Row("--patience 1", JUDGED, base=f"{FINETUNE} --epochs 4 --learning-rate 1e-12"),
-            Row("--seeds 2", REPORT),
-            Row("--folds 2", REPORT),
+            Row(
+                "--patience 1",
+                JUDGED,
+                base=f"{FINETUNE} --epochs 3 --learning-rate 1e-12",
+                slow=True,
+            ),
+            Row("--seeds 2", REPORT, slow=True),
+            Row("--folds 2", REPORT, slow=True),
             Row("--sweep", REPORT),
             Row("--no-baseline", REPORT),
             Row("--language en", "run/report.md"),
             Row("--export onnx", "run/export/onnx/model.onnx"),
-            Row("--save-every 1", "computed", lambda *made: saved(made[1]) > saved(made[0])),
+            Row(
+                "--save-every 1",
+                "computed",
+                lambda default, flagged: saved(flagged) > saved(default),
+            ),
         ],
     ),
     "finetune (steps)": (
-        FINETUNE,
+        ONE_BATCH,
         [
             Row("--checkpoint {other_mlm}", LINES),
             Row("--train {more_examples}", LINES),
@@ -233,45 +250,45 @@ TABLES = {
             Row(
                 "--first-line header",
                 LINES,
-                base=FINETUNE.replace("{examples}", "{without_header} --text-columns 1")
+                base=ONE_BATCH.replace("{examples}", "{without_header} --text-columns 1")
                 + " --label-column 2",
             ),
             Row(
                 "--label-separator ;",
                 LINES,
-                base=FINETUNE.replace("{examples}", "{separated} --task multilabel"),
+                base=ONE_BATCH.replace("{examples}", "{separated} --task multilabel"),
             ),
-            Row("--encoding big5", LINES, base=FINETUNE.replace("{examples}", "{examples_big5}")),
-            Row("--sheet 二", LINES, base=FINETUNE.replace("{examples}", "{examples_book}")),
+            Row("--encoding big5", LINES, base=ONE_BATCH.replace("{examples}", "{examples_big5}")),
+            Row("--sheet 二", LINES, base=ONE_BATCH.replace("{examples}", "{examples_book}")),
             Row("--max-length 6", LINES),
-            Row("--long-texts head-tail", LINES, base=f"{FINETUNE} --max-length 6"),
+            Row("--long-texts head-tail", LINES, base=f"{ONE_BATCH} --max-length 6"),
             Row("--pooling mean", LINES),
             Row("--crf", LINES, base=TAGS),
             Row("--from-scratch", LINES),
-            Row("--batch-size 4", "computed"),
-            Row("--learning-rate 0.02", LINES),
+            Row("--batch-size 4", "computed", base=FINETUNE),
+            Row("--learning-rate 0.02", LINES, base=FINETUNE),
             Row("--crf-learning-rate 0.5", LINES, base=f"{TAGS} --crf"),
-            Row("--layer-decay 0.1", LINES),
-            Row("--warmup 0.9", LINES),
-            Row("--schedule constant", LINES),
-            Row("--weight-decay 9", LINES),
-            Row("--beta-2 0.5", LINES),
-            Row("--clip-norm 0.01", LINES),
-            Row("--accumulate 2", LINES),
+            Row("--layer-decay 0.1", LINES, base=FINETUNE),
+            Row("--warmup 0.9", LINES, base=FINETUNE),
+            Row("--schedule constant", LINES, base=FINETUNE),
+            Row("--weight-decay 9", LINES, base=FINETUNE),
+            Row("--beta-2 0.5", LINES, base=FINETUNE),
+            Row("--clip-norm 0.01", LINES, base=FINETUNE),
+            Row("--accumulate 2", LINES, base=FINETUNE),
             Row("--label-smoothing 0.1", LINES),
             Row("--focal 2", LINES),
             Row("--class-weights balanced", LINES),
-            Row("--r-drop 1", LINES, base=FINETUNE.replace("--dropout 0", "--dropout 0.3")),
-            Row("--fgm 0.5", LINES),
+            Row("--r-drop 1", LINES, base=ONE_BATCH.replace("--dropout 0", "--dropout 0.3")),
+            Row("--fgm 0.5", LINES, base=FINETUNE),
             Row("--loss classifier", LINES, base=SCORED),
             Row("--hard-negatives 1", LINES, base=MATCHES),
             Row("--dimensions 4", LINES, base=MATCHES),
             Row("--teacher {other_mlm}", LINES, base=PARAPHRASES),
-            Row("--pieces 2", "computed", base=MATCHES),
+            Row("--micro-batches 2", "computed", base=MATCHES),
             Row("--dropout 0.5", LINES),
             Row("--precision mixed_bfloat16", LINES),
             Row("--seed 3", LINES),
-            Row("--log-every 2", LINES),
+            Row("--log-every 2", LINES, base=FINETUNE),
         ],
     ),
 }

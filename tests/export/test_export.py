@@ -11,14 +11,9 @@ import pytest
 from roformer_tf.engines.model import onnx_session
 from roformer_tf.errors import DifferenceError, InputError
 from roformer_tf.export import formats
-from roformer_tf.export.command import (
-    ExportConfig,
-    export,
-    export_model,
-    read_labelled,
-    task_outputs,
-)
+from roformer_tf.export.command import ExportConfig, export_model, read_labelled
 from roformer_tf.export.formats import check_export
+from roformer_tf.export.task_export import export, task_outputs
 from roformer_tf.inference.opening import open_finetuned, predict
 from roformer_tf.labelled.examples import Example
 from roformer_tf.serving.serve_predictions import load_served_task
@@ -51,12 +46,12 @@ ROWS = [rows(*shape) for shape in ((1, 5), (2, 64), (5, 33), (1, 600))]
 
 def logits_of(folder, inputs):
     model, _, _ = load_finetuned(folder)
-    return [np.asarray(model(one)) for one in inputs]
+    return [np.asarray(model(item)) for item in inputs]
 
 
 BARE = """
 import json, sys
-sys.modules["roformer_tf"] = sys.modules["keras"] = None  # whoever imports them fails
+sys.modules["roformer_tf"] = sys.modules["keras"] = None  # importing them fails
 import numpy as np
 import tensorflow as tf
 for folder in sys.argv[1:]:
@@ -64,8 +59,8 @@ for folder in sys.argv[1:]:
     with np.load(folder + ".npz") as arrays:
         rows = [{k: arrays[f"{k}{i}"] for k in ("token_ids", "segment_ids")} for i in range(4)]
     answers = [run(**{k: tf.constant(x) for k, x in row.items()}) for row in rows]
-    found = {f"{name}{i}": x for i, answer in enumerate(answers) for name, x in answer.items()}
-    np.savez(folder + ".out.npz", **found)
+    arrays = {f"{name}{i}": x for i, answer in enumerate(answers) for name, x in answer.items()}
+    np.savez(folder + ".out.npz", **arrays)
 """
 
 
@@ -74,7 +69,7 @@ def python_in(folder):
     from tensorflow.core.protobuf.saved_model_pb2 import SavedModel
 
     saved = SavedModel.FromString((folder / "saved_model.pb").read_bytes())
-    names = {one.name for one in saved.meta_graphs[0].meta_info_def.stripped_op_list.op}
+    names = {item.name for item in saved.meta_graphs[0].meta_info_def.stripped_op_list.op}
     assert "MatMul" in names
     return {name for name in names if "PyFunc" in name}
 
@@ -107,11 +102,11 @@ def test_saved_models_run_in_tensorflow_alone(process, finetuned, tmp_path, monk
             timeout=300,
         )
     for name in names:
-        with np.load(tmp_path / f"{name}.out.npz") as found:
+        with np.load(tmp_path / f"{name}.out.npz") as actual:
             for i, want in enumerate(logits_of(finetuned(name), ROWS)):
-                assert np.abs(found[f"logits{i}"] - want).max() <= 1e-5
+                assert np.abs(actual[f"logits{i}"] - want).max() <= 1e-5
                 shares = np.exp(want) / np.exp(want).sum(-1, keepdims=True)
-                assert np.abs(found[f"probabilities{i}"] - shares).max() <= 1e-5
+                assert np.abs(actual[f"probabilities{i}"] - shares).max() <= 1e-5
         _, tokenizer, task = load_finetuned(finetuned(name))
         exported = RoFormerTokenizer.from_pretrained(tmp_path / name)
         assert exported.encode(TEXTS[0]) == tokenizer.encode(TEXTS[0])
@@ -127,7 +122,7 @@ def test_onnx_equals_the_model_at_any_batch_and_length(finetuned, tmp_path, caps
     export(finetuned("tagging"), tmp_path / "onnx", "onnx")
     assert "logits of ONNX Runtime differ from ours by at most" in capsys.readouterr().out
     session = onnxruntime.InferenceSession(tmp_path / "onnx" / "model.onnx")
-    assert {one.name: one.shape for one in session.get_inputs()} == {
+    assert {item.name: item.shape for item in session.get_inputs()} == {
         "token_ids": ["batch", "length"],
         "segment_ids": ["batch", "length"],
     }
@@ -163,8 +158,8 @@ def test_int8_is_measured_on_the_data(finetuned, tmp_path, capsys):
     assert f"  accuracy: {right:.4f} → " in said
 
     graph = onnx.load(tmp_path / "int8" / "model.onnx").graph
-    weights = {one.name: one for one in graph.initializer if len(one.dims) > 1}
-    floats = [n for n, one in weights.items() if one.data_type == onnx.TensorProto.FLOAT]
+    weights = {item.name: item for item in graph.initializer if len(item.dims) > 1}
+    floats = [n for n, item in weights.items() if item.data_type == onnx.TensorProto.FLOAT]
     assert sorted(floats) == [f"encoder/embeddings/{x}/embeddings" for x in ("segment", "word")]
     # queries by themselves, for the first token alone; keys and values; output; twice fed; the head
     products = [node.op_type for node in graph.node if "MatMul" in node.op_type]
@@ -188,31 +183,31 @@ def test_labelled_examples_are_read_as_those_of_training(tmp_path):
     path.write_text("今天\t好\n北京\t坏\n", encoding="utf-8")
     columns = {"text_columns": ("1",), "label_column": "2"}
     task = Classification(labels=("坏", "好"), **columns)
-    found = read_labelled(path, task)
-    assert [(one.texts, one.label) for one in found] == [(("今天",), "好"), (("北京",), "坏")]
+    actual = read_labelled(path, task)
+    assert [(item.texts, item.label) for item in actual] == [(("今天",), "好"), (("北京",), "坏")]
 
 
 @needs_onnx
-@pytest.mark.parametrize("found", [2e-4, float("nan")])
-def test_an_onnx_model_that_differs_is_not_written(finetuned, tmp_path, monkeypatch, found):
-    monkeypatch.setattr(formats, "largest_difference", lambda *_: found)
+@pytest.mark.parametrize("difference", [2e-4, float("nan")])
+def test_an_onnx_model_that_differs_is_not_written(finetuned, tmp_path, monkeypatch, difference):
+    monkeypatch.setattr(formats, "largest_difference", lambda *_: difference)
     with pytest.raises(DifferenceError, match="Nothing was written"):
         export(finetuned("tagging"), tmp_path / "onnx", "onnx")
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_difference_is_that_of_the_worst_row():
-    def one(rows):
+    def first(rows):
         return np.zeros((*rows["token_ids"].shape, 2), "float32")
 
     def other(rows):
-        answer = one(rows)
+        answer = first(rows)
         answer[rows["token_ids"] == 0] = 9  # padding may be anything
         if rows["token_ids"].shape[1] == 64:
             answer[1, 3, 1] = -0.5
         return answer
 
-    assert formats.largest_difference(one, other, 50) == 0.5
+    assert formats.largest_difference(first, other, 50) == 0.5
     assert formats.largest_difference(other, other, 50) == 0
 
 

@@ -1,4 +1,4 @@
-"""The lines in an export's README, run as they stand."""
+"""The lines in an export's README, run unchanged."""
 
 import re
 from importlib.util import find_spec
@@ -7,8 +7,8 @@ import keras
 import numpy as np
 import pytest
 
-from roformer_tf.export.command import export
-from roformer_tf.export.export_card import export_card
+from roformer_tf.export.formats import export_card
+from roformer_tf.export.task_export import export
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.ranking import Ranking
 from roformer_tf.tasks.tagging import Tagging
@@ -38,27 +38,29 @@ def test_its_rows_are_ours(name, tokenization, tmp_path, monkeypatch):
     vocabulary = {token: i for i, token in enumerate(TOKENS)}
     tokenizer = RoFormerTokenizer(vocabulary, tokenization, units=task.units)
     tokenizer.save_pretrained(tmp_path)
-    rows, run = code_of(export_card("onnx", tokenizer, task)).split("import onnxruntime")
+    rows, run = code_of(export_card("onnx", tokenizer, task.max_length, task)).split(
+        "import onnxruntime"
+    )
     assert "roformer_tf" not in rows + run
     texts = [(text, text[:9]) for text in TEXTS] if name == "pair" else TEXTS
     monkeypatch.chdir(tmp_path)
-    found = {"texts": texts}
-    exec(rows, found)
+    actual = {"texts": texts}
+    exec(rows, actual)
     if name == "tagging":
         want = [
             [tokenizer.cls_id, *(i for unit in text for i in tokenizer.ids(unit)), tokenizer.sep_id]
             for text in TEXTS
         ]
     else:
-        want = [tokenizer.encode(*one, max_length=32)[0] for one in map(as_texts, texts)]
-    got = [row[row != 0].tolist() for row in found["inputs"]["token_ids"]]
+        want = [tokenizer.encode(*item, max_length=32)[0] for item in map(as_texts, texts)]
+    got = [row[row != 0].tolist() for row in actual["inputs"]["token_ids"]]
     assert got == want
-    assert found["inputs"]["segment_ids"].max() == (name == "pair")
-    assert found["inputs"]["token_ids"].dtype == np.int32
+    assert actual["inputs"]["segment_ids"].max() == (name == "pair")
+    assert actual["inputs"]["token_ids"].dtype == np.int32
 
 
-def as_texts(one):
-    return one if isinstance(one, tuple) else (one,)
+def as_texts(example):
+    return example if isinstance(example, tuple) else (example,)
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow writes exports")
@@ -74,16 +76,16 @@ def test_its_answers_are_ours(to, finetuned, tmp_path, monkeypatch):
     inputs = tokenizer(["今天天气很好", "北京"])
     _, run = code_of(card).split("import onnxruntime" if to == "onnx" else "import tensorflow")
     monkeypatch.chdir(tmp_path / "out")
-    found = {"inputs": inputs}
-    exec(f"import {'onnxruntime' if to == 'onnx' else 'tensorflow'}{run}", found)
+    actual = {"inputs": inputs}
+    exec(f"import {'onnxruntime' if to == 'onnx' else 'tensorflow'}{run}", actual)
     want = np.asarray(model(inputs))
-    np.testing.assert_allclose(np.asarray(found["answers"]["logits"]), want, atol=1e-4)
+    np.testing.assert_allclose(np.asarray(actual["answers"]["logits"]), want, atol=1e-4)
 
 
 def test_words_that_are_units_have_no_lines(released):
     task = Tagging(labels=("O", "B-LOC"), spaced_units=True)
     tokenizer = RoFormerTokenizer.from_pretrained(released("char"))
-    card = export_card("onnx", tokenizer, task)
+    card = export_card("onnx", tokenizer, task.max_length, task)
     assert "import onnxruntime" in card
     assert "Tokenizer.from_file" not in card
     assert "use `roformer_tf`" in card

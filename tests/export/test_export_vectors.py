@@ -14,7 +14,8 @@ from roformer_tf.checkpoints.whitening import Whitening
 from roformer_tf.cli import main
 from roformer_tf.errors import InputError
 from roformer_tf.export.command import ExportConfig, export_model
-from roformer_tf.inference.embed import open_embedder
+from roformer_tf.export.formats import export_card
+from roformer_tf.inference.embed import VectorSettings
 from tests.export.test_export_card import code_of
 
 pytestmark = pytest.mark.skipif(
@@ -40,7 +41,7 @@ def whitened(released, tmp_path_factory):
 def test_its_card_gives_our_vectors_where_nothing_is_ours(to, whitened, tmp_path, monkeypatch):
     if to == "onnx" and not find_spec("onnxruntime"):
         pytest.skip("needs the extra [onnx]")
-    embedder = open_embedder(whitened, dimensions=7)
+    embedder = VectorSettings(dimensions=7).open(whitened)
     flags = ["--to", to, "--output", str(tmp_path / "out"), "--dimensions", "7"]
     assert main(["export", str(whitened), *flags]) == 0
     card = (tmp_path / "out" / "README.md").read_text("utf-8")
@@ -95,13 +96,11 @@ def test_dimensions_are_of_vectors_alone(finetuned, tmp_path):
 @pytest.mark.hf
 @pytest.mark.parametrize("name", ["sim_char", "word"])
 def test_its_rows_are_ours(name, released, tmp_path, monkeypatch):
-    embedder = open_embedder(released(name))
-    from roformer_tf.export.export_card import vector_card
-
+    embedder = VectorSettings().open(released(name))
     embedder.tokenizer.save_pretrained(tmp_path)
-    card = vector_card("onnx", embedder.tokenizer, embedder.config)
+    card = export_card("onnx", embedder.tokenizer, embedder.config.max_length)
     monkeypatch.chdir(tmp_path)
-    found = {"texts": TEXTS}
-    exec(code_of(card).split("import onnxruntime")[0], found)
+    actual = {"texts": TEXTS}
+    exec(code_of(card).split("import onnxruntime")[0], actual)
     want = [embedder.tokenizer.encode(text)[0] for text in TEXTS]
-    assert [row[row != 0].tolist() for row in found["inputs"]["token_ids"]] == want
+    assert [row[row != 0].tolist() for row in actual["inputs"]["token_ids"]] == want

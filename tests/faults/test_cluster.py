@@ -17,7 +17,7 @@ from roformer_tf.corpus import engines, preparation, workers
 from roformer_tf.corpus.preparation import PreparationConfig, prepare
 from roformer_tf.corpus.workers import EngineError
 from roformer_tf.errors import InputError
-from roformer_tf.tokenizers.tokenizer import check_length
+from roformer_tf.tokenizers.padding import check_length
 
 pytest.importorskip("distributed")
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="freezes processes")

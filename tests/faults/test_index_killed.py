@@ -34,7 +34,7 @@ class Reported(writing.Progress):
         written += count
         print(written, flush=True)
 
-writing.Progress = Reported
+writing.Progress, writing.CHUNK = Reported, 10
 documents = [Document(f"今天第{n}份文件", str(n), {"n": n}) for n in range(int(sys.argv[2]))]
 writing.add_documents(sys.argv[1], FakeEmbedder(), documents)
 """
@@ -81,7 +81,7 @@ def test_a_killed_command_loses_nothing_that_it_reported(tmp_path):
     assert killed == 6
     query = FakeEmbedder().embed(["今天第7份文件"])
     with SearchIndex(folder) as index:
-        assert index.search(["第7份"], query, 1, hybrid=True)[0][0].id == "7"
+        assert index.read(index.search(["第7份"], query, 1, hybrid=True)[0])[0].id == "7"
 
 
 DISK = """
@@ -99,7 +99,7 @@ disk = sys.argv[1]
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", disk], check=True)
 folder = os.path.join(disk, "index")
 documents = [Document(f"{n}" * 300, str(n)) for n in range(400)]
-embedder = FakeEmbedder(size=512)
+embedder, writing.CHUNK = FakeEmbedder(size=512), 10
 
 def add(_):
     print(writing.add_documents(folder, embedder, documents, passage_length=100))
@@ -114,7 +114,8 @@ subprocess.run(["mount", "-o", "remount,size=64m", disk], check=True)
 again = cli.main(["checkpoints", "list"])
 subprocess.run(["mount", "-o", "remount,ro", disk], check=True)
 with SearchIndex(folder) as index:
-    found = index.search(["7" * 300], embedder.embed(["7" * 100]), 1, hybrid=True)[0][0].id
+    hits = index.search(["7" * 300], embedder.embed(["7" * 100]), 1, hybrid=True)[0]
+    found = index.read(hits)[0].id
     counts = [kept, len(index)]
 print(json.dumps([code, err.getvalue(), counts, again, found]))
 """

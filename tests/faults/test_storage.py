@@ -150,6 +150,7 @@ def test_a_full_disk_loses_nothing_and_the_run_goes_on_once_there_is_room(
         vocab_size=None,
         steps=5,
         save_every=1,
+        evaluation_rows=8,
         keep_checkpoints=100,
     )
     done = subprocess.run(

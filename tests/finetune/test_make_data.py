@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 
 from finetune.make_data import LONGEST, SHORTEST, halve, main
-from roformer_tf.labelled.reading import ColumnsConfig, find_layout, read_examples
+from roformer_tf.labelled.columns import ColumnsConfig
+from roformer_tf.labelled.reading import find_layout, read_examples
 from roformer_tf.tasks.table import TASKS
 
 WORDS = ["房间", "早餐", "干净", "服务", "价格", "位置", "安静", "热情", "方便", "便宜"]

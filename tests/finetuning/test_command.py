@@ -14,7 +14,7 @@ from roformer_tf.finetuning.command import (
     choose_epochs,
     choose_length,
     choose_rate,
-    make_start,
+    read_initial_state,
     settle_auto,
 )
 from roformer_tf.finetuning.fgm import AdversarialModel
@@ -25,13 +25,13 @@ from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForSentenceSim
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.recipes import FOLDER
 from roformer_tf.tasks.table import TASKS
-from roformer_tf.training.optimizers.settings import FinetuneOptimizerConfig
+from roformer_tf.training.settings import FinetuneOptimizerConfig
 
 DEMO = FOLDER / "demo.json"
 
 
 @pytest.mark.parametrize(
-    ("given", "task", "pooling"),
+    ("asked", "task", "pooling"),
     [
         (None, "classification", "cls"),
         ("mean", "classification", "mean"),
@@ -39,11 +39,11 @@ DEMO = FOLDER / "demo.json"
         ("cls", "ranking", "cls"),
     ],
 )
-def test_an_answer_is_read_from_where_it_is_asked_for(released, given, task, pooling):
+def test_an_answer_is_read_from_where_it_is_asked_for(released, asked, task, pooling):
     config = FinetuneConfig(
-        checkpoint=str(released("char")), train="", output="", pooling=given, precision="float32"
+        checkpoint=str(released("char")), train="", output="", pooling=asked, precision="float32"
     )
-    assert make_start(config, TASKS[task]).architecture.pooling == pooling
+    assert read_initial_state(config, TASKS[task]).architecture.pooling == pooling
 
 
 @pytest.mark.parametrize("kind", ["causal", "unilm"])
@@ -58,8 +58,8 @@ def test_of_a_model_that_writes_the_first_token_sees_the_whole_text(kind, releas
         text_columns=("a", "b"),
         label_column="label",
     )
-    keras.utils.set_random_seed(0)  # of the new head: a faint one tells little apart
-    model = make_start(config, TASKS["pair"]).model(pair)
+    keras.utils.set_random_seed(0)  # of the new head: small weights would hardly show it
+    model = read_initial_state(config, TASKS["pair"]).model(pair)
     logits = np.asarray(model(model.tokenizer([("今天天气", "很好"), ("今天天气", "不好")])))
     assert np.abs(logits[0] - logits[1]).max() > 1e-4
 
@@ -69,8 +69,8 @@ def test_a_model_that_writes_paraphrases_sees_as_a_unilm_whatever_it_did_before(
         released("sim_char"), attention_type="bidirectional"
     ).save_pretrained(tmp_path)
     config = FinetuneConfig(checkpoint=str(tmp_path), train="", output="", precision="float32")
-    assert make_start(config, TASKS["paraphrase"]).architecture.attention_type == "unilm"
-    start = make_start(config, TASKS["embedding"])
+    assert read_initial_state(config, TASKS["paraphrase"]).architecture.attention_type == "unilm"
+    start = read_initial_state(config, TASKS["embedding"])
     assert start.architecture.attention_type == "bidirectional"
     assert start.architecture.pooling == "mean"  # that of no sim model any more
 
@@ -100,8 +100,8 @@ def test_a_run_that_was_begun_keeps_its_learning_rate(tmp_path):
     assert settle_auto(config).optimizer.learning_rate == "auto"
     (tmp_path / "settings.yaml").write_text("learning_rate: 0.0002\nepochs: 2\n")
     assert settle_auto(config).optimizer.learning_rate == 2e-4
-    given = FinetuneOptimizerConfig(learning_rate=1e-3)
-    config = dataclasses.replace(config, optimizer=given)
+    arguments = FinetuneOptimizerConfig(learning_rate=1e-3)
+    config = dataclasses.replace(config, optimizer=arguments)
     assert settle_auto(config).optimizer.learning_rate == 1e-3
 
 
@@ -178,9 +178,9 @@ def given_to_fit(released, tmp_path, monkeypatch):
             raise KeyboardInterrupt  # seen enough
 
         monkeypatch.setattr(PretrainedModel, "fit", fit)
-        given = ["--checkpoint", released("char"), "--train", train, "--batch-size", 4]
+        arguments = ["--checkpoint", released("char"), "--train", train, "--batch-size", 4]
         output = tmp_path / f"run{'-'.join(flags)}"
-        assert main(["finetune", *map(str, given), "--output", str(output), *flags]) == 130
+        assert main(["finetune", *map(str, arguments), "--output", str(output), *flags]) == 130
         return seen
 
     return run
@@ -195,12 +195,12 @@ def test_the_precision_r_drop_and_fgm_that_are_asked_for_reach_the_step(given_to
     assert len(np.unique(inputs["token_ids"], axis=0)) == len(inputs["token_ids"]) == 4
 
     dear = ("--precision", "float32", "--r-drop", "2", "--fgm", "0.5")
-    model, (inputs, *others) = given_to_fit(*dear)
+    model, (inputs, *rest) = given_to_fit(*dear)
     assert model.dtype_policy.name == "float32"
     assert isinstance(model, AdversarialModel)
     assert model.epsilon == 0.5
     assert model.loss.settings.r_drop == 2
-    for array in (*inputs.values(), *others):
+    for array in (*inputs.values(), *rest):
         np.testing.assert_array_equal(array[:4], array[4:])
     assert len(inputs["token_ids"]) == 8
 

@@ -29,9 +29,9 @@ def finetuned(tmp_path_factory):
 
     @cache
     def make(name):
-        made = save_random_models(
+        result = save_random_models(
             {name: TASKS[name]}, tmp_path_factory.mktemp(name), TOKENIZER, seed=1, **SIZES
         )
-        return made[name]
+        return result[name]
 
     return make

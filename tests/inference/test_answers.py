@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from roformer_tf.errors import InputError
-from roformer_tf.inference.answer_files import (
+from roformer_tf.inference.prediction_files import (
     bad_cells,
     cell_names,
     cells,
@@ -25,21 +25,21 @@ TAGGED = Example(("北京 你好",), None, "x:1", ("北京", "你", "好"))
 def answer(name, label, scores, example=TEXT, **settings):
     """Columns, and the one line of TSV and of JSON under them."""
     task = TASKS[name](**settings)
-    found = cells(example, Prediction(label, np.float32(scores)), task)
-    assert list(found) == cell_names(task)
-    line = tsv_line(found.values(), task.decoding.joined_by or task.label_separator).removesuffix(
+    actual = cells(example, Prediction(label, np.float32(scores)), task)
+    assert list(actual) == cell_names(task)
+    line = tsv_line(actual.values(), task.decoding.joined_by or task.label_separator).removesuffix(
         "\n"
     )
     assert len(line.split("\t")) == len(cell_names(task))
-    return cell_names(task), line, json.loads(json.dumps(found))
+    return cell_names(task), line, json.loads(json.dumps(actual))
 
 
 @pytest.mark.parametrize("name", ["classification", "pair"])
 def test_a_label_and_its_probabilities(name):
-    names, line, found = answer(name, "好", [0.1, 0.9], labels=("坏", "好"))
+    names, line, actual = answer(name, "好", [0.1, 0.9], labels=("坏", "好"))
     assert names == ["label", "p(坏)", "p(好)", "error"]
     assert line == "好\t0.1\t0.9\t"
-    assert found == {"label": "好", "p(坏)": 0.1, "p(好)": 0.9, "error": None}
+    assert actual == {"label": "好", "p(坏)": 0.1, "p(好)": 0.9, "error": None}
 
 
 def pairs(numbers):
@@ -50,17 +50,17 @@ FEW_DIGITS = np.arange(21) / 25  # 0 to 0.8
 
 
 def test_of_many_labels_the_five_likeliest_are_listed():
-    names, line, found = answer("classification", "类20", FEW_DIGITS, labels=MANY)
+    names, line, actual = answer("classification", "类20", FEW_DIGITS, labels=MANY)
     assert names == ["label", "probability", *pairs((2, 3, 4, 5)), "error"]
     assert line == "类20\t0.8\t类19\t0.76\t类18\t0.72\t类17\t0.68\t类16\t0.64\t"
-    assert (found["label"], found["label_5"], found["probability_5"]) == ("类20", "类16", 0.64)
+    assert (actual["label"], actual["label_5"], actual["probability_5"]) == ("类20", "类16", 0.64)
     scores = FEW_DIGITS.copy()
     scores[1] = 0.7
-    names, line, found = answer("multilabel", ("类1", "类20"), scores, labels=MANY)
+    names, line, actual = answer("multilabel", ("类1", "类20"), scores, labels=MANY)
     assert names == ["labels", "probabilities", *pairs(range(1, 6)), "error"]
     best = "类20\t0.8\t类19\t0.76\t类18\t0.72\t类1\t0.7\t类17\t0.68"
     assert line == f"类1,类20\t0.7,0.8\t{best}\t"
-    assert found["probabilities"] == [0.7, 0.8]
+    assert actual["probabilities"] == [0.7, 0.8]
     assert len(answer("classification", "类19", FEW_DIGITS[:20], labels=MANY[:20])[0]) == 22
 
 
@@ -78,25 +78,25 @@ def test_so_many_labels_as_are_asked_for_are_listed(name):
     names, _, _ = answer("classification", "类20", FEW_DIGITS, labels=MANY, top_k=21)
     assert names == ["label", "probability", *pairs(range(2, 22)), "error"]
     task = TASKS[name](**few, top_k=2)
-    found = task.decoding.as_json(TEXT, Prediction("好", np.float32(scores)))
-    assert found == {"label": "好", "probabilities": {"好": 0.625, "坏": 0.25}}
-    assert [*found["probabilities"]] == ["好", "坏"]  # the likeliest first
+    actual = task.decoding.as_json(TEXT, Prediction("好", np.float32(scores)))
+    assert actual == {"label": "好", "probabilities": {"好": 0.625, "坏": 0.25}}
+    assert [*actual["probabilities"]] == ["好", "坏"]  # the likeliest first
 
 
 def test_a_service_lists_the_likeliest_and_all_that_are_answered():
     scores = np.float32(FEW_DIGITS)
-    found = TASKS["classification"](labels=MANY).decoding.as_json(TEXT, Prediction("类20", scores))
-    assert found["probabilities"] == {f"类{i}": i / 25 for i in (20, 19, 18, 17, 16)}
+    actual = TASKS["classification"](labels=MANY).decoding.as_json(TEXT, Prediction("类20", scores))
+    assert actual["probabilities"] == {f"类{i}": i / 25 for i in (20, 19, 18, 17, 16)}
     answered = tuple(f"类{i}" for i in range(13, 21))
     task = TASKS["multilabel"](labels=MANY, top_k=2)
-    found = task.decoding.as_json(TEXT, Prediction(answered, scores))
-    assert [*found["probabilities"]] == [*reversed(answered)]
-    found = task.decoding.as_json(TEXT, Prediction((), scores))
-    assert found == {"labels": (), "probabilities": {"类20": 0.8, "类19": 0.76}}
-    found = TASKS["classification"](labels=MANY[:20]).decoding.as_json(
+    actual = task.decoding.as_json(TEXT, Prediction(answered, scores))
+    assert [*actual["probabilities"]] == [*reversed(answered)]
+    actual = task.decoding.as_json(TEXT, Prediction((), scores))
+    assert actual == {"labels": (), "probabilities": {"类20": 0.8, "类19": 0.76}}
+    actual = TASKS["classification"](labels=MANY[:20]).decoding.as_json(
         TEXT, Prediction("类0", scores[:20])
     )
-    assert [*found["probabilities"]] == [*MANY[:20]]
+    assert [*actual["probabilities"]] == [*MANY[:20]]
 
 
 @pytest.mark.parametrize("name", ["regression", "ranking", "tagging"])
@@ -117,9 +117,9 @@ def test_how_many_are_listed_is_no_part_of_a_models_folder(tmp_path):
 
 def test_several_labels_are_joined_as_in_training():
     settings = {"labels": ("甲", "乙"), "label_separator": "|"}
-    names, line, found = answer("multilabel", ("甲", "乙"), [0.75, 0.5], **settings)
+    names, line, actual = answer("multilabel", ("甲", "乙"), [0.75, 0.5], **settings)
     assert (names, line) == (["labels", "p(甲)", "p(乙)", "error"], "甲|乙\t0.75\t0.5\t")
-    assert found["labels"] == ["甲", "乙"]
+    assert actual["labels"] == ["甲", "乙"]
     assert answer("multilabel", (), [0.25, 0.5], **settings)[1] == "\t0.25\t0.5\t"
 
 
@@ -148,19 +148,19 @@ def test_a_number_and_a_ranking():
 
 
 def test_tags_and_entities():
-    names, line, found = answer("tagging", ("B-LOC", "O", "O"), np.eye(3), TAGGED, labels=LOC)
+    names, line, actual = answer("tagging", ("B-LOC", "O", "O"), np.eye(3), TAGGED, labels=LOC)
     assert names == ["tags", "entities", "error"]
     assert line == 'B-LOC O O\t[[0, 2, "LOC", "北京"]]\t'
-    assert found["entities"] == [[0, 2, "LOC", "北京"]]
+    assert actual["entities"] == [[0, 2, "LOC", "北京"]]
     names, line, _ = answer("tagging", ("n", "r", "a"), np.eye(3), TAGGED, labels=("a", "n", "r"))
     assert (names, line) == (["tags", "error"], "n r a\t")
 
 
 def test_an_answer_is_one_line_whatever_the_label():
     label = "a\tb\nc\r\\"
-    _, line, found = answer("classification", label, [1.0], labels=(label,))
+    _, line, actual = answer("classification", label, [1.0], labels=(label,))
     assert line == "a\\tb\\nc\\r\\\t1.0\t"
-    assert found["label"] == label
+    assert actual["label"] == label
     assert tsv_line([f"p({label})"]) == "p(a\\tb\\nc\\r\\)\n"
 
 

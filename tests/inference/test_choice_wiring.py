@@ -37,8 +37,8 @@ needs_onnx = pytest.mark.skipif(not all(BOTH[:2]), reason="needs the extra [onnx
 
 
 def flags(name, engine, precision):
-    given = {"engine": engine, "precision": precision}
-    return [name, *(word for key, x in given.items() if x for word in (f"--{key}", x))]
+    arguments = {"engine": engine, "precision": precision}
+    return [name, *(word for key, x in arguments.items() if x for word in (f"--{key}", x))]
 
 
 @pytest.fixture
@@ -63,9 +63,9 @@ def computed(monkeypatch):
         return call(self, rows)
 
     def computed():
-        found = set(seen)
+        actual = set(seen)
         seen.clear()
-        return found
+        return actual
 
     monkeypatch.setattr(GraphModel, "__call__", watched)
     return computed
@@ -78,17 +78,17 @@ USUAL = {"labels": ("openvino", "bfloat16"), "vectors": ("onnx", "float32")}
 
 @needs_both
 @pytest.mark.usefixtures("eager_steps")
-@pytest.mark.parametrize("given", [("auto", None), ("openvino", "int8"), ("keras", None)])
+@pytest.mark.parametrize("asked", [("auto", None), ("openvino", "int8"), ("keras", None)])
 @pytest.mark.parametrize(
     ("kind", "way"),
     [*(("labels", way) for way in LABELS), *(("vectors", way) for way in VECTORS)],
 )
 def test_what_is_asked_for_computes(
-    kind, way, given, processor, computed, finetuned, released, tmp_path
+    kind, way, asked, processor, computed, finetuned, released, tmp_path
 ):
     """Where nothing is asked for, labels may be in bfloat16, vectors and shares of words not."""
     processor(True)
-    engine, precision = given
+    engine, precision = asked
     masked = "fill" in way
     source = released("hf_char") if masked else released("sim_char")
     folder = str(finetuned("classification") if kind == "labels" else source)
@@ -101,14 +101,14 @@ def test_what_is_asked_for_computes(
         "fill-mask": ["今天[MASK]"],
     }
     if way in files:
-        assert main([*flags(way, *given), "--model", folder, *map(str, files[way])]) == 0
+        assert main([*flags(way, *asked), "--model", folder, *map(str, files[way])]) == 0
     elif "load" in way:
         roformer_tf.load(folder, engine=engine, precision=precision)("今天[MASK]")
     else:
         pooling = None if kind == "labels" else "mean"
         config = ServeConfig(model=folder, engine=engine, precision=precision, pooling=pooling)
         command.open_service(config)  # it predicts once before anyone asks
-    wanted = {USUAL[kind]} if engine == "auto" else {given} if engine != "keras" else set()
+    wanted = {USUAL[kind]} if engine == "auto" else {asked} if engine != "keras" else set()
     assert computed() == wanted
 
 
@@ -125,8 +125,8 @@ def test_what_is_asked_for_computes(
 def test_what_is_chosen_is_what_answers(native, precision, want, processor, finetuned, caplog):
     processor(native)
     opened = open_finetuned(finetuned("classification"), "auto", precision)
-    found = [(x.engine, x.precision) for x in (opened.choice, opened.model)]
-    assert found == [want, want]
+    actual = [(x.engine, x.precision) for x in (opened.choice, opened.model)]
+    assert actual == [want, want]
     caplog.clear()
     roformer_tf.load(finetuned("classification"), precision=precision)
     fell_back = "no instructions for bfloat16, so float32 is used"
@@ -247,8 +247,8 @@ def test_a_worker_predicts_by_what_was_chosen_with_its_part_of_the_cores(
     assert opened[1] == (folder, "onnx", precision, 2)
     part = load_served_task(folder, precision=precision, engine="onnx", part=WorkerPart(1, shared))
     texts = [Example((text,), None, "") for text in ("今天", "天气很好", "北京" * 20)]
-    for one, other in zip(part.predict(texts), alone.predict(texts), strict=True):
-        np.testing.assert_allclose(one.scores, other.scores, atol=1e-6)
+    for item, other in zip(part.predict(texts), alone.predict(texts), strict=True):
+        np.testing.assert_allclose(item.scores, other.scores, atol=1e-6)
 
 
 def test_a_service_batches_by_tokens(monkeypatch):
@@ -257,9 +257,9 @@ def test_a_service_batches_by_tokens(monkeypatch):
     created = []
     plain = serve_predictions.Batcher
 
-    def spied(*given, **settings):
-        created.append((given[1], settings))
-        return plain(*given, **settings)
+    def spied(*arguments, **settings):
+        created.append((arguments[1], settings))
+        return plain(*arguments, **settings)
 
     monkeypatch.setattr(serve_predictions, "Batcher", spied)
     task = Classification(labels=("坏", "好"))
@@ -302,34 +302,34 @@ def test_masks_are_filled_by_a_graph_as_by_keras(name, released, capsys, monkeyp
         ["今天[MASK]很好，可以去公园。", "[MASK][MASK]的经济", "[MASK]"],
     )
     typed = ["fill-mask", "--model", source, "--top", "3", *texts]
-    found = []
+    actual = []
     for engine in ("keras", "auto"):
         assert main([*typed, "--engine", engine]) == 0
-        found.append(capsys.readouterr())
-    assert found[0] == found[1]
-    assert found[0].err == ""
+        actual.append(capsys.readouterr())
+    assert actual[0] == actual[1]
+    assert actual[0].err == ""
     with open_model(source) as opened:
         assert MaskedModel.of(opened).choice.engine == "onnx"
     assert FillMaskConfig(model="x", text=("[MASK]",)).precision == "float32"
 
 
 def test_a_limit_of_onednn_is_seen_by_the_choice(monkeypatch, automatic):
-    """As one tries a processor that knows AVX2 alone."""
+    """As on a CPU without instructions newer than AVX2."""
     monkeypatch.setattr(engine_choice, "_automatic", automatic)
     monkeypatch.setattr(engine_choice, "has_accelerator", lambda: False)
     monkeypatch.setattr(engine_choice, "installed", lambda engine: True)
     monkeypatch.setitem(os.environ, "ONEDNN_MAX_CPU_ISA", "AVX2")
-    found = choose("auto", "bfloat16", lossy=True)
-    assert (found.engine, found.precision) == ("onnx", "float32")
-    assert "float32 is used" in found.note
+    actual = choose("auto", "bfloat16", lossy=True)
+    assert (actual.engine, actual.precision) == ("onnx", "float32")
+    assert "float32 is used" in actual.note
 
 
 @needs_both
 @pytest.mark.usefixtures("eager_steps")
-def test_a_run_is_judged_by_what_predict_takes_and_says_so(
+def test_a_run_is_tested_with_what_predict_takes_and_reports_it(
     processor, shallow, tmp_path, monkeypatch
 ):
-    """Also where that is bfloat16; what int8 costs is told beside float32 all the same."""
+    """Also where that is bfloat16; int8 is compared with float32 in either case."""
     processor(True)
     monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")  # which takes long
     measured = []

@@ -1,4 +1,4 @@
-"""`open_embedder`: vectors of texts, against bert4keras' and plain calls of each text alone."""
+"""`VectorSettings`: vectors of texts, against bert4keras' and plain calls of each text alone."""
 
 import json
 import shutil
@@ -12,7 +12,7 @@ from roformer_tf.checkpoints.whitening import Whitening, whitening_of
 from roformer_tf.cli import main
 from roformer_tf.errors import InputError
 from roformer_tf.inference import embed
-from roformer_tf.inference.embed import chunks, open_embedder
+from roformer_tf.inference.embed import VectorSettings, chunks
 from roformer_tf.models.encoder import RoFormerEncoder
 from roformer_tf.models.rows import run_rows
 
@@ -34,14 +34,14 @@ pytestmark = pytest.mark.usefixtures("eager_steps")
 @pytest.fixture(scope="module")
 def own(released, tmp_path_factory):
     """own(name) → a released checkpoint in our layout, a copy that a test may change."""
-    made = {}
+    result = {}
 
     def make(name):
         folder = tmp_path_factory.mktemp(name) / "model"
-        if name not in made:
+        if name not in result:
             main(["checkpoints", "convert", str(released(name)), str(folder), "--to", "own"])
-            made[name] = folder
-        return shutil.copytree(made[name], tmp_path_factory.mktemp(name) / "copy")
+            result[name] = folder
+        return shutil.copytree(result[name], tmp_path_factory.mktemp(name) / "copy")
 
     return make
 
@@ -49,19 +49,19 @@ def own(released, tmp_path_factory):
 def alone(folder, texts, pooling, max_length=512, dimensions=None):
     """Each text by itself: a plain call, pooled in float64."""
     encoder = RoFormerEncoder.from_pretrained(folder)
-    found = []
+    actual = []
     for text in texts:
         ids, _ = encoder.tokenizer.encode(text, max_length=max_length)
         hidden = np.asarray(encoder({"token_ids": np.array([ids])}), np.float64)[0]
         vector = (hidden.mean(axis=0) if pooling == "mean" else hidden[0])[:dimensions]
-        found.append(vector / np.linalg.norm(vector))
-    return np.stack(found)
+        actual.append(vector / np.linalg.norm(vector))
+    return np.stack(actual)
 
 
 @pytest.mark.parametrize("name", ["sim_char", "sim_char_ft"])
 def test_vectors_are_those_of_bert4keras(name, released, recorded, record_property):
     want = recorded(name)
-    embedder = open_embedder(released(name))
+    embedder = VectorSettings().open(released(name))
     rows = [row[row != 0] for row in want["sentence_token_ids"]]
     got = embedder.model.finished(np.stack(run_rows(embedder.model.pooled, rows)))
     difference = float(np.abs(got - want["sentence_unit"]).max())
@@ -72,7 +72,7 @@ def test_vectors_are_those_of_bert4keras(name, released, recorded, record_proper
 
 @pytest.mark.parametrize(("pooling", "dimensions"), [(None, None), ("cls", None), ("mean", 7)])
 def test_vectors_are_those_of_each_text_alone_and_in_order(pooling, dimensions, released):
-    embedder = open_embedder(released("char"), pooling, dimensions)
+    embedder = VectorSettings(pooling=pooling, dimensions=dimensions).open(released("char"))
     want = alone(released("char"), TEXTS, pooling or "mean", dimensions=dimensions)
     got = embedder.embed(iter(TEXTS), batch_size=3)
     assert (got.dtype, got.shape) == (np.float32, (len(TEXTS), dimensions or 32))
@@ -86,7 +86,7 @@ def test_chunks_hold_so_many_texts_or_characters():
 
 
 def test_texts_in_many_chunks_keep_their_order(released, monkeypatch):
-    embedder = open_embedder(released("sim_char"))
+    embedder = VectorSettings().open(released("sim_char"))
     whole = embedder.embed(TEXTS * 3)
     monkeypatch.setattr(embed, "chunks", lambda texts: chunks(texts, 5))
     blocks = list(embedder.blocks(TEXTS * 3))
@@ -99,7 +99,7 @@ def test_what_is_too_long_is_cut_and_counted(own):
     folder = own("char")
     EmbeddingConfig("mean", 10).save(folder)
     texts = [*TEXTS, "今天去北京公园了"]  # 8 tokens, [CLS] and [SEP]: it just fits
-    (block,) = open_embedder(folder).blocks(texts)
+    (block,) = VectorSettings().open(folder).blocks(texts)
     want = alone(folder, texts, "mean", max_length=10)
     np.testing.assert_allclose(block.vectors, want, rtol=0, atol=1e-5)
     assert block.cut == 1
@@ -107,73 +107,73 @@ def test_what_is_too_long_is_cut_and_counted(own):
 
 def test_whitened_vectors_are_whitened_before_they_are_cut(own):
     folder = own("sim_char")
-    raw = open_embedder(folder)
+    raw = VectorSettings().open(folder)
     (block,) = raw.raw_blocks(TEXTS * 20)
     rng = np.random.default_rng(0)
     noise = rng.normal(size=(160, 32)).astype(np.float32)
     white = whitening_of([block.vectors + noise], "pooler", 12)
     white.save(folder)
-    found = open_embedder(folder, dimensions=5)
+    actual = VectorSettings(dimensions=5).open(folder)
     want = ((block.vectors[:8].astype(np.float64) - white.mean) @ white.matrix)[:, :5]
     want /= np.linalg.norm(want, axis=1, keepdims=True)
-    np.testing.assert_allclose(found.embed(TEXTS), want, rtol=0, atol=1e-5)
-    assert "vectors of 5 numbers (of 12), of its pooler, whitened" in found.described
-    same = open_embedder(folder, whitened=False)
+    np.testing.assert_allclose(actual.embed(TEXTS), want, rtol=0, atol=1e-5)
+    assert "vectors of 5 numbers (of 12), of its pooler, whitened" in actual.described
+    same = VectorSettings().open(folder, whitened=False)
     np.testing.assert_array_equal(same.embed(TEXTS), raw.embed(TEXTS))
     with pytest.raises(InputError, match=r"dimensions is 13, but the vectors .* have 12"):
-        open_embedder(folder, dimensions=13)
+        VectorSettings(dimensions=13).open(folder)
     with pytest.raises(InputError, match="not cls"):
-        open_embedder(folder, pooling="cls")
+        VectorSettings(pooling="cls").open(folder)
 
 
 def test_a_fingerprint_is_of_what_decides_on_vectors(released, own, tmp_path):
-    zipped = open_embedder(released("sim_char")).fingerprint
+    zipped = VectorSettings().open(released("sim_char")).fingerprint
     folder = own("sim_char")
-    assert open_embedder(folder).fingerprint == zipped
-    assert open_embedder(folder, precision="bfloat16").fingerprint == zipped
+    assert VectorSettings().open(folder).fingerprint == zipped
+    assert VectorSettings(precision="bfloat16").open(folder).fingerprint == zipped
     EmbeddingConfig("pooler", 512, (8, 16)).save(folder)  # which cuts nothing
-    assert open_embedder(folder).fingerprint == zipped
-    others = [
-        open_embedder(folder, pooling="mean").fingerprint,
-        open_embedder(folder, dimensions=8).fingerprint,
-        open_embedder(folder, max_length=32).fingerprint,
-        open_embedder(released("sim_char_ft")).fingerprint,
+    assert VectorSettings().open(folder).fingerprint == zipped
+    rest = [
+        VectorSettings(pooling="mean").open(folder).fingerprint,
+        VectorSettings(dimensions=8).open(folder).fingerprint,
+        VectorSettings(max_length=32).open(folder).fingerprint,
+        VectorSettings().open(released("sim_char_ft")).fingerprint,
     ]
     config = json.loads((folder / "config.json").read_text("utf-8"))
     for other in ({"layer_norm_eps": 1e-3}, {"rotary_share": 0.5}, {"local_attention": 8}):
         (folder / "config.json").write_text(json.dumps(config | other))
-        others.append(open_embedder(folder).fingerprint)
+        rest.append(VectorSettings().open(folder).fingerprint)
     (folder / "config.json").write_text(json.dumps(config))
     lines = (folder / "vocab.txt").read_text("utf-8").splitlines()
     lines[200], lines[201] = lines[201], lines[200]
     (folder / "vocab.txt").write_text("\n".join(lines) + "\n", "utf-8")
-    others.append(open_embedder(folder).fingerprint)
+    rest.append(VectorSettings().open(folder).fingerprint)
     tokenizer = json.loads((folder / "tokenizer_config.json").read_text("utf-8"))
     for other in ({"do_lower_case": False}, {"tokenization": "word"}):
         (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer | other))
-        others.append(open_embedder(folder).fingerprint)
+        rest.append(VectorSettings().open(folder).fingerprint)
     for scale in (1.0, 2.0):
         Whitening(np.zeros(32, "float32"), scale * np.eye(32, 8, dtype="float32"), "pooler").save(
             folder
         )
-        others.append(open_embedder(folder).fingerprint)
-    assert len({zipped, *others}) == 13
+        rest.append(VectorSettings().open(folder).fingerprint)
+    assert len({zipped, *rest}) == 13
 
 
 def test_one_weight_changes_the_fingerprint(own):
     folder = own("char")
-    before = open_embedder(folder).fingerprint
+    before = VectorSettings().open(folder).fingerprint
     encoder = RoFormerEncoder.from_pretrained(folder)
     bias = encoder.named_variables()["encoder/layer_0/output/bias"]
     bias.assign(bias + np.eye(1, 32, 3)[0] * 1e-3)
     encoder.save_pretrained(folder)
-    assert open_embedder(folder).fingerprint != before
+    assert VectorSettings().open(folder).fingerprint != before
 
 
 @pytest.mark.parametrize(("value", "said"), [(np.nan, "not finite"), (0.0, "zero")])
 def test_a_vector_that_is_none_is_named(value, said, own):
     folder = own("sim_char")
-    embedder = open_embedder(folder, engine="keras")
+    embedder = VectorSettings(engine="keras").open(folder)
     for variable in embedder.model.pooled.pooler.weights:
         variable.assign(keras.ops.full_like(variable, value))
     with pytest.raises(InputError, match=f"vector of text 1, .今天天气很好., is {said}"):
@@ -182,4 +182,4 @@ def test_a_vector_that_is_none_is_named(value, said, own):
 
 def test_models_without_a_pooler_say_so(released):
     with pytest.raises(InputError, match=r"--pooling pooler of .* asks for a pooler"):
-        open_embedder(released("char"), pooling="pooler")
+        VectorSettings(pooling="pooler").open(released("char"))

@@ -1,4 +1,4 @@
-"""Fine-tuned folders and checkpoints answered by graphs, beside Keras; and without it."""
+"""Graphs of fine-tuned folders and checkpoints predict what Keras does, also without Keras."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ import roformer_tf
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.engines.choice import MODULES
 from roformer_tf.errors import InputError
-from roformer_tf.inference.embed import open_embedder
+from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.inference.opening import (
     int8_cost,
     open_finetuned,
@@ -47,55 +47,55 @@ def examples_of(task):
 @pytest.mark.parametrize("name", TASKS)
 def test_every_task_is_answered_as_by_keras(name, engine, finetuned):
     model, tokenizer, task = load_finetuned(finetuned(name))
-    found = open_finetuned(finetuned(name), engine, "float32")
-    assert (found.choice.engine, found.task) == (engine, task)
+    actual = open_finetuned(finetuned(name), engine, "float32")
+    assert (actual.choice.engine, actual.task) == (engine, task)
     examples = examples_of(task)
     want = predict(model, tokenizer, task, examples)
-    for got, one in zip(
-        predict(found.model, found.tokenizer, found.task, examples), want, strict=True
+    for got, item in zip(
+        predict(actual.model, actual.tokenizer, actual.task, examples), want, strict=True
     ):
-        np.testing.assert_allclose(got.scores, one.scores, rtol=0, atol=1e-5)
-        assert got.label == pytest.approx(one.label, abs=1e-5)
+        np.testing.assert_allclose(got.scores, item.scores, rtol=0, atol=1e-5)
+        assert got.label == pytest.approx(item.label, abs=1e-5)
 
 
 WITHOUT = """
 import json, sys
 for name in ("tensorflow", "jax", "grain", "tf2onnx"):
-    sys.modules[name] = None  # whoever imports them fails
+    sys.modules[name] = None  # importing them fails
 import numpy as np
 import roformer_tf
 from roformer_tf.serving.serve_predictions import as_example, load_served_task
 from pathlib import Path
-from roformer_tf.inference.embed import open_embedder
+from roformer_tf.inference.embed import VectorSettings
 finetuned, char = sys.argv[1:]
-vector = open_embedder(char).embed(["今天天气很好"])[0]
+vector = VectorSettings().open(char).embed(["今天天气很好"])[0]
 served = load_served_task(Path(finetuned), precision="float32")
-found = {
+result = {
     "load": roformer_tf.load(finetuned, precision="float32")(["今天天气很好"])[0]["scores"],
     "served": served.predict([as_example(["今天天气很好"], served.task)])[0].label,
     "vector": vector.tolist(),
     "filled": roformer_tf.load(char, precision="float32")(["今天天气很[MASK]"])[0]["scores"],
 }
 assert "keras" not in sys.modules
-print(json.dumps(found))
+print(json.dumps(result))
 """
 
 
 @pytest.mark.skipif(not find_spec("onnxruntime"), reason="needs the extra [onnx]")
 def test_answers_need_neither_tensorflow_nor_keras(finetuned, released):
-    given = [str(finetuned("classification")), str(released("hf_char"))]
+    arguments = [str(finetuned("classification")), str(released("hf_char"))]
     done = subprocess.run(
-        [sys.executable, "-c", WITHOUT, *given], capture_output=True, text=True, check=False
+        [sys.executable, "-c", WITHOUT, *arguments], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
+    actual = json.loads(done.stdout)
     kept = {"engine": "keras", "precision": "float32"}
-    want = roformer_tf.load(given[0], **kept)(["今天天气很好"])[0]["scores"]
-    assert found["load"] == pytest.approx(want, abs=1e-5)
-    vector = open_embedder(given[1], engine="keras").embed(["今天天气很好"])[0]
-    np.testing.assert_allclose(found["vector"], vector, atol=1e-5)
-    filled = roformer_tf.load(given[1], **kept)(["今天天气很[MASK]"])[0]["scores"]
-    assert found["filled"][0] == pytest.approx(filled[0], abs=1e-5)
+    want = roformer_tf.load(arguments[0], **kept)(["今天天气很好"])[0]["scores"]
+    assert actual["load"] == pytest.approx(want, abs=1e-5)
+    vector = VectorSettings(engine="keras").open(arguments[1]).embed(["今天天气很好"])[0]
+    np.testing.assert_allclose(actual["vector"], vector, atol=1e-5)
+    filled = roformer_tf.load(arguments[1], **kept)(["今天天气很[MASK]"])[0]["scores"]
+    assert actual["filled"][0] == pytest.approx(filled[0], abs=1e-5)
 
 
 @pytest.mark.skipif(not find_spec("onnxruntime"), reason="needs the extra [onnx]")

@@ -28,7 +28,7 @@ from roformer_tf.tasks.multilabel import Multilabel
 from roformer_tf.tasks.ranking import Ranking
 from roformer_tf.tasks.regression import Regression
 from roformer_tf.tasks.tagging import Tagging
-from roformer_tf.tasks.vectors.retrieval import Embedding
+from roformer_tf.tasks.vectors.embedding import Embedding
 from roformer_tf.tokenizers.loading import read_vocabulary
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from tests.support.random_model import random_model
@@ -128,12 +128,12 @@ def test_the_pipeline_of_text_classification(name, tokenization, folder, transfo
     examples = PAIRS if len(task.text_columns) > 1 else texts_for(tokenization)
     ours = roformer_tf.load(source, engine="keras")(examples)
     classify = transformers.pipeline("text-classification", model=str(source))
-    found = classify(as_inputs(examples), top_k=None, truncation=True)
-    for example, got, want in zip(examples, found, ours, strict=True):
-        scores = {one["label"]: one["score"] for one in got}
+    actual = classify(as_inputs(examples), top_k=None, truncation=True)
+    for example, got, want in zip(examples, actual, ours, strict=True):
+        scores = {item["label"]: item["score"] for item in got}
         expected = want.get("scores", {"value": want.get("score")})
         assert scores == pytest.approx(expected, abs=1e-3 if "score" in want else 2e-5), example
-    spread = np.ptp([[one["score"] for one in sorted(x, key=str)] for x in found], axis=0)
+    spread = np.ptp([[item["score"] for item in sorted(x, key=str)] for x in actual], axis=0)
     assert spread.max() > 0.01
 
 
@@ -146,19 +146,19 @@ def test_the_cross_encoder(name, tokenization, folder, torch):
     ours = roformer_tf.load(source, engine="keras")
     model = CrossEncoder(str(source), device="cpu")
     if name == "pair":  # two logits: the lines of the model card
-        found = model.predict(PAIRS, apply_softmax=True)
-        want = [[one["scores"][label] for label in ("0", "1")] for one in ours(PAIRS)]
-        np.testing.assert_allclose(found, want, atol=2e-5)
+        actual = model.predict(PAIRS, apply_softmax=True)
+        want = [[item["scores"][label] for label in ("0", "1")] for item in ours(PAIRS)]
+        np.testing.assert_allclose(actual, want, atol=2e-5)
         with pytest.raises(ValueError, match="num_labels=1"):
             model.rank("好", ["坏", "今天天气很好"])
         return
-    want = [one["score"] for one in ours(PAIRS)]
+    want = [item["score"] for item in ours(PAIRS)]
     np.testing.assert_allclose(model.predict(PAIRS), want, atol=1e-3)
     documents = ["坏", "今天天气很好", LONG, "公园 2023"]
-    scores = [one["score"] for one in ours([("去公园学习", text) for text in documents])]
+    scores = [item["score"] for item in ours([("去公园学习", text) for text in documents])]
     ranked = model.rank("去公园学习", documents)
-    assert [one["corpus_id"] for one in ranked] == np.argsort(scores)[::-1].tolist()
-    np.testing.assert_allclose([one["score"] for one in ranked], sorted(scores)[::-1], atol=1e-3)
+    assert [item["corpus_id"] for item in ranked] == np.argsort(scores)[::-1].tolist()
+    np.testing.assert_allclose([item["score"] for item in ranked], sorted(scores)[::-1], atol=1e-3)
 
 
 @pytest.mark.hf
@@ -170,18 +170,18 @@ def test_the_pipeline_of_token_classification(tokenization, folder, transformers
         "token-classification", model=str(source), aggregation_strategy="simple"
     )
 
-    def entities(found):
-        return [(x["start"], x["end"], x.get("entity_group") or x["label"]) for x in found]
+    def entities(predictions):
+        return [(x["start"], x["end"], x.get("entity_group") or x["label"]) for x in predictions]
 
     texts = texts_for(tokenization)
     # A pipeline without a stride reads the beginning; we read all, in windows.
     want = [entities(ours(text[:62])["entities"]) for text in texts]
-    assert [entities(found) for found in tag(texts)] == want
+    assert [entities(tags) for tags in tag(texts)] == want
     assert sum(map(len, want)) > 10
     with_stride = transformers.pipeline(
         "token-classification", model=str(source), aggregation_strategy="simple", stride=16
     )
-    last = max(one["end"] for one in with_stride(LONG))
+    last = max(item["end"] for item in with_stride(LONG))
     assert last > 1900
 
 
@@ -191,15 +191,17 @@ def test_the_pipeline_that_fills_masks(tokenization, folder, transformers):
     texts = ["今天[MASK]气很好。", "[MASK]", "Hello [MASK] 2023年", LONG[:480] + "[MASK]"]
     model = RoFormerForMaskedLM.from_pretrained(source)
     fill = transformers.pipeline("fill-mask", model=str(source))
-    for text, found in zip(texts, fill(texts), strict=True):
+    for text, actual in zip(texts, fill(texts), strict=True):
         before, after = map(model.tokenizer.ids, text.split("[MASK]"))
         special = (model.tokenizer.cls_id, model.tokenizer.mask_id, model.tokenizer.sep_id)
         ids = np.array([[special[0], *before, special[1], *after, special[2]]])
         logits = np.asarray(model({"token_ids": ids}), np.float64)[0, len(before) + 1]
         scores = np.exp(logits) / np.exp(logits).sum()
         # Special tokens are among them here; `roformer_tf.load` gives none of these.
-        assert [one["token"] for one in found] == scores.argsort()[::-1][:5].tolist(), text
-        np.testing.assert_allclose([one["score"] for one in found], np.sort(scores)[::-1][:5], 1e-3)
+        assert [item["token"] for item in actual] == scores.argsort()[::-1][:5].tolist(), text
+        np.testing.assert_allclose(
+            [item["score"] for item in actual], np.sort(scores)[::-1][:5], 1e-3
+        )
     cut = fill("[MASK]" + LONG, tokenizer_kwargs={"truncation": True})
     assert len(cut) == 5
 
@@ -212,9 +214,9 @@ def test_the_pipeline_that_generates_text(folder, transformers):
     for prompt in ("今天天气很好，", "好", PRIVATE, "Hello 2023年"):
         start = model.encode_prompt(prompt)
         ((ours,),) = model.generate_ids([start], GenerationConfig(max_tokens=12))
-        (found,) = generate(prompt, do_sample=False, max_new_tokens=12, return_tensors=True)
+        (actual,) = generate(prompt, do_sample=False, max_new_tokens=12, return_tensors=True)
         end = [model.tokenizer.sep_id] * ours.ended
-        assert list(found["generated_token_ids"]) == [*start, *ours.token_ids, *end]
+        assert list(actual["generated_token_ids"]) == [*start, *ours.token_ids, *end]
 
 
 @pytest.mark.hf
@@ -229,10 +231,10 @@ def test_a_causal_model_of_words_is_refused(folder, transformers):
 def test_sentence_transformers(kind, tokenization, folder, torch):
     from sentence_transformers import SentenceTransformer
 
-    made = RoFormerForSentenceSimilarity if kind == "sim" else Embedding(max_length=64)
-    source = folder(made, tokenization)
+    result = RoFormerForSentenceSimilarity if kind == "sim" else Embedding(max_length=64)
+    source = folder(result, tokenization)
     texts = texts_for(tokenization)
-    ours = np.stack([one["vector"] for one in roformer_tf.load(source, engine="keras")(texts)])
+    ours = np.stack([item["vector"] for item in roformer_tf.load(source, engine="keras")(texts)])
     model = SentenceTransformer(str(source), device="cpu")
     np.testing.assert_allclose(model.encode(texts), ours, atol=1e-5)
     products = ours @ ours.T

@@ -18,7 +18,7 @@ from roformer_tf.models.heads import (
     RoFormerForMaskedLM,
 )
 from roformer_tf.tasks.tagging import Tagging
-from roformer_tf.tasks.tags import spans
+from roformer_tf.tasks.tags.schemes import spans
 from roformer_tf.tokenizers.loading import read_vocabulary
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from tests.support.finetuned import load_finetuned
@@ -56,8 +56,8 @@ def tuned(tmp_path):
 def answers(folder, texts):
     model, tokenizer, task = load_finetuned(folder)
     examples = [task.labelling.for_prediction(Example((text,), None, "")) for text in texts]
-    found = predict(model, tokenizer, task, examples)
-    return [task.decoding.as_json(*pair) for pair in zip(examples, found, strict=True)]
+    actual = predict(model, tokenizer, task, examples)
+    return [task.decoding.as_json(*pair) for pair in zip(examples, actual, strict=True)]
 
 
 @pytest.mark.hf
@@ -68,22 +68,22 @@ def test_ner_finds_our_entities(tokenization, tuned, texts, tmp_path, transforme
     other = tmp_path / "other"
     assert main(["checkpoints", "convert", str(folder), str(other), "--to", "huggingface"]) == 0
     want = [
-        [(one["start"], one["end"], one["label"]) for one in answer["entities"]]
+        [(item["start"], item["end"], item["label"]) for item in answer["entities"]]
         for answer in answers(folder, texts)
     ]
     assert {kind for entities in want for _, _, kind in entities} == {"LOC", "PER"}
     for source in (folder, other):
         tag = transformers.pipeline("ner", model=str(source), aggregation_strategy="simple")
-        found = [
-            [(one["start"], one["end"], one["entity_group"]) for one in entities]
+        actual = [
+            [(item["start"], item["end"], item["entity_group"]) for item in entities]
             for entities in tag(texts)
         ]
-        assert found == want
+        assert actual == want
 
 
 @pytest.mark.hf
 def test_ner_differs_where_the_likeliest_tags_are_illegal_alone(tuned, texts, transformers):
-    """A pipeline cannot decode; every model folder's card says so."""
+    """A pipeline cannot decode, as the card of every model folder explains."""
     often = ("I-LOC", "B-LOC", "O", "B-PER", "I-PER")  # such that "O" is what it mostly says
     folder = tuned(Tagging(labels=often, scheme="IOB2"), "char")
     tag = transformers.pipeline("ner", model=str(folder), aggregation_strategy="simple")
@@ -94,17 +94,17 @@ def test_ner_differs_where_the_likeliest_tags_are_illegal_alone(tuned, texts, tr
         (likeliest,) = predict(
             model, tokenizer, free, [free.labelling.for_prediction(Example((text,), None, ""))]
         )
-        if [one["label"] for one in answer["tags"]] == list(likeliest.label):
-            want = [(one["start"], one["end"], one["label"]) for one in answer["entities"]]
-            found = [(one["start"], one["end"], one["entity_group"]) for one in tag(text)]
-            assert found == want
+        if [item["label"] for item in answer["tags"]] == list(likeliest.label):
+            want = [(item["start"], item["end"], item["label"]) for item in answer["entities"]]
+            actual = [(item["start"], item["end"], item["entity_group"]) for item in tag(text)]
+            assert actual == want
             legal += 1
     assert 0 < legal < len(texts)
 
 
 @pytest.mark.hf
 def test_ner_of_a_conditional_random_field_is_refused(tuned, texts, torch, transformers):
-    """What it has learnt would be left out in silence; its encoder is read as every other."""
+    """The field would be ignored without a warning; the encoder is read like any other."""
     folder = tuned(Tagging(labels=BIO, scheme="IOB2", crf=True), "char")
     with pytest.raises(ValueError, match="model type `roformer_crf`"):
         transformers.pipeline("ner", model=str(folder))
@@ -118,12 +118,12 @@ def test_ner_of_a_conditional_random_field_is_refused(tuned, texts, torch, trans
 
 @pytest.mark.hf
 def test_ner_reads_bmes_as_we_do(tuned, texts, transformers):
-    """Tags that follow rightly: what an untrained model would not give, so it is told them."""
+    """The scores of valid tags, since an untrained model would give invalid ones."""
     folder = tuned(Tagging(labels=BMES), "word")
     tag = transformers.pipeline("ner", model=str(folder), aggregation_strategy="simple")
     scores = np.eye(len(BMES))
     for tags in ("SSOBMME", "BEBES", "OSOBEO", "MEOE", "BMO"):
-        labels = [next(label for label in BMES if label[0] == one) for one in tags]
+        labels = [next(label for label in BMES if label[0] == item) for item in tags]
         entities = [
             {
                 "word": "中",
@@ -134,18 +134,18 @@ def test_ner_reads_bmes_as_we_do(tuned, texts, transformers):
             }
             for i, label in enumerate(labels)
         ]
-        found = [
-            (one["entity_group"], one["start"], one["end"])
-            for one in tag.aggregate(entities, tag._postprocess_params["aggregation_strategy"])
-            if one["entity_group"] != "O"
+        actual = [
+            (item["entity_group"], item["start"], item["end"])
+            for item in tag.aggregate(entities, tag._postprocess_params["aggregation_strategy"])
+            if item["entity_group"] != "O"
         ]
-        assert found == spans(labels)
+        assert actual == spans(labels)
 
 
 @pytest.mark.hf
 def test_ner_of_words_is_refused_with_the_reason(tuned, transformers):
     folder = tuned(Tagging(labels=BIO, spaced_units=True), "word")
-    with pytest.raises(Exception, match="labels words that are given apart"):
+    with pytest.raises(Exception, match="labels words"):
         transformers.pipeline("ner", model=str(folder))
 
 

@@ -53,7 +53,7 @@ def folder(models, tmp_path_factory):
     return path
 
 
-@pytest.mark.quick_cases("*-1", "*-32")
+@pytest.mark.quick_cases("classification-1", "*-32")
 @pytest.mark.parametrize("batch_size", [1, 4, 32])
 @pytest.mark.parametrize("name", TASKS)
 def test_rows_of_mixed_lengths_are_answered_as_each_alone(models, name, batch_size):
@@ -100,10 +100,10 @@ def test_a_saved_model_answers_as_before(models, folder):
     assert tokenizer.vocabulary == TOKENIZER.vocabulary
     examples = examples_of(*texts_of(LENGTHS[:4]))
     before, after = (
-        predict(one, TOKENIZER, task, examples) for one in (models["classification"], model)
+        predict(item, TOKENIZER, task, examples) for item in (models["classification"], model)
     )
-    for one, other in zip(before, after, strict=True):
-        np.testing.assert_allclose(one.scores, other.scores, atol=1e-6)
+    for item, other in zip(before, after, strict=True):
+        np.testing.assert_allclose(item.scores, other.scores, atol=1e-6)
 
 
 @pytest.mark.usefixtures("eager_steps")
@@ -115,7 +115,7 @@ def test_in_bfloat16_the_answers_are_nearly_the_same(folder):
     )
     differences = [np.abs(x.scores - y.scores).max() for x, y in zip(exact, rounded, strict=True)]
     assert 1e-5 < max(differences) < 0.05
-    assert all(one.scores.dtype == np.float32 for one in rounded)
+    assert all(item.scores.dtype == np.float32 for item in rounded)
 
 
 def changed(folder, tmp_path, change):
@@ -165,15 +165,15 @@ def test_labels_are_answered_by_the_thresholds_in_the_folder(finetuned, tmp_path
 
     def answered(thresholds):
         (folder / "task.json").write_text(json.dumps(values | thresholds), encoding="utf-8")
-        found = predict(*load_finetuned(folder), examples_of(*texts))
-        labels = [one.label for one in found]
+        actual = predict(*load_finetuned(folder), examples_of(*texts))
+        labels = [item.label for item in actual]
         served = load_served_task(folder).predict(examples_of(*texts))
-        assert [one.label for one in served] == labels
+        assert [item.label for item in served] == labels
         flags = {"--model": folder, "--input": source, "--output": target}
         assert main(["predict", *(str(word) for pair in flags.items() for word in pair)]) == 0
         lines = target.read_text(encoding="utf-8").splitlines()[1:]
-        assert [line.split("\t")[0] for line in lines] == [",".join(one) for one in labels]
-        return np.array([one.scores for one in found]), labels
+        assert [line.split("\t")[0] for line in lines] == [",".join(item) for item in labels]
+        return np.array([item.scores for item in actual]), labels
 
     assert values.pop("thresholds") == []
     scores, at_half = answered({})

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import roformer_tf
 from roformer_tf.cli import main
 from roformer_tf.errors import InputError
-from roformer_tf.export.command import export
+from roformer_tf.export.task_export import export
 from roformer_tf.inference.opening import predict
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.heads import RoFormerForTokenClassification
@@ -66,7 +66,7 @@ def by_hand(emissions, start=0.0, transitions=None, end=0.0):
 @pytest.fixture(scope="module")
 def folders(finetuned, tmp_path_factory):
     """folders[crf]: a random model of five tags as `finetune` writes it, without and with a CRF."""
-    source, made = finetuned("tagging"), {}
+    source, result = finetuned("tagging"), {}
     encoder = roformer_tf.RoFormerEncoder.from_pretrained(source)
     for crf in (False, True):
         keras.utils.set_random_seed(2)
@@ -79,8 +79,8 @@ def folders(finetuned, tmp_path_factory):
         folder = tmp_path_factory.mktemp("tags") / "model"
         model.save_pretrained(folder)
         dataclasses.replace(TASK, crf=crf).save(folder)
-        made[crf] = folder
-    return made
+        result[crf] = folder
+    return result
 
 
 @pytest.mark.parametrize("crf", [False, True])
@@ -93,17 +93,17 @@ def test_tags_are_the_best_legal_ones(crf, folders):
         weights = {name: np.asarray(x, "float64") for name, x in zip(names, arrays, strict=True)}
     examples = [task.labelling.for_prediction(Example((text,), None, "")) for text in TEXTS]
     answers = predict(model, tokenizer, task, examples)
-    others = 0
+    rest = 0
     for text, example, answer in zip(TEXTS, examples, answers, strict=True):
         logits = np.asarray(model(tokenizer([text])), "float64")[0, 1:-1]
         tags, shares = by_hand(log_softmax(logits), **weights)
         assert list(answer.label) == tags
-        told = [one["probability"] for one in task.decoding.as_json(example, answer)["tags"]]
+        told = [item["probability"] for item in task.decoding.as_json(example, answer)["tags"]]
         if not crf:  # each unit's own
             shares = np.exp(log_softmax(logits))[range(len(tags)), [TAGS.index(x) for x in tags]]
         assert told == pytest.approx(shares, abs=1e-5)
-        others += [TAGS[i] for i in logits.argmax(-1)] != tags
-    assert others >= 2  # else nothing would be shown
+        rest += [TAGS[i] for i in logits.argmax(-1)] != tags
+    assert rest >= 2  # else nothing would be shown
 
 
 @pytest.mark.parametrize("crf", [False, True])
@@ -118,15 +118,15 @@ def test_all_who_answer_give_the_same_tags(crf, folders, tmp_path):
     served = load_served_task(folders[crf])
     examples = [as_example([text], served.task) for text in texts]
     replied = list(map(served.task.decoding.as_json, examples, served.predict(examples)))
-    for text, line, one, other in zip(texts, predicted, loaded, replied, strict=True):
-        tags = [unit["label"] for unit in one["tags"]]
+    for text, line, item, other in zip(texts, predicted, loaded, replied, strict=True):
+        tags = [unit["label"] for unit in item["tags"]]
         assert is_legal(tags)
         assert line["tags"] == tags
         assert [unit["label"] for unit in other["tags"]] == tags
-        assert other["entities"] == one["entities"]
-        assert [list(x.values()) for x in one["entities"]] == line["entities"]
-        for found in one["entities"]:
-            assert text[found["start"] : found["end"]] == found["text"]
+        assert other["entities"] == item["entities"]
+        assert [list(x.values()) for x in item["entities"]] == line["entities"]
+        for actual in item["entities"]:
+            assert text[actual["start"] : actual["end"]] == actual["text"]
 
 
 def test_a_text_read_in_windows_is_decoded_as_one(folders, tmp_path):
@@ -158,15 +158,15 @@ def test_entities_stand_in_the_text_as_it_came(text, chance):
         example = task.labelling.for_prediction(Example((text,), None, ""))
         units = len(example.units)
         scores = np.array([[chance.random() for _ in TAGS] for _ in range(units)]).reshape(units, 5)
-        found = task.decoding.as_json(example, task.decoding.predict(scores))
-        for one in found["entities"]:
-            assert text[one["start"] : one["end"]] == one["text"]
-        tags = [unit["label"] for unit in found["tags"]]
+        actual = task.decoding.as_json(example, task.decoding.predict(scores))
+        for item in actual["entities"]:
+            assert text[item["start"] : item["end"]] == item["text"]
+        tags = [unit["label"] for unit in actual["tags"]]
         assert is_legal(tags) or not tags
-        assert sum(tag[0] == "B" for tag in tags) == len(found["entities"])
+        assert sum(tag[0] == "B" for tag in tags) == len(actual["entities"])
         if not task.spaced_units:
             starts = [i for i, tag in enumerate(tags) if tag[0] == "B"]
-            assert [one["start"] for one in found["entities"]] == starts
+            assert [item["start"] for item in actual["entities"]] == starts
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow writes exports")
@@ -176,20 +176,20 @@ def test_an_exported_graph_tags_alike(crf, folders, tmp_path, monkeypatch):
     to = "onnx" if crf and find_spec("onnxruntime") else "savedmodel"
     export(folders[crf], tmp_path / "out", to)
     want = [
-        [unit["label"] for unit in one["tags"]] for one in roformer_tf.load(folders[crf])(TEXTS)
+        [unit["label"] for unit in item["tags"]] for item in roformer_tf.load(folders[crf])(TEXTS)
     ]
     if to == "onnx":
         loaded = roformer_tf.load(tmp_path / "out")(TEXTS)
-        assert [[unit["label"] for unit in one["tags"]] for one in loaded] == want
+        assert [[unit["label"] for unit in item["tags"]] for item in loaded] == want
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
     _, run, decode = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
     assert ("a conditional random field" in card) == crf
     assert "roformer_tf" not in run + decode
     monkeypatch.chdir(tmp_path / "out")
-    found = {"inputs": load_finetuned(folders[crf])[1](TEXTS)}
-    exec(run + decode, found)
-    assert found["tags"] == want
-    assert ("probabilities" in found["answers"]) != crf
+    actual = {"inputs": load_finetuned(folders[crf])[1](TEXTS)}
+    exec(run + decode, actual)
+    assert actual["tags"] == want
+    assert ("probabilities" in actual["answers"]) != crf
 
 
 def test_a_checkpoint_alone_keeps_what_is_learnt_of_order(folders, tmp_path):
@@ -200,10 +200,11 @@ def test_a_checkpoint_alone_keeps_what_is_learnt_of_order(folders, tmp_path):
     task = dataclasses.replace(task, scheme="")
     examples = [task.labelling.for_prediction(Example((text,), None, "")) for text in TEXTS]
     want = [
-        [TAGS.index(tag) for tag in one.label] for one in predict(model, tokenizer, task, examples)
+        [TAGS.index(tag) for tag in item.label]
+        for item in predict(model, tokenizer, task, examples)
     ]
-    found = roformer_tf.load(folder)(TEXTS)
-    assert [[int(x["label"][6:]) for x in one["tags"]] for one in found] == want
+    actual = roformer_tf.load(folder)(TEXTS)
+    assert [[int(x["label"][6:]) for x in item["tags"]] for item in actual] == want
 
 
 def test_parts_that_do_not_belong_together_are_refused(folders, tmp_path):

@@ -17,7 +17,7 @@ def correlation(a, b):
 
 
 def unlikely(correlation, size):
-    """Whether a correlation of so many pairs is significant: five deviations, one in two million."""
+    """Whether a correlation of so many pairs is significant: by five standard deviations."""
     return abs(correlation) > 5 / np.sqrt(size)
 
 

@@ -52,7 +52,7 @@ def attended(query, key, value, visible=None, shape=None, bias=0.0):
 
 
 def in_bands(visible, ahead):
-    """A mask (B, 5, 5) in blocks of two queries, with their keys and the neighbouring ones: (B, 3, 2, K)."""
+    """A mask (B, 5, 5) in blocks of two queries with the neighbouring keys: (B, 3, 2, K)."""
     behind = 2 if ahead else 0
     wide = np.pad(visible, [(0, 0), (0, 1), (2, 1 + behind)])
     return np.stack([wide[:, i : i + 2, i : i + 4 + behind] for i in (0, 2, 4)], axis=1)

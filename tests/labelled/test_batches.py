@@ -116,12 +116,12 @@ def test_prefetching_changes_nothing():
 def test_rows_can_be_repeated():
     plain, twice = (batches_of(LENGTHS[:10], repeat=repeat) for repeat in (1, 2))
     for step in range(6):
-        (inputs, *others), (inputs_twice, *others_twice) = plain[step], twice[step]
+        (inputs, *rest), (inputs_twice, *others_twice) = plain[step], twice[step]
         for name in inputs:
             np.testing.assert_array_equal(
                 np.concatenate([inputs[name], inputs[name]]), inputs_twice[name]
             )
-        for array, same in zip(others, others_twice, strict=True):
+        for array, same in zip(rest, others_twice, strict=True):
             np.testing.assert_array_equal(np.concatenate([array, array]), same)
 
 

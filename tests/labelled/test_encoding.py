@@ -51,44 +51,44 @@ def plain_ids(text, tokenizer=WORD):
 @pytest.mark.parametrize("max_length", [3, 8, 512])
 def test_a_text_is_encoded_as_the_tokenizer_does(name, max_length):
     tokenizer = TOKENIZERS[name]
-    given = [SENTENCE, "", "好", SENTENCE * 3]
-    found = encoded_texts(*given, tokenizer=tokenizer, max_length=max_length)
-    want = [tokenizer.encode(text, max_length=max_length) for text in given]
-    assert [ids.tolist() for ids in found.token_ids] == [ids for ids, _ in want]
-    assert [ids.tolist() for ids in found.segment_ids] == [segments for _, segments in want]
-    assert {ids.dtype for ids in found.token_ids + found.segment_ids} == {np.dtype(np.int32)}
-    assert found.example.tolist() == [0, 1, 2, 3]
-    assert found.lengths.tolist() == [len(tokenizer.encode(text)[0]) for text in given]
-    assert found.first_units == []
-    assert found.units.tolist() == [0, 0, 0, 0]
+    arguments = [SENTENCE, "", "好", SENTENCE * 3]
+    actual = encoded_texts(*arguments, tokenizer=tokenizer, max_length=max_length)
+    want = [tokenizer.encode(text, max_length=max_length) for text in arguments]
+    assert [ids.tolist() for ids in actual.token_ids] == [ids for ids, _ in want]
+    assert [ids.tolist() for ids in actual.segment_ids] == [segments for _, segments in want]
+    assert {ids.dtype for ids in actual.token_ids + actual.segment_ids} == {np.dtype(np.int32)}
+    assert actual.example.tolist() == [0, 1, 2, 3]
+    assert actual.lengths.tolist() == [len(tokenizer.encode(text)[0]) for text in arguments]
+    assert actual.first_units == []
+    assert actual.units.tolist() == [0, 0, 0, 0]
 
 
 @pytest.mark.parametrize("max_length", [5, 20, 512])
 @pytest.mark.parametrize("name", ["pair", "regression"])
 def test_a_pair_is_encoded_as_the_tokenizer_does(name, max_length):
     pairs = [(SENTENCE, "好"), ("", SENTENCE * 2), (SENTENCE, SENTENCE)]
-    found = task(name, max_length=max_length).labelling.encode(
+    actual = task(name, max_length=max_length).labelling.encode(
         [example(*pair) for pair in pairs], WORD
     )
     want = [WORD.encode(*pair, max_length=max_length) for pair in pairs]
-    assert [ids.tolist() for ids in found.token_ids] == [ids for ids, _ in want]
-    assert [ids.tolist() for ids in found.segment_ids] == [segments for _, segments in want]
-    assert found.lengths.tolist() == [len(WORD.encode(*pair)[0]) for pair in pairs]
+    assert [ids.tolist() for ids in actual.token_ids] == [ids for ids, _ in want]
+    assert [ids.tolist() for ids in actual.segment_ids] == [segments for _, segments in want]
+    assert actual.lengths.tolist() == [len(WORD.encode(*pair)[0]) for pair in pairs]
 
 
 def test_a_ranking_is_two_rows():
     triples = [("今天", "天气", SENTENCE), ("北京", "公园", "中国")]
-    found = task("ranking", max_length=16).labelling.encode([example(*x) for x in triples], WORD)
-    want = [WORD.encode(a, x, max_length=16)[0] for a, *others in triples for x in others]
-    assert [ids.tolist() for ids in found.token_ids] == want
-    assert found.example.tolist() == [0, 0, 1, 1]
-    assert found.lengths[0] == len(WORD.encode("今天", SENTENCE)[0])  # the longer of its rows
+    actual = task("ranking", max_length=16).labelling.encode([example(*x) for x in triples], WORD)
+    want = [WORD.encode(a, x, max_length=16)[0] for a, *rest in triples for x in rest]
+    assert [ids.tolist() for ids in actual.token_ids] == want
+    assert actual.example.tolist() == [0, 0, 1, 1]
+    assert actual.lengths[0] == len(WORD.encode("今天", SENTENCE)[0])  # the longer of its rows
 
 
 @given(text=texts, max_length=st.integers(4, 40))
 def test_head_tail_keeps_both_ends(text, max_length):
-    found = encoded_texts(text, max_length=max_length, long_texts="head-tail")
-    (row,) = found.token_ids
+    actual = encoded_texts(text, max_length=max_length, long_texts="head-tail")
+    (row,) = actual.token_ids
     ids, kept = plain_ids(text), row[1:-1].tolist()
     assert (row[0], row[-1]) == (WORD.cls_id, WORD.sep_id)
     if len(ids) + 2 <= max_length:
@@ -102,11 +102,11 @@ def test_head_tail_keeps_both_ends(text, max_length):
 
 @given(text=texts, max_length=st.integers(3, 40))
 def test_windows_cover_a_text_and_overlap(text, max_length):
-    found = encoded_texts(text, max_length=max_length, long_texts="windows")
-    assert set(found.example.tolist()) == {0}
-    pieces = [row[1:-1].tolist() for row in found.token_ids]
+    actual = encoded_texts(text, max_length=max_length, long_texts="windows")
+    assert set(actual.example.tolist()) == {0}
+    pieces = [row[1:-1].tolist() for row in actual.token_ids]
     ids, room = plain_ids(text), max_length - 2
-    assert found.lengths.tolist() == [len(ids) + 2]
+    assert actual.lengths.tolist() == [len(ids) + 2]
     if len(ids) <= room:
         assert pieces == [ids]
         return
@@ -140,35 +140,35 @@ def test_a_unit_is_judged_where_it_is_farthest_from_an_edge(drawn):
     room, sizes = drawn
     bounds = np.cumsum([0, *sizes])
     spans = windows(bounds, room)
-    for unit, judge in enumerate(predicting_windows(bounds, spans)):
+    for unit, window in enumerate(predicting_windows(bounds, spans)):
         context = [
             min(sum(sizes[first:unit]), sum(sizes[unit + 1 : last])) if first <= unit < last else -1
             for first, last in spans
         ]
-        assert context[judge] == max(context) >= 0
+        assert context[window] == max(context) >= 0
 
 
 @given(units=units, max_length=st.integers(3, 30), name=st.sampled_from(["word", "char"]))
-def test_every_unit_is_judged_once_at_its_first_token(units, max_length, name):
-    """The round trip: a model that answers with the token it sees tells of each unit its first."""
+def test_every_unit_is_predicted_once_at_its_first_token(units, max_length, name):
+    """Round trip: a model that predicts its input token predicts the first token of each unit."""
     tokenizer = TOKENIZERS[name]
     tagging = task("tagging", labels=("O",), max_length=max_length)
-    found = tagging.labelling.encode([example(units=units)], tokenizer)
-    assert all(len(ids) <= max_length for ids in found.token_ids)
-    judged = np.concatenate([units[units >= 0] for units in found.first_units])
+    actual = tagging.labelling.encode([example(units=units)], tokenizer)
+    assert all(len(ids) <= max_length for ids in actual.token_ids)
+    judged = np.concatenate([units[units >= 0] for units in actual.first_units])
     assert sorted(judged) == list(range(len(units)))
-    rows = [ids[:, None].astype("float32") for ids in found.token_ids]
-    (answer,) = tagging.decoding.combine(rows, found)
+    rows = [ids[:, None].astype("float32") for ids in actual.token_ids]
+    (answer,) = tagging.decoding.combine(rows, actual)
     want = [(plain_ids(unit, tokenizer) or [tokenizer.unk_id])[0] for unit in units]
     assert answer.tolist() == [[number] for number in want]
 
 
 def test_the_tokens_of_a_unit_stay_together():
     units = ["今天", "playful", " ", "龘", "2022"]
-    found = task("tagging").labelling.encode([example(units=units)], WORD)
+    actual = task("tagging").labelling.encode([example(units=units)], WORD)
     ids = [plain_ids(unit) or [WORD.unk_id] for unit in units]
     assert len(ids[1]) > 1
-    (row,), (first_units,) = found.token_ids, found.first_units
+    (row,), (first_units,) = actual.token_ids, actual.first_units
     assert row.tolist() == [
         WORD.cls_id,
         *(number for tokens in ids for number in tokens),
@@ -181,10 +181,10 @@ def test_the_tokens_of_a_unit_stay_together():
 
 
 def test_logits_of_windows_are_averaged_and_those_of_triples_joined():
-    found = encoded_texts("好", SENTENCE, max_length=10, long_texts="windows")
-    assert len(found.token_ids) > 3
-    logits = np.random.default_rng(0).normal(size=(len(found.token_ids), 2)).astype("float32")
-    alone, several = task().decoding.combine(logits, found)
+    actual = encoded_texts("好", SENTENCE, max_length=10, long_texts="windows")
+    assert len(actual.token_ids) > 3
+    logits = np.random.default_rng(0).normal(size=(len(actual.token_ids), 2)).astype("float32")
+    alone, several = task().decoding.combine(logits, actual)
     np.testing.assert_array_equal(alone, logits[0])
     np.testing.assert_allclose(several, logits[1:].mean(axis=0), rtol=1e-6)
 
@@ -228,23 +228,23 @@ def test_targets_and_weights_of_rows():
 def test_each_unit_has_its_label_as_target_once(units, max_length):
     labels = tuple(f"T{number}" for number in range(len(units)))
     tagged, tagging = example(units=units, label=labels), task("tagging", labels=labels)
-    found = tagging.labelling.encode([tagged], WORD)
-    targets, weights = tagging.labelling.row_targets(found, [tagged])
+    actual = tagging.labelling.encode([tagged], WORD)
+    targets, weights = tagging.labelling.row_targets(actual, [tagged])
     weighing = np.concatenate([t[w > 0] for t, w in zip(targets, weights, strict=True)])
     assert sorted(weighing) == list(range(len(units)))
     assert sum(weight.sum() for weight in weights) == len(units)
 
 
 def test_nothing_to_encode_is_no_row():
-    found = task().labelling.encode([], WORD)
-    assert (found.examples, found.row_lengths.tolist(), found.token_ids) == (0, [], [])
-    assert task().decoding.combine([], found) == []
+    actual = task().labelling.encode([], WORD)
+    assert (actual.examples, actual.row_lengths.tolist(), actual.token_ids) == (0, [], [])
+    assert task().decoding.combine([], actual) == []
 
 
 def test_an_example_without_units_has_no_answer():
-    found = task("tagging").labelling.encode([example(units=())], WORD)
-    assert [ids.tolist() for ids in found.token_ids] == [[WORD.cls_id, WORD.sep_id]]
-    (answer,) = task("tagging").decoding.combine([np.ones((2, 2), "float32")], found)
+    actual = task("tagging").labelling.encode([example(units=())], WORD)
+    assert [ids.tolist() for ids in actual.token_ids] == [[WORD.cls_id, WORD.sep_id]]
+    (answer,) = task("tagging").decoding.combine([np.ones((2, 2), "float32")], actual)
     assert answer.shape == (0, 2)
 
 
@@ -254,9 +254,9 @@ def test_a_length_without_room_for_a_token_is_refused():
 
 
 def test_a_very_long_text_is_many_windows():
-    found = encoded_texts("今天天气很好，" * 15_000, max_length=512, long_texts="windows")
-    assert len(found.token_ids) == -(-(found.lengths[0] - 2 - 510) // (510 - 127)) + 1
-    assert found.row_lengths.max() == 512
+    actual = encoded_texts("今天天气很好，" * 15_000, max_length=512, long_texts="windows")
+    assert len(actual.token_ids) == -(-(actual.lengths[0] - 2 - 510) // (510 - 127)) + 1
+    assert actual.row_lengths.max() == 512
 
 
 @pytest.mark.parametrize(

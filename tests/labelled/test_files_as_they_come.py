@@ -12,13 +12,9 @@ import openpyxl
 import pytest
 
 from roformer_tf.errors import InputError
+from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import Example
-from roformer_tf.labelled.reading import (
-    ColumnsConfig,
-    find_layout,
-    open_unanswered,
-    read_examples,
-)
+from roformer_tf.labelled.reading import find_layout, open_unanswered, read_examples
 from roformer_tf.tasks.classification import Classification, Pair
 from roformer_tf.tasks.table import TASKS
 
@@ -42,9 +38,9 @@ def as_xlsx(*rows, merge=(), before=()):
     """A workbook with these rows in its last sheet; `merge`: ranges; `before`: other sheets."""
     book = openpyxl.Workbook()
     book.remove(book.active)
-    for name, others in [*before, ("数据", rows)]:
+    for name, rest in [*before, ("数据", rows)]:
         sheet = book.create_sheet(name)
-        for row in others:
+        for row in rest:
             sheet.append(row)
     for cells in merge:
         sheet.merge_cells(cells)
@@ -74,7 +70,7 @@ UNKNOWN = [
 HOLES = [HEAD, ROWS[0], ("", "1"), ROWS[1], ("没有标签", ""), ("也没有", " "), ("", ""), *ROWS[2:]]
 PAIRED = [(a, b, str(i % 2)) for i, (a, b) in enumerate(zip(GOOD, BAD, strict=True))]
 
-WORKS = {  # name: content, the column of the texts, that of the labels, what is said, examples
+WORKS = {  # name: content, column of texts, column of labels, report, examples
     "gb18030.csv": (as_csv(HEAD, *ROWS).encode("gb18030"), *HEAD, "read as GB18030"),
     "bom.csv": (as_csv(HEAD, *ROWS).encode("utf-8-sig"), *HEAD, ""),
     "unicode.txt": (unicode_text(HEAD, *HARD), *HEAD, "read as UTF-16", HARD),
@@ -204,14 +200,14 @@ def read(path, **columns):
 
 @pytest.mark.parametrize("name", WORKS)
 def test_a_file_works_and_says_what_it_took(write, name, capsys):
-    content, text, label, said, *rows = WORKS[name]
+    content, text, label, report, *rows = WORKS[name]
     path = write(name, content)
     layout, examples = read(path)
     assert layout.task.name == "classification"
     assert (layout.text_columns, layout.label_column) == ((text,), label)
-    assert f"text in column {text}" in layout.said
-    assert f"label in column {label}" in layout.said
-    assert said in layout.said
+    assert f"text in column {text}" in layout.report
+    assert f"label in column {label}" in layout.report
+    assert report in layout.report
     assert examples == [((a,), b) for a, b in (rows[0] if rows else ROWS)]
     assert bool(capsys.readouterr().err) == (name in SKIPPED)
 
@@ -224,7 +220,7 @@ def test_labels_in_merged_cells_are_those_of_each_row(write):
     merged = [f"B{i}:B{i + 2}" for i in range(2, 14, 3)]
     layout, examples = read(write("merged.xlsx", as_xlsx(*rows, merge=merged)))
     assert examples == [((f"第{i}条评论",), "好坏"[i // 3 % 2]) for i in range(12)]
-    assert "4 merged ranges give their values to each row." in layout.said
+    assert "4 merged ranges give their values to each row." in layout.report
 
 
 @pytest.mark.parametrize("label", ["评价", "公式"])
@@ -245,20 +241,20 @@ def test_a_label_that_is_a_formula_without_a_stored_value_is_named(write, label)
 def test_it_is_answered_by_a_model_that_knows_other_columns(write, name):
     content, text, _, _, *rows = WORKS[name]
     path = write(name, content)
-    said, found = open_unanswered(path, Classification(labels=("0", "1")), ColumnsConfig())
-    texts = [one.texts[0] for one in found if isinstance(one, Example)]
+    report, actual = open_unanswered(path, Classification(labels=("0", "1")), ColumnsConfig())
+    texts = [item.texts[0] for item in actual if isinstance(item, Example)]
     if name == "unicode.txt" or name == "mac.txt":  # a text a line, unless it names the column
         known = Classification(labels=("0", "1"), text_columns=(text,))
-        said, found = open_unanswered(path, known, ColumnsConfig())
-        texts = [one.texts[0] for one in found if isinstance(one, Example)]
-    assert f"text in column {text}" in said
+        report, actual = open_unanswered(path, known, ColumnsConfig())
+        texts = [item.texts[0] for item in actual if isinstance(item, Example)]
+    assert f"text in column {text}" in report
     want = [a for a, _ in (rows[0] if rows else ROWS)]
     if name == "holes.csv":  # of these the labels alone are missing
         want[2:2] = ["没有标签", "也没有"]
     assert texts == want
 
 
-SKIPPED = {  # what is said of the rows that give no example
+SKIPPED = {  # the report of rows that are no examples
     "holes.csv": [
         "holes.csv: 4 of 14 rows are skipped:",
         "holes.csv:3 has an empty text in '评论内容'",
@@ -275,9 +271,9 @@ SKIPPED = {  # what is said of the rows that give no example
 def test_rows_that_give_no_example_are_named_all_at_once_or_stop(write, name, capsys):
     path = write(name, WORKS[name][0])
     read(path)
-    told = capsys.readouterr().err
+    printed = capsys.readouterr().err
     for part in SKIPPED[name]:
-        assert part in told
+        assert part in printed
     with pytest.raises(InputError) as error:
         read(path, strict=True)
     for part in SKIPPED[name]:
@@ -291,9 +287,9 @@ def test_a_pair_is_told_from_its_columns(write):
     layout, examples = read(path)
     assert (layout.task.name, layout.text_columns) == ("pair", ("句子1", "句子2"))
     assert examples == [((a, b), label) for a, b, label in PAIRED]
-    said, found = open_unanswered(path, Pair(text_columns=("a", "b")), ColumnsConfig())
-    assert "text in columns 句子1, 句子2 (by its name)" in said
-    assert [one.texts for one in found] == [(a, b) for a, b, _ in PAIRED]
+    report, actual = open_unanswered(path, Pair(text_columns=("a", "b")), ColumnsConfig())
+    assert "text in columns 句子1, 句子2 (by its name)" in report
+    assert [item.texts for item in actual] == [(a, b) for a, b, _ in PAIRED]
 
 
 OLD = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
@@ -390,12 +386,12 @@ def test_what_to_predict_is_asked_for_where_it_is_not_certain(write):
     ):
         open_unanswered(path, task, ColumnsConfig())
     columns = ColumnsConfig(first_line="example")
-    assert [one.texts[0] for one in open_unanswered(path, task, columns).examples] == GOOD
+    assert [item.texts[0] for item in open_unanswered(path, task, columns).examples] == GOOD
     path = write("two.csv", as_csv(("标题", "内容"), *zip(GOOD, BAD, strict=True)))
     with pytest.raises(InputError, match="--text-columns 标题 or --text-columns 内容"):
         open_unanswered(path, task, ColumnsConfig())
     columns = ColumnsConfig(text_columns=("标题",))
-    assert [one.texts[0] for one in open_unanswered(path, task, columns).examples] == GOOD
+    assert [item.texts[0] for item in open_unanswered(path, task, columns).examples] == GOOD
 
 
 def test_labels_that_differ_in_spelling_alone_are_told(write):
@@ -406,5 +402,6 @@ def test_labels_that_differ_in_spelling_alone_are_told(write):
     ]
     layout, _ = read(write("a.csv", as_csv(HEAD, *rows)))
     assert (
-        "differ in spelling alone are different labels here: '1' and '1.0' and '１'" in layout.said
+        "differ in spelling alone are different labels here: '1' and '1.0' and '１'"
+        in layout.report
     )

@@ -29,12 +29,12 @@ def spelled(ids):
 def rows_of(batch):
     """First and second text of each row that weighs something; what is masked is a star."""
     inputs, _, weights = batch
-    found = []
+    actual = []
     for ids, segments in zip(inputs["token_ids"][weights > 0], inputs["segment_ids"], strict=False):
         first, second = ids[(segments == 0) & (ids > 0)], ids[segments == 1]
         assert (first[0], first[-1], second[-1]) == (2, 3, 3)
-        found.append((spelled(first[1:-1]), spelled(second[:-1])))
-    return found
+        actual.append((spelled(first[1:-1]), spelled(second[:-1])))
+    return actual
 
 
 def test_both_orders_of_two_texts_stand_side_by_side():
@@ -70,10 +70,10 @@ def test_half_of_the_first_texts_are_masked_here_and_there_and_no_second_one():
     assert 0 < changed < 100
 
 
-def test_what_means_the_same_is_not_held_against_a_row():
-    """k l m n stands in two groups: whatever belongs to it there belongs to it here."""
-    found = data(GROUPS[1], GROUPS[3])
-    _, targets, _ = batch = found.batches(2, 0)[0]
+def test_texts_of_equal_meaning_are_no_negatives():
+    """k l m n is in two groups: the texts of both belong to it."""
+    actual = data(GROUPS[1], GROUPS[3])
+    _, targets, _ = batch = actual.batches(2, 0)[0]
     firsts = [second for _, second in rows_of(batch)]
     firsts = [firsts[row ^ 1] for row in range(4)]
     for row, a in enumerate(firsts):
@@ -100,8 +100,8 @@ def test_with_a_teacher_rows_have_its_cosines_of_their_first_texts():
 
 
 def test_texts_are_cut_each_by_itself_and_the_last_batch_is_filled_up():
-    found = data(("a b c d e f g", "h i j k l m"), ("n", "o"), max_length=5)
-    shortest = min((found.batches(2, 0)[step] for step in range(1)), key=lambda x: x[2].sum())
+    actual = data(("a b c d e f g", "h i j k l m"), ("n", "o"), max_length=5)
+    shortest = min((actual.batches(2, 0)[step] for step in range(1)), key=lambda x: x[2].sum())
     assert {text for row in rows_of(shortest) for text in row[1:]} == {"a b c", "h i j", "n", "o"}
     three = data(*GROUPS[:3])
     batch = min((three.batches(2, 0)[step] for step in range(2)), key=lambda x: x[2].sum())

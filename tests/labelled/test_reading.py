@@ -17,14 +17,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from roformer_tf.errors import InputError
+from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import BadLine, Example
-from roformer_tf.labelled.reading import (
-    ColumnsConfig,
-    Layout,
-    find_layout,
-    read_examples,
-    stream_examples,
-)
+from roformer_tf.labelled.reading import Layout, find_layout, open_unanswered, read_examples
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.multilabel import Multilabel
 from roformer_tf.tasks.table import TASKS
@@ -57,6 +52,10 @@ def read(path, task=None, **columns):
     return layout, [(e.texts, e.label) for e in read_examples(path, layout, config)]
 
 
+def stream_examples(path, task, **columns):
+    return open_unanswered(path, task, ColumnsConfig(**columns)).examples
+
+
 def stream(path, name="classification", **settings):
     return list(stream_examples(path, TASKS[name](**settings)))
 
@@ -74,14 +73,14 @@ def as_jsonl(rows):
     return "".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows)
 
 
-def xlsx(*rows, **others):
+def xlsx(*rows, **sheets):
     """A workbook of one sheet, or of several by their names."""
     book = openpyxl.Workbook()
     book.remove(book.active)
-    for name, sheet in {"一": rows, **others}.items():
-        made = book.create_sheet(name)
+    for name, sheet in {"一": rows, **sheets}.items():
+        result = book.create_sheet(name)
         for row in sheet:
-            made.append(row)
+            result.append(row)
     target = io.BytesIO()
     book.save(target)
     return target.getvalue()
@@ -120,11 +119,11 @@ def test_a_url_is_fetched_once_and_read_as_a_file(write, name, monkeypatch):
         type(storage), "get_file", lambda *x, **y: [fetched.append(x), get(*x, **y)][-1]
     )
     if name == "a.txt":
-        assert [one.place for one in stream(url)] == [f"{url}:1", f"{url}:2"]
+        assert [item.place for item in stream(url)] == [f"{url}:1", f"{url}:2"]
         return
     layout, examples = read(url)
     assert examples == read(path)[1]
-    assert layout.said.startswith(f"{url}: task ")
+    assert layout.report.startswith(f"{url}: task ")
     assert len(fetched) == 1
 
 
@@ -159,7 +158,7 @@ def test_a_cell_of_a_spreadsheet_is_a_text_or_a_label(write):
 def test_a_header_of_a_spreadsheet_is_found_as_of_a_tsv(write):
     layout, examples = read(write("a.xlsx", xlsx(*ROWS)), label_column="2")
     assert len(examples) == 3
-    assert "the first line is an example, not a header" in layout.said
+    assert "the first line is an example, not a header" in layout.report
     path = write("b.xlsx", xlsx(("甲", "乙"), *ROWS))
     assert len(read(path, text_columns=("1",), label_column="2", first_line="header")[1]) == 3
     assert len(read(path, text_columns=("1",), label_column="2", first_line="example")[1]) == 4
@@ -170,12 +169,12 @@ def test_of_several_sheets_the_first_or_the_named_is_read_and_it_is_said(write):
     path = write("a.xlsx", xlsx(("text", "label"), *ROWS, 二=other))
     layout, examples = read(path)
     assert [label for _, label in examples] == ["好", "坏", "好"]
-    assert layout.said.startswith(f"{path} of the sheet 一: task classification")
+    assert layout.report.startswith(f"{path} of the sheet 一: task classification")
     layout, examples = read(path, sheet="二")
     assert [label for _, label in examples] == ["1", "0"]
-    assert "of the sheet 二" in layout.said
-    found = list(stream_examples(path, Classification(), sheet="二"))
-    assert [one.texts for one in found] == [("别的",), ("还有",)]
+    assert "of the sheet 二" in layout.report
+    actual = list(stream_examples(path, Classification(), sheet="二"))
+    assert [item.texts for item in actual] == [("别的",), ("还有",)]
 
 
 @pytest.mark.parametrize("name", ["a.tsv", "a.parquet", "a.txt", "a.conll"])
@@ -190,8 +189,8 @@ def test_a_sheet_of_what_has_none_is_refused(write, name):
 def test_a_place_is_the_file_and_the_line(write):
     path = write("a.csv", 'text,label\n"zwei\nZeilen",x\nc,y\n')
     config = ColumnsConfig()
-    found = read_examples(path, find_layout(path, config, None, TASKS), config)
-    assert [example.place for example in found] == [f"{path}:2", f"{path}:4"]
+    actual = read_examples(path, find_layout(path, config, None, TASKS), config)
+    assert [example.place for example in actual] == [f"{path}:2", f"{path}:4"]
 
 
 @pytest.mark.parametrize("encoding", ["utf-8-sig", "gb18030", "utf-16", "utf-16-le"])
@@ -199,7 +198,7 @@ def test_encodings_are_found_and_the_unusual_said(write, encoding):
     path = write("a.tsv", lines(("text", "label"), *ROWS).encode(encoding))
     layout, examples = read(path)
     assert examples == [((text,), label) for text, label in ROWS]
-    assert (encoding.upper() in layout.said) == (encoding != "utf-8-sig")
+    assert (encoding.upper() in layout.report) == (encoding != "utf-8-sig")
 
 
 # Columns
@@ -221,16 +220,16 @@ def test_columns_are_found_by_their_names(write, header, texts, label):
     path = write("a.tsv", lines(header, *rows))
     layout = find_layout(path, ColumnsConfig(), None, TASKS)
     assert (layout.text_columns, layout.label_column) == (texts, label)
-    assert all(name in layout.said for name in (*texts, label))
+    assert all(name in layout.report for name in (*texts, label))
 
 
 @pytest.mark.parametrize("header", [True, False])
-@pytest.mark.parametrize("given", ["names", "numbers"])
-def test_columns_are_those_that_the_user_gives(write, header, given):
+@pytest.mark.parametrize("identified", ["names", "numbers"])
+def test_columns_are_those_that_the_user_gives(write, header, identified):
     rows = [("7", "好书", "x"), ("8", "坏书", "y"), ("9", "书", "x"), ("10", "旧书", "y")]
     path = write("a.csv", lines(*([("nr", "评价", "情感")] * header), *rows, delimiter=","))
     columns = {"text_columns": ("2",), "label_column": "3"}
-    if given == "names":
+    if identified == "names":
         columns = {"text_columns": ("评价",), "label_column": "情感"}
         if not header:
             with pytest.raises(InputError, match="no column '情感'"):
@@ -258,22 +257,22 @@ FIRST_LINES = [  # the first line, those under it, and whether it may name colum
 
 
 @pytest.mark.parametrize("columns", [{"text_columns": ("1",)}, {"label_column": "2"}])
-@pytest.mark.parametrize(("first", "others", "asks"), FIRST_LINES)
+@pytest.mark.parametrize(("first", "rest", "asks"), FIRST_LINES)
 def test_a_first_line_whose_label_occurs_nowhere_else_is_asked_for(
-    write, first, others, asks, columns
+    write, first, rest, asks, columns
 ):
-    path = write("a.tsv", lines(first, *others))
+    path = write("a.tsv", lines(first, *rest))
     if asks:
         with pytest.raises(InputError, match=r"a\.tsv: cannot tell.*'好恶'.*Give --first-line"):
             find_layout(path, ColumnsConfig(**columns), None, TASKS)
-        for first_line, found in (("header", HEADER), ("example", ("1", "2"))):
+        for first_line, actual in (("header", HEADER), ("example", ("1", "2"))):
             config = ColumnsConfig(**columns, first_line=first_line)
             layout = find_layout(path, config, "multilabel", TASKS)
-            assert (*layout.text_columns, layout.label_column) == found
+            assert (*layout.text_columns, layout.label_column) == actual
     else:
         layout = find_layout(path, ColumnsConfig(**columns), None, TASKS)
         assert (layout.text_columns, layout.label_column) == (("1",), "2")
-        assert "the first line is an example" in layout.said
+        assert "the first line is an example" in layout.report
 
 
 def test_what_the_user_says_of_the_first_line_stands_above_what_is_in_it(write):
@@ -283,7 +282,7 @@ def test_what_the_user_says_of_the_first_line_stands_above_what_is_in_it(write):
     layout, examples = read(path, **columns, first_line="example")
     assert examples[0] == (("text",), "label")
     task = Classification(text_columns=layout.text_columns)
-    assert [one.texts for one in stream_examples(path, task, first_line="example")] == [
+    assert [item.texts for item in stream_examples(path, task, first_line="example")] == [
         texts for texts, _ in examples
     ]
 
@@ -297,9 +296,9 @@ def test_other_files_of_the_layout_are_read_as_the_one_of_training(write, names)
     config = ColumnsConfig(text_columns=("1",), label_column="2", first_line=first_line)
     layout = find_layout(path, config, None, TASKS)
     want = [(("新",), "好"), (("旧",), "坏")]
-    assert [(one.texts, one.label) for one in read_examples(few, layout, config)] == want
+    assert [(item.texts, item.label) for item in read_examples(few, layout, config)] == want
     task = Classification(text_columns=layout.text_columns)
-    assert [one.texts for one in stream_examples(few, task)] == [texts for texts, _ in want]
+    assert [item.texts for item in stream_examples(few, task)] == [texts for texts, _ in want]
 
 
 def test_numbers_of_columns_work_with_a_known_header(write):
@@ -313,7 +312,7 @@ def test_without_a_header_columns_are_guessed_and_it_is_said(write):
     rows = [(label, text) for text, label in ROWS] + [("坏", "太吵")]
     layout, examples = read(write("a.tsv", lines(*rows)))
     assert layout.label_column == "1"
-    assert "not a header" in layout.said
+    assert "not a header" in layout.report
     assert examples == [((text,), label) for label, text in rows]
 
 
@@ -374,7 +373,7 @@ def test_numbers_beside_a_label_are_no_text(write):
     path = write("a.tsv", lines(("1", "甲", "x"), ("2", "乙", "y"), ("3", "丙", "x")))
     layout, examples = read(path, label_column="3")
     assert examples[0] == (("甲",), "x")
-    assert "text in column 2 (by its content)" in layout.said
+    assert "text in column 2 (by its content)" in layout.report
 
 
 @pytest.mark.parametrize(
@@ -416,7 +415,7 @@ def test_the_task_is_guessed_from_columns_and_labels(write, columns, labels, tas
     path = write("a.jsonl", "".join(json.dumps(record) + "\n" for record in records))
     layout = find_layout(path, ColumnsConfig(), None, TASKS)
     assert layout.task.name == task
-    assert "a guess" in layout.said
+    assert "a guess" in layout.report
 
 
 def test_a_column_named_labels_means_several(write):
@@ -739,16 +738,16 @@ def test_a_test_file_of_another_kind_says_so(write, name, kind):
 
 def test_a_stream_keeps_order_and_drops_nothing(write):
     path = write("a.tsv", "label\ttext\n0\t甲\n\n1\t \n1\t乙\t丙\n0\t丁\n")
-    found = stream(path)
-    assert [one.place for one in found] == [f"{path}:{i}" for i in range(2, 7)]
-    assert [type(one) for one in found] == [Example, BadLine, BadLine, BadLine, Example]
-    assert [one.label for one in found if isinstance(one, Example)] == [None, None]
+    actual = stream(path)
+    assert [item.place for item in actual] == [f"{path}:{i}" for i in range(2, 7)]
+    assert [type(item) for item in actual] == [Example, BadLine, BadLine, BadLine, Example]
+    assert [item.label for item in actual if isinstance(item, Example)] == [None, None]
 
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_stream_needs_no_labels(write, name):
-    found = stream(write(name, FILES[name]), text_columns=("文本" if name == "a.csv" else "text",))
-    assert [one.texts[0] for one in found] == [text for text, _ in ROWS]
+    actual = stream(write(name, FILES[name]), text_columns=("文本" if name == "a.csv" else "text",))
+    assert [item.texts[0] for item in actual] == [text for text, _ in ROWS]
 
 
 def test_of_a_txt_every_line_is_a_text(write):
@@ -779,8 +778,8 @@ def test_raw_text_to_tag_is_cut_into_units(write):
 
 @pytest.mark.parametrize("content", [CONLL, "北\n京\n人\n\n她\n"])
 def test_conll_to_tag_needs_no_tags(write, content):
-    found = stream(write("a.conll", content), "tagging", spaced_units=True)
-    assert [(one.texts[0], one.label) for one in found] == [("北 京 人", None), ("她", None)]
+    actual = stream(write("a.conll", content), "tagging", spaced_units=True)
+    assert [(item.texts[0], item.label) for item in actual] == [("北 京 人", None), ("她", None)]
 
 
 def test_a_stream_without_the_training_columns_says_so(write):
@@ -791,14 +790,14 @@ def test_a_stream_without_the_training_columns_says_so(write):
 def test_a_quote_of_a_csv_that_never_closes_takes_no_line_but_its_own(write):
     path = write("a.csv", 'text\n甲\n"乙\n丙\n"丁\n戊"\n')
     first, bad, second, third = stream(path)
-    assert [one.texts for one in (first, second, third)] == [("甲",), ("丙",), ("丁\n戊",)]
+    assert [item.texts for item in (first, second, third)] == [("甲",), ("丙",), ("丁\n戊",)]
     assert (bad.place, bad.problem[:26]) == (f"{path}:3", "breaks the rules of quotin")
     assert third.place == f"{path}:5"
 
 
 def test_blank_rows_of_a_spreadsheet_keep_their_places(write):
     path = write("a.xlsx", xlsx(("text",), ("甲",), (), ("乙",)))
-    assert [(type(one), one.place) for one in stream(path)] == [
+    assert [(type(item), item.place) for item in stream(path)] == [
         (Example, f"{path}:2"),
         (BadLine, f"{path}:3"),
         (Example, f"{path}:4"),
@@ -811,7 +810,7 @@ def test_a_large_file_takes_little_memory(write, kind):
     line = json.dumps({"text": text}) if kind == "jsonl" else text
     path = write(f"a.{kind}", ("text\n" if kind in ("tsv", "csv") else "") + f"{line}\n" * 3000)
     tracemalloc.start()
-    count = sum(isinstance(one, Example) for one in stream_examples(path, Multilabel()))
+    count = sum(isinstance(item, Example) for item in stream_examples(path, Multilabel()))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert count == 3000

@@ -19,7 +19,7 @@ EXAMPLES = st.lists(
 
 
 def plain(example):
-    """A text with full width made half and white space gone, letter by letter."""
+    """A text in half width and without white space, letter by letter."""
     half = {"ｂ": "b", " ": "", "　": ""}
     return tuple("".join(half.get(letter, letter) for letter in text) for text in example.texts)
 
@@ -35,18 +35,18 @@ def made(labels, prefix="text"):
 
 @given(EXAMPLES, EXAMPLES, EXAMPLES)
 def test_duplicates_are_those_of_a_double_loop(train, test, valid):
-    found = duplicates(train, test, valid)
+    actual = duplicates(train, test, valid)
     keys, held = list(map(either_way, train)), list(map(either_way, test))
     chosen_by = [key for key in map(either_way, valid) if key not in keys]
-    assert found.in_valid.tolist() == [key in chosen_by for key in held]
-    assert found.in_train.tolist() == [any(key == k for k in keys) for key in held]
-    assert found.repeated.tolist() == [key in held[:i] for i, key in enumerate(held)]
-    assert found.within == sum(key in keys[:i] for i, key in enumerate(keys))
+    assert actual.in_valid.tolist() == [key in chosen_by for key in held]
+    assert actual.in_train.tolist() == [any(key == k for k in keys) for key in held]
+    assert actual.repeated.tolist() == [key in held[:i] for i, key in enumerate(held)]
+    assert actual.within == sum(key in keys[:i] for i, key in enumerate(keys))
     every = [*train, *test]  # where another order may have another label
     labels = {plain(e): {other.label for other in every if plain(other) == plain(e)} for e in every}
-    assert found.contradicting == sum(len(x) > 1 for x in labels.values())
-    assert (found.unseen == ~(found.in_train | found.in_valid | found.repeated)).all()
-    assert found.in_train.dtype == found.repeated.dtype == bool
+    assert actual.contradicting == sum(len(x) > 1 for x in labels.values())
+    assert (actual.unseen == ~(actual.in_train | actual.in_valid | actual.repeated)).all()
+    assert actual.in_train.dtype == actual.repeated.dtype == bool
 
 
 def test_pairs_are_equal_only_in_both_texts():
@@ -61,18 +61,18 @@ def test_mirrored_pairs_and_triples_are_met_again():
         Example(("丙", "丁"), "1", ""),
         Example("甲丁", "1", ""),
     ]
-    found = duplicates(train, test)
-    assert found.in_train.tolist() == [True, True, False]
-    assert found.unseen.tolist() == [False, False, True]
+    actual = duplicates(train, test)
+    assert actual.in_train.tolist() == [True, True, False]
+    assert actual.unseen.tolist() == [False, False, True]
     assert duplicates([], [*train, *test]).repeated.tolist() == [False, False, True, True, False]
     assert duplicates(train, [], test).within == 0
     assert duplicates([*train, *test], []).within == 2
-    assert found.contradicting == 1  # 丙, 丁: read in the same order
+    assert actual.contradicting == 1  # 丙, 丁: read in the same order
 
     train = [Example(("甲", "乙", "丙"), "B", "")]
     test = [Example(texts, "C", "") for texts in (("甲", "丙", "乙"), ("乙", "甲", "丙"))]
-    found = duplicates(train, test, question=Ranking.labelling.question)
-    assert (found.in_train.tolist(), found.contradicting) == ([True, False], 0)
+    actual = duplicates(train, test, question=Ranking.labelling.question)
+    assert (actual.in_train.tolist(), actual.contradicting) == ([True, False], 0)
     test = [Example(("甲", "丙", "乙"), "B", "")]
     assert duplicates(train, test, question=Ranking.labelling.question).contradicting == 1
 
@@ -164,25 +164,25 @@ def test_every_label_is_trained_on(task):
 @pytest.mark.parametrize("task", ["classification", "pair", "multilabel", "tagging"])
 @pytest.mark.parametrize("shares", [(0.1, 0.1), (0.1, 0.0), (0.02, 0.3)])
 def test_a_label_of_three_rows_is_in_every_set(task, shares):
-    """Whatever the seed, beside labels that are frequent, and with rows that repeat."""
+    """Whatever the seed, next to labels that are frequent, and with rows that repeat."""
     labels = ["common"] * 300 + ["often"] * 150 + ["rare"] * 3 + ["scarce"] * 4
     if task in ("multilabel", "tagging"):  # a rare label comes with a frequent one
         labels = [("common", label) for label in labels]
     examples = made(labels)
-    examples += [one._replace(texts=(one.texts[0] + " ",)) for one in examples[::5]]
+    examples += [item._replace(texts=(item.texts[0] + " ",)) for item in examples[::5]]
     for seed in range(10):
         for part in split_examples(examples, TASKS[task], shares, seed):
-            met = {label for one in part for label in TASKS[task].labelling.labels_in(one.label)}
+            met = {label for item in part for label in TASKS[task].labelling.labels_in(item.label)}
             assert not part or met == {"common", "often", "rare", "scarce"}
 
 
 def test_rare_labels_that_come_together_are_in_every_set():
     rng = np.random.default_rng(0)
     labels = [tuple(np.flatnonzero(row).astype(str)) for row in rng.random((200, 40)) < 0.03]
-    found = Counter(label for one in labels for label in one)
+    actual = Counter(label for item in labels for label in item)
     for part in split_examples(made(labels), TASKS["multilabel"]):
-        met = {label for one in part for label in one.label}
-        assert met >= {label for label, count in found.items() if count >= 3}
+        met = {label for item in part for label in item.label}
+        assert met >= {label for label, count in actual.items() if count >= 3}
 
 
 def test_a_split_is_a_function_of_its_seed():

@@ -1,4 +1,4 @@
-"""Texts in rows of their own, and batches in which no text is held against one that it fits."""
+"""Separately encoded texts, and batches in which no matching text is a negative."""
 
 import numpy as np
 import pytest
@@ -53,13 +53,13 @@ def held_against(batch):
         for side in sides
     ]
     candidates = [words(row) for side in flat for row in side]
-    found = []
+    actual = []
     for anchor, wanted, weight in zip(anchors, targets, weights, strict=True):
         if weight:
             answers = [c for c, x in zip(candidates, wanted, strict=True) if x == 1]
-            others = [c for c, x in zip(candidates, wanted, strict=True) if x == 0]
-            found.append((anchor, answers, others))
-    return found
+            rest = [c for c, x in zip(candidates, wanted, strict=True) if x == 0]
+            actual.append((anchor, answers, rest))
+    return actual
 
 
 @given(st.integers(0, 100), st.integers(2, 8))
@@ -70,10 +70,10 @@ def test_a_text_is_never_held_against_one_that_it_belongs_to(seed, batch_size):
     known = {(a.replace(" ", ""), b.replace(" ", "")) for a, b in pairs}
     seen = []
     for step in range(data.steps_per_epoch(batch_size)):
-        for anchor, answers, others in held_against(data.batches(batch_size, seed)[step]):
+        for anchor, answers, rest in held_against(data.batches(batch_size, seed)[step]):
             (answer,) = answers
             seen.append((anchor, answer))
-            for other in others:
+            for other in rest:
                 assert other
                 assert other != anchor
                 assert (anchor, other) not in known
@@ -84,18 +84,18 @@ def test_a_text_is_never_held_against_one_that_it_belongs_to(seed, batch_size):
 def test_all_others_are_held_against_a_text():
     rows = encoded(*PAIRS)
     data = SideBatches(rows, positives=Positives(rows.numbers))
-    found = {(a, b): sorted(others) for a, (b,), others in held_against(data.batches(6, 0)[0])}
-    assert found["l", "m"] == ["cde", "cde", "f", "ij", "k"]
-    assert found["ab", "cde"] == ["ij", "k", "m"]  # neither its other text nor the same one again
-    assert found["ij", "k"] == ["cde", "cde", "f", "m"]  # nor itself: "h" has it for an answer
-    assert found["h", "ij"] == ["cde", "cde", "f", "k", "m"]
+    actual = {(a, b): sorted(rest) for a, (b,), rest in held_against(data.batches(6, 0)[0])}
+    assert actual["l", "m"] == ["cde", "cde", "f", "ij", "k"]
+    assert actual["ab", "cde"] == ["ij", "k", "m"]  # neither its other text nor the same one again
+    assert actual["ij", "k"] == ["cde", "cde", "f", "m"]  # nor itself: "h" has it for an answer
+    assert actual["h", "ij"] == ["cde", "cde", "f", "k", "m"]
 
 
 def test_a_third_text_is_held_against_all():
     rows = encoded(("a", "b", "c"), ("d", "e", "f"), ("g", "h", "b"))
     data = SideBatches(rows, positives=Positives(rows.numbers[:, :2]))
-    found = {a: (b, sorted(others)) for a, (b,), others in held_against(data.batches(3, 0)[0])}
-    assert found == {
+    actual = {a: (b, sorted(rest)) for a, (b,), rest in held_against(data.batches(3, 0)[0])}
+    assert actual == {
         "a": ("b", ["c", "e", "f", "h"]),  # not what belongs to it, though g has it for a third
         "d": ("e", ["b", "b", "c", "f", "h"]),
         "g": ("h", ["b", "b", "c", "e", "f"]),
@@ -133,8 +133,8 @@ def test_negatives_are_a_side_of_their_own():
     inputs, targets, _ = batch = data.batches(6, 0)[0]
     assert inputs["side_2"].shape == (6, 2, 16)
     assert targets.shape == (6, 18)
-    found = {(a, b): others for a, (b,), others in held_against(batch)}
-    assert sorted(found["l", "m"]) == sorted(
+    actual = {(a, b): rest for a, (b,), rest in held_against(batch)}
+    assert sorted(actual["l", "m"]) == sorted(
         ["cde", "cde", "f", "ij", "k"]  # of the batch
         + [x for x in words_of(rows, negatives.ravel()) if x != "m"]
     )
@@ -182,9 +182,9 @@ def test_the_passage_of_a_query_is_the_one_of_its_words():
     chosen = [words(rows.token_ids[row]) for row in fitting_rows(rows)[:, 1]]
     assert chosen == ["ijklmnopqr", "abcdefghij", "qrstuvwxyz", "efgh"]
     data = SideBatches(rows, positives=Positives(rows.numbers), rows=fitting_rows(rows))
-    found = {a: (b, others) for a, (b,), others in held_against(data.batches(4, 0)[0])}
-    assert found["pq"] == ("ijklmnopqr", ["efgh"])  # no other passage of its document
-    assert sorted(found["efg"][1]) == ["abcdefghij", "ijklmnopqr", "qrstuvwxyz"]
+    actual = {a: (b, rest) for a, (b,), rest in held_against(data.batches(4, 0)[0])}
+    assert actual["pq"] == ("ijklmnopqr", ["efgh"])  # no other passage of its document
+    assert sorted(actual["efg"][1]) == ["abcdefghij", "ijklmnopqr", "qrstuvwxyz"]
 
 
 SHARED = [(LETTERS[i], f"{LETTERS[i % 5]} x") for i in range(20)]
@@ -203,10 +203,10 @@ def test_a_document_of_several_queries_stands_once_in_a_batch():
             assert len(documents) == 8
             texts = [words(row) for row in documents if row.any()]
             assert len(texts) == len(set(texts)) <= 4  # four queries of each come together
-            found = [(words(inputs["side_0"][i]), texts[place[i]]) for i in range(count)]
-            seen += found
-            for i, (query, document) in enumerate(found):
-                for j, (_, other) in enumerate(found):
+            actual = [(words(inputs["side_0"][i]), texts[place[i]]) for i in range(count)]
+            seen += actual
+            for i, (query, document) in enumerate(actual):
+                for j, (_, other) in enumerate(actual):
                     together = document == other or query in other
                     want = 1 if i == j else IGNORED if together else 0
                     assert targets[i, j] == want

@@ -8,8 +8,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from roformer_tf.errors import InputError
+from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import Example
-from roformer_tf.labelled.reading import ColumnsConfig, find_layout, open_unanswered, read_examples
+from roformer_tf.labelled.reading import find_layout, open_unanswered, read_examples
 from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.tasks.tagging import Tagging
@@ -39,13 +40,13 @@ def table(kind="Sequence", integers=True):
     )
 
 
-def parquet(path, found):
-    pq.write_table(found, path)
+def parquet(path, content):
+    pq.write_table(content, path)
 
 
-def arrow(path, found):
-    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, found.schema) as writer:
-        writer.write_table(found)
+def arrow(path, content):
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, content.schema) as writer:
+        writer.write_table(content)
 
 
 def rows_of(columns="tokens", tags="ner_tags"):
@@ -74,7 +75,8 @@ FILES = {
     },
     "a.arrow": lambda path: arrow(path, table()),
     "a.conll": lambda path: path.write_text(
-        "\n\n".join("\n".join(map(" ".join, zip(*one, strict=True))) for one in WANT), "utf-8"
+        "\n\n".join("\n".join(map(" ".join, zip(*x, strict=True))) for x in WANT),
+        "utf-8",
     ),
 }
 
@@ -90,9 +92,9 @@ def test_every_layout_gives_the_same_examples(tmp_path, name):
     FILES[name](tmp_path / name)
     layout, examples = read(tmp_path / name)
     assert layout.task is Tagging
-    assert "task tagging" in layout.said
-    assert [(one.units, one.label) for one in examples] == WANT
-    assert [one.texts for one in examples] == [("".join(units),) for units, _ in WANT]
+    assert "task tagging" in layout.report
+    assert [(item.units, item.label) for item in examples] == WANT
+    assert [item.texts for item in examples] == [("".join(units),) for units, _ in WANT]
 
 
 @pytest.mark.parametrize("other", FILES)
@@ -102,10 +104,10 @@ def test_other_files_may_have_another_layout_than_training(tmp_path, name, other
     layout, _ = read(tmp_path / name)
     FILES[other](tmp_path / f"test_{other}")
     read_too = read_examples(tmp_path / f"test_{other}", layout, ColumnsConfig())
-    assert [(one.units, one.label) for one in read_too] == WANT
+    assert [(item.units, item.label) for item in read_too] == WANT
     task = Tagging(labels=tuple(NAMES), text_columns=layout.text_columns)
-    found = open_unanswered(tmp_path / f"test_{other}", task, ColumnsConfig()).examples
-    assert [one.units for one in found] == [units for units, _ in WANT]
+    actual = open_unanswered(tmp_path / f"test_{other}", task, ColumnsConfig()).examples
+    assert [item.units for item in actual] == [units for units, _ in WANT]
 
 
 def test_a_data_set_that_datasets_saved_is_a_folder(tmp_path):
@@ -114,7 +116,7 @@ def test_a_data_set_that_datasets_saved_is_a_folder(tmp_path):
     arrow(folder / "data-00000-of-00002.arrow", table().slice(0, 2))
     arrow(folder / "data-00001-of-00002.arrow", table().slice(2))
     arrow(folder / "cache-1234.arrow", table())
-    assert [(one.units, one.label) for one in read(folder)[1]] == WANT
+    assert [(item.units, item.label) for item in read(folder)[1]] == WANT
     with pytest.raises(InputError, match=r"saved holds several data sets\. Give one: .*/train\."):
         read(tmp_path / "saved")
     with pytest.raises(InputError, match=r"is a folder\. Give a file in it\."):
@@ -123,12 +125,12 @@ def test_a_data_set_that_datasets_saved_is_a_folder(tmp_path):
 
 @pytest.mark.parametrize("suffix", ["parquet", "arrow"])
 def test_classes_have_the_names_of_their_schema(tmp_path, suffix):
-    found = pa.table({"text": ["很好", "不好", "还行"] * 4, "ner_tags": [1, 0, -1] * 4})
-    found = found.replace_schema_metadata(feature("alone", ["坏", "好"]))
-    {"parquet": parquet, "arrow": arrow}[suffix](tmp_path / f"a.{suffix}", found)
+    actual = pa.table({"text": ["很好", "不好", "还行"] * 4, "ner_tags": [1, 0, -1] * 4})
+    actual = actual.replace_schema_metadata(feature("alone", ["坏", "好"]))
+    {"parquet": parquet, "arrow": arrow}[suffix](tmp_path / f"a.{suffix}", actual)
     layout, examples = read(tmp_path / f"a.{suffix}", label_column="ner_tags")
     assert layout.task.name == "classification"
-    assert [one.label for one in examples] == ["好", "坏"] * 4  # -1 is no label
+    assert [item.label for item in examples] == ["好", "坏"] * 4  # -1 is no label
 
 
 def test_of_several_columns_of_tags_ner_is_taken_or_the_one_that_is_named(tmp_path):
@@ -136,7 +138,7 @@ def test_of_several_columns_of_tags_ner_is_taken_or_the_one_that_is_named(tmp_pa
     path = tmp_path / "a.jsonl"
     path.write_text(json_lines(rows), "utf-8")
     assert read(path)[0].label_column == "ner_tags"
-    assert {tag for one in read(path, label_column="pos_tags")[1] for tag in one.label} == {"X"}
+    assert {tag for item in read(path, label_column="pos_tags")[1] for tag in item.label} == {"X"}
     path.write_text(json_lines(rows).replace("ner_tags", "chunk_tags"), "utf-8")
     with pytest.raises(InputError, match="which column holds the tags of tokens: chunk_tags or"):
         read(path)
@@ -146,8 +148,8 @@ def test_integers_without_names_are_labels_and_it_is_said(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text(json_lines({"tokens": list(x), "ner_tags": y} for x, y in SENTENCES), "utf-8")
     layout, examples = read(path)
-    assert [one.label for one in examples] == [("1", "2", "0"), ("0", "0"), ("0", "1", "2")]
-    assert "numbers without names" in layout.said
+    assert [item.label for item in examples] == [("1", "2", "0"), ("0", "0"), ("0", "1", "2")]
+    assert "numbers without names" in layout.report
 
 
 BAD = {
@@ -182,7 +184,7 @@ def test_one_array_may_be_a_single_line_of_any_length(tmp_path):
     for encoding in ("utf-8", "gb18030", "utf-16"):
         path.write_text(json.dumps(rows, ensure_ascii=False), encoding)
         examples = read(path)[1]
-        assert [(*one.texts, one.label) for one in examples] == [
+        assert [(*item.texts, item.label) for item in examples] == [
             tuple(row.values()) for row in rows
         ]
     assert examples[-1].place == f"{path}:300"
@@ -208,7 +210,7 @@ def test_what_is_no_array_says_so(tmp_path, content, message):
 
 
 def conll(path, sentences):
-    lines = ("".join(f"{unit}\t{tag}\n" for unit, tag in one) for one in sentences)
+    lines = ("".join(f"{unit}\t{tag}\n" for unit, tag in item) for item in sentences)
     path.write_text("\n".join(lines), "utf-8")
     return path
 
@@ -229,12 +231,12 @@ def test_tags_without_a_type_mark_entities(tmp_path, name):
     assert {metric.name for metric in task.metrics.usable()} >= {"f1", "precision", "recall"}
     bio = {"O": "O", "B": "B-_", "I": "I-_", "M": "I-_", "E": "I-_", "S": "B-_"}
     assert task.decoding.outside_labels() == tuple(map(bio.get, task.labels))
-    gold = [one.label for one in examples]
+    gold = [item.label for item in examples]
     answers = [Prediction(label, np.eye(len(label), len(task.labels))) for label in gold]
     assert task.metrics.compute(gold, answers)["f1"] == 1
     shown = task.decoding.as_json(examples[0], answers[0])["entities"]
     want = {"bare": ["北京"], "words": ["我", "去", "公园", "学习班"]}[name]
-    assert [(one["text"], one["label"]) for one in shown] == [(text, "_") for text in want]
+    assert [(item["text"], item["label"]) for item in shown] == [(text, "_") for text in want]
 
 
 def test_parts_of_speech_are_judged_by_the_unit(tmp_path):
@@ -242,7 +244,7 @@ def test_parts_of_speech_are_judged_by_the_unit(tmp_path):
     examples = read(conll(tmp_path / "a.conll", sentences))[1]
     task = Tagging.from_examples(examples)
     assert [metric.name for metric in task.metrics.usable()] == ["accuracy", "macro_f1"]
-    gold = [one.label for one in examples]
+    gold = [item.label for item in examples]
     answers = [Prediction(("PN", "VV", "VV"), None), Prediction(("O", "NN"), None)]
     figures = task.metrics.compute(gold, answers)
     assert figures == {"accuracy": pytest.approx(4 / 5), "macro_f1": pytest.approx(11 / 15)}
@@ -262,5 +264,7 @@ def test_a_tag_of_another_kind_than_the_others_is_a_mistake(tmp_path, tags, odd,
 def test_raw_text_is_still_cut_into_units(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text(json_lines([{"text": "北京"}]), "utf-8")
-    found = list(open_unanswered(path, Tagging(text_columns=("tokens",)), ColumnsConfig()).examples)
-    assert found == [Example(("北京",), None, f"{path}:1", ("北", "京"))]
+    actual = list(
+        open_unanswered(path, Tagging(text_columns=("tokens",)), ColumnsConfig()).examples
+    )
+    assert actual == [Example(("北京",), None, f"{path}:1", ("北", "京"))]

@@ -3,7 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from hypothesis import settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from keras import ops
 
@@ -73,7 +73,7 @@ def test_it_is_the_sum_over_all_pairs(small_chunks, causal, ids):
 
 
 @settings(max_examples=25)
-@arguments(ids=st.lists(st.integers(0, 4), min_size=1, max_size=30), causal=st.booleans())
+@given(ids=st.lists(st.integers(0, 4), min_size=1, max_size=30), causal=st.booleans())
 def test_any_ids_are_seen_as_the_rule_says(ids, causal):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "CHUNK", 4)

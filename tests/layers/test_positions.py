@@ -85,7 +85,5 @@ def test_places_begin_anew_with_every_document():
 def test_a_row_longer_than_the_table_is_refused():
     layer = LearnedPositions(8, 4)
     assert layer(np.arange(8)).shape == (8, 4)
-    with pytest.raises(
-        InputError, match="sequences have 9 tokens, but the model has learned 8 positions"
-    ):
+    with pytest.raises(InputError, match="sequences have 9 tokens, but the model has learned 8"):
         layer(np.arange(9))

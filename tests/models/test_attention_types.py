@@ -5,7 +5,7 @@ import json
 import keras
 import numpy as np
 import pytest
-from hypothesis import changes, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from roformer_tf.models.encoder import RoFormerEncoder
@@ -39,7 +39,7 @@ def model(request, tiny):
 
 
 @settings(max_examples=8)
-@changes(
+@given(
     ids=st.lists(st.integers(1, VOCABULARY - 1), min_size=LENGTH, max_size=LENGTH),
     position=st.integers(0, LENGTH - 1),
     step=st.integers(1, VOCABULARY - 2),

@@ -92,7 +92,7 @@ def test_another_neighbour_changes_no_loss_by_a_bit(model):
 
 @pytest.mark.parametrize("place", [1, 5, 10])
 def test_no_loss_knows_the_token_that_it_is_about_or_a_later_one(model, place):
-    """Labels stay, and a token is another one: what is predicted before it does not change by a bit."""
+    """The labels stay, and a token changes: predictions before it are exactly the same."""
     inputs = row_of(texts(11), 12)
     changed = {**inputs, "token_ids": inputs["token_ids"].copy()}
     changed["token_ids"][0, place] = inputs["token_ids"][0, place] % (VOCABULARY - 1) + 1

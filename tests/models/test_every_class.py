@@ -20,7 +20,7 @@ from roformer_tf.models.heads import (
 from roformer_tf.pretraining.settings import StepConfig
 from roformer_tf.pretraining.train_step import MaskedTokenLoss, PretrainingModel
 from roformer_tf.training.optimizers.factory import make_finetune_optimizer, make_optimizer
-from roformer_tf.training.optimizers.settings import FinetuneOptimizerConfig, OptimizerConfig
+from roformer_tf.training.settings import FinetuneOptimizerConfig, OptimizerConfig
 
 CLASSES = {  # and the shape of what each gives, by its axes
     "encoder": (RoFormerEncoder, {}, "BTH"),
@@ -126,6 +126,7 @@ def test_saved_and_loaded_it_is_the_same_model(name, version, make, inputs, tmp_
     assert_equal(again(inputs), model(inputs))
 
 
+@pytest.mark.quick_cases("masked_lm", "causal_lm", "similarity", "of_tokens")
 @every_class
 def test_it_is_saved_as_a_keras_file_and_made_again_from_its_config(name, make, inputs, tmp_path):
     model = make(name, "v2", num_hidden_layers=1)

@@ -259,6 +259,7 @@ def test_masks_may_be_told_by_documents(form, encoder_of, to_float64, monkeypatc
     np.testing.assert_allclose(some, np.take_along_axis(want, at[..., None], 1), atol=1e-5)
 
 
+@pytest.mark.usefixtures("eager_steps")
 @pytest.mark.quick_cases("t5 in a window")
 @pytest.mark.parametrize("form", ["t5 in a window", "values", "yarn"])
 def test_gradients_are_those_of_the_plain_forms(form, encoder_of, weight_gradients):

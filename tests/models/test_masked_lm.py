@@ -327,9 +327,7 @@ def test_large_logits_are_made_in_pieces_by_jax_alone(monkeypatch):
         )
     )
     monkeypatch.setattr(cross_entropy, "CHUNK_BYTES", 4 * 50 * 2 * 3)  # three of both rows
-    monkeypatch.setattr(
-        heads, "token_losses", lambda *inputs: result.append(inputs[4]) or inputs[3]
-    )
+    monkeypatch.setattr(heads, "token_losses", lambda *x: result.append(x[4]) or x[3])
     row = np.ones((2, 9), "int32")
     inputs = {"token_ids": row, "masked_positions": row[:, :7], "labels": row[:, :7]}
     model(inputs, training=True)

@@ -89,7 +89,7 @@ def counted(monkeypatch):
 @pytest.mark.parametrize("attention_type", ["causal", "unilm"])
 @pytest.mark.parametrize("style", ["interleaved", "half"])
 @pytest.mark.parametrize(
-    "others",
+    "options",
     [
         pytest.param({}, id="v1"),
         pytest.param(
@@ -103,7 +103,7 @@ def test_each_token_gives_the_logits_of_the_whole_row(
     tiny, style, attention_type, options, counted, record_property
 ):
     texts = Texts(
-        model_of(tiny, rotary_style=style, attention_type=attention_type, **rest), PROMPTS
+        model_of(tiny, rotary_style=style, attention_type=attention_type, **options), PROMPTS
     )
     texts.append([5, 30, 6, 44])
     texts.append([9, 0, 31, 8])  # written, and read as padding

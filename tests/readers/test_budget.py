@@ -160,4 +160,4 @@ def test_embed_writes_nothing_of_a_small_file_that_is_large_inside(tmp_path, cap
     words = ["embed", "nowhere", "--input", str(path), "--output", str(tmp_path / "x.npy")]
     assert cli.main(words) == 2
     assert "bomb.parquet has 0.00 MB, but unpacks to more than" in capsys.readouterr().err
-    assert [one.name for one in tmp_path.iterdir()] == ["bomb.parquet"]
+    assert [item.name for item in tmp_path.iterdir()] == ["bomb.parquet"]

@@ -31,7 +31,7 @@ def lines_of(path, content, encoding="auto"):
 
 
 @pytest.mark.parametrize(
-    ("encoding", "found"),
+    ("encoding", "detected"),
     [
         ("utf-8", "utf-8"),
         ("utf-8-sig", "utf-8"),
@@ -41,11 +41,11 @@ def lines_of(path, content, encoding="auto"):
     ],
 )
 @pytest.mark.parametrize("suffix", COMPRESSED)
-def test_an_encoding_is_found_and_read(tmp_path, encoding, found, suffix):
+def test_an_encoding_is_detected_and_read(tmp_path, encoding, detected, suffix):
     content = NEWS.encode(encoding)
     path = tmp_path / f"a.txt{suffix}"
     assert lines_of(path, COMPRESSED[suffix](content)) == NEWS.split("\n")
-    assert find_encoding(path) == found
+    assert find_encoding(path) == detected
 
 
 @pytest.mark.parametrize("encoding", ["big5", "utf-16-le", "shift_jis"])
@@ -145,10 +145,10 @@ def test_a_line_that_cannot_be_decoded_is_told_from_others(encoding, place):
     lines = [f"{line}\n" for line in NEWS.split("\n")]
     content = [line.encode(codec) for line in lines]
     content.insert(place, b"\xff\n" if codec != "utf-16-le" else b"\0\xd8\n\0")
-    found = list(TextLines(io.BytesIO(b"".join(content)), encoding))
-    assert type(found.pop(place)) is DamagedLine
-    assert found == lines
-    assert {type(line) for line in found} == {str}
+    actual = list(TextLines(io.BytesIO(b"".join(content)), encoding))
+    assert type(actual.pop(place)) is DamagedLine
+    assert actual == lines
+    assert {type(line) for line in actual} == {str}
 
 
 @pytest.mark.parametrize("name", ["utf-9", "hex"])
@@ -164,13 +164,13 @@ def test_lines_that_end_in_cr_alone_are_lines(tmp_path, encoding, named):
     """As old programs of the Mac save; a line break in a quoted cell may be LF there."""
     text = f"{NEWS}\n".replace("\n", "\r") + '上,"二\n三"\r"四"\r'
     path = tmp_path / "a.csv"
-    given = encoding if named else "auto"
-    assert lines_of(path, text.encode(encoding), given) == [
+    arguments = encoding if named else "auto"
+    assert lines_of(path, text.encode(encoding), arguments) == [
         *NEWS.split("\n"),
         '上,"二\n三"',
         '"四"',
     ]
-    assert find_format(path, given)[1]
+    assert find_format(path, arguments)[1]
 
 
 @pytest.mark.parametrize(

@@ -23,10 +23,10 @@ from roformer_tf.readers.streams import LONGEST, DamagedError, LimitError
 
 def test_every_json_line_is_an_object_or_says_why_not():
     content = b'{"a": 1}\n\n{\n[1]\n{"a": "\xff"}\n\0{}\n{}\r\n' + b"[" * 100_000
-    found = list(json_records(TextLines(io.BytesIO(content))))
-    assert [number for number, *_ in found] == [1, 2, 3, 4, 5, 6, 7, 8]
-    assert [cells for _, cells, _ in found] == [{"a": 1}, *[{}] * 7]
-    assert [problem for *_, problem in found] == [
+    actual = list(json_records(TextLines(io.BytesIO(content))))
+    assert [number for number, *_ in actual] == [1, 2, 3, 4, 5, 6, 7, 8]
+    assert [cells for _, cells, _ in actual] == [{"a": 1}, *[{}] * 7]
+    assert [problem for *_, problem in actual] == [
         *("", BLANK, "is not JSON", "is not a JSON object", NOT_ENCODED),
         "holds a NUL character, as UTF-16 does: name the file's --encoding",
         *("", "is not JSON"),
@@ -51,8 +51,8 @@ def test_a_quote_that_never_closes_ends_after_the_longest_cell():
 
 def test_a_quote_that_never_closes_takes_no_line_but_its_own_along():
     lines = ["a,b\n", '"x,1\n', "c,d\n", '"y\n', 'z",2\n', '"p"q,\n', "e,f\n"]
-    found = list(quoted_records(lines, "excel"))
-    assert [(number, cells) for number, cells, _ in found] == [
+    actual = list(quoted_records(lines, "excel"))
+    assert [(number, cells) for number, cells, _ in actual] == [
         *((1, ["a", "b"]), (2, []), (3, ["c", "d"]), (4, ["y\nz", "2"]), (6, []), (7, ["e", "f"]))
     ]
 
@@ -67,8 +67,8 @@ cell = st.text(st.characters(exclude_characters="\t\n\r", codec="utf-8"))
 
 @given(st.lists(st.lists(cell, min_size=1)), st.sampled_from(["\n", "\r\n"]))
 def test_tabs_alone_separate_cells(rows, end):
-    found = tabbed_records("\t".join(row) + end for row in rows)
-    assert [(number, cells) for number, cells, _ in found] == list(enumerate(rows, start=1))
+    actual = tabbed_records("\t".join(row) + end for row in rows)
+    assert [(number, cells) for number, cells, _ in actual] == list(enumerate(rows, start=1))
 
 
 def test_sentences_are_between_blank_lines_with_tags_or_without():
@@ -132,8 +132,8 @@ def test_arrow_columns_of_any_type_are_read(name, file_format):
     sink = io.BytesIO()
     with file_format(sink, table.schema) as writer:
         writer.write_table(table, 500)
-    found = [record.cells for record in ArrowRecords([sink]).read()]
-    assert found == table.to_pylist()
+    actual = [record.cells for record in ArrowRecords([sink]).read()]
+    assert actual == table.to_pylist()
 
 
 def test_arrow_data_that_is_damaged_or_of_a_strange_type_says_so():

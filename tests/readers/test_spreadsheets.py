@@ -21,7 +21,7 @@ PACKAGE = "http://schemas.openxmlformats.org/package/2006"
 def as_excel_writes(path, rows, strings=None, sheet=None, more=()):
     """Write a workbook with its texts in a list of their own, as Excel does and openpyxl does not.
 
-    `strings` and `sheet` stand in the place of the list's and the sheet's own XML.
+    `strings` and `sheet` replace the XML of the list and of the sheet.
     """
     texts = list(dict.fromkeys(cell for row in rows for cell in row))
     cells = "".join(
@@ -184,8 +184,8 @@ def test_the_merged_ranges_are_those_of_the_sheet_that_is_read(tmp_path, name):
     book["二"].merge_cells("B1:B2")
     book.save(tmp_path / "a.xlsx")
     want = {"一": ["好", "", ""], "二": ["好", "好", ""]}[name]
-    found = cells(tmp_path / "a.xlsx", name)
-    assert [found[number][1] for number in found] == want
+    actual = cells(tmp_path / "a.xlsx", name)
+    assert [actual[number][1] for number in actual] == want
 
 
 def test_a_formula_without_a_stored_value_is_not_an_empty_cell(tmp_path):
@@ -197,9 +197,9 @@ def test_a_formula_without_a_stored_value_is_not_an_empty_cell(tmp_path):
         )
     )
     path = as_excel_writes(tmp_path / "a.xlsx", ROWS, sheet=sheet_of(sheet))
-    found = [row[1] for row in cells(path).values()]
-    assert found == ["", "", "1", ""]
-    assert [type(cell) is UncomputedFormula for cell in found] == [True, True, False, False]
+    actual = [row[1] for row in cells(path).values()]
+    assert actual == ["", "", "1", ""]
+    assert [type(cell) is UncomputedFormula for cell in actual] == [True, True, False, False]
 
 
 def test_cells_that_share_one_long_text_are_counted(tmp_path, monkeypatch):
@@ -282,7 +282,7 @@ ENTITIES = "".join(f'<!ENTITY {"abcdefgh"[i]} "{f"&{x};" * 10}">' for i, x in en
 PADDING = [("xl/media/photo.png", os.urandom(300_000))]
 BOMBS = {
     "a large text": {"strings": sst(f"<si><t>{'x' * 10_000_000}</t></si>")},
-    "a huge text beside a photo": {
+    "a huge text next to a photo": {
         "strings": sst(f"<si><t>{'x' * 20_000_000}</t></si>"),
         "more": PADDING,
     },
@@ -309,7 +309,7 @@ def test_many_short_texts_are_bounded_in_number(tmp_path, monkeypatch):
     monkeypatch.setattr(spreadsheets, "MAX_ELEMENTS", 1000)
     strings = sst("<si><t>x</t></si>" * 501)
     path = as_excel_writes(tmp_path / "a.xlsx", [["x"]], strings=strings)
-    with pytest.raises(InputError, match=r"holds more in xl/strings\.xml than a sheet"):
+    with pytest.raises(InputError, match=r"too much content in xl/strings\.xml"):
         open_sheet(path)
 
 

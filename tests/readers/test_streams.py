@@ -63,8 +63,8 @@ def test_what_a_server_says_of_a_file_is_believed(monkeypatch):
     storage.pipe("/tagged/a.txt", b"x")
     info, tags = type(storage).info, ['"abc"', '"abc"', '"abd"']
 
-    def tagged(self, path, **others):
-        return info(self, path, **others) | {"ETag": tags[0], "LastModified": object()}
+    def tagged(self, path, **options):
+        return info(self, path, **options) | {"ETag": tags[0], "LastModified": object()}
 
     monkeypatch.setattr(type(storage), "info", tagged)
     monkeypatch.setattr(type(storage), "cat_file", None)  # reading it would fail

@@ -1,7 +1,8 @@
 import pytest
 
 from roformer_tf.errors import InputError
-from roformer_tf.readers.tables import BLANK, Top, kind_of, open_table
+from roformer_tf.readers.kinds import kind_of
+from roformer_tf.readers.tables import BLANK, Top, open_table
 
 
 @pytest.mark.parametrize(
@@ -80,21 +81,21 @@ def test_a_column_without_a_name_has_its_number_and_a_padded_row_its_cells(tmp_p
 
 
 @pytest.mark.parametrize(
-    ("name", "content", "columns", "told"),
+    ("name", "content", "columns", "notes"),
     [
         ("a.csv", "a;b\n1,5;x\n2,5;y\n", ("a", "b"), ("Its cells are separated by semicolons.",)),
         ("a.csv", "a\tb\n1\tx\n", ("a", "b"), ("Its cells are separated by tabs.",)),
         ("a.csv", "a,b\n1;x\n", ("a", "b"), ()),
-        ("a.csv", "a;b\n1\n2\n", ("a;b",), ()),  # no other row says so
+        ("a.csv", "a;b\n1\n2\n", ("a;b",), ()),  # the other rows do not have it
         ("a.tsv", "a,b\n1,x\n", ("a", "b"), ("Its cells are separated by commas.",)),
         ("a.tsv", "a\n1,x\n", ("a",), ()),
     ],
 )
-def test_another_delimiter_is_told_from_all_rows(tmp_path, name, content, columns, told):
+def test_another_delimiter_is_detected_from_all_rows(tmp_path, name, content, columns, notes):
     path = tmp_path / name
     path.write_text(content, encoding="utf-8")
     table = open_table(path, lambda rows: Top(0, True))
-    assert (table.columns, table.told) == (columns, told)
+    assert (table.columns, table.notes) == (columns, notes)
 
 
 def test_commas_in_texts_separate_nothing_where_no_column_is_known(tmp_path):

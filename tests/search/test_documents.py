@@ -43,7 +43,7 @@ def test_other_columns_are_metadata_with_numbers_as_numbers(tmp_path):
         Document("很好。", "007", {"title": "天气", "year": 2021, "ok": True, "price": 1.5}),
     ]
     joined = read(path, ("title", "text"))
-    assert [(one.text, "title" in one.metadata) for one in joined] == [
+    assert [(item.text, "title" in item.metadata) for item in joined] == [
         ("打印 选择文件菜单。", False),
         ("天气 很好。", False),
     ]

@@ -81,7 +81,7 @@ def test_no_text_of_a_condition_becomes_sql(text):
         ("year = 1)", "expected `and`, `or` or the end at ')'"),
         ("year = 1 lang = 2", "expected `and`, `or` or the end at 'lang = 2'"),
         ("year in ()", "expected a number or a text"),
-        ("year like 3", "`like` needs a pattern"),
+        ("year like 3", "expected a pattern, such as '%2020%' at '3'"),
         ("year is 3", "expected `null`"),
         ("1 = 1", "expected a field"),
         ("year = 1; DROP TABLE documents", "cannot read '; DROP"),

@@ -30,13 +30,18 @@ def documents(texts=TEXTS, ids=True):
     return [Document(text, str(n) if ids else None, {"n": n}) for n, text in enumerate(texts)]
 
 
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(writing, "CHUNK", 10)
+
+
 @pytest.fixture
 def folder(tmp_path):
     return tmp_path / "index"
 
 
 @pytest.fixture
-def made(folder):
+def indexed(folder):
     """An index of the texts, most of which have several passages."""
     add_documents(folder, EMBEDDER, documents(), passage_length=LENGTH)
     with SearchIndex(folder) as opened:
@@ -67,14 +72,19 @@ def bm25(query, texts=TEXTS, k1=2.0, b=0.75):
     return scores
 
 
+def found(index, *arguments, **settings):
+    """The documents of each query."""
+    return [index.read(hits) for hits in index.search(*arguments, **settings)]
+
+
 def by_id(results):
     return [int(result.id) for result in results]
 
 
-def check(found, want, top):
+def check(actual, want, top):
     """Results have the largest of the wanted scores (queries, documents), in their order."""
     kept = min(top, want.shape[1])
-    for results, scores in zip(found, want, strict=True):
+    for results, scores in zip(actual, want, strict=True):
         got = [result.score for result in results]
         np.testing.assert_allclose(got, np.sort(scores)[::-1][:kept], atol=2e-5)
         np.testing.assert_allclose(scores[by_id(results)], got, atol=2e-5)
@@ -92,29 +102,29 @@ def test_a_document_is_as_near_as_its_nearest_passage_and_its_beginning(
     add_documents(folder, EMBEDDER, documents(), **settings)
     assert bool([*folder.glob("*.faiss")]) == approximate
     want = cosines(weight=weight or 0)
-    with SearchIndex(folder) as made:
+    with SearchIndex(folder) as result:
         for top in (1, 5, 40, 50):
-            check(made.search(QUERIES, VECTORS, top), want, top)
+            check(found(result, QUERIES, VECTORS, top), want, top)
 
 
-def test_words_score_by_bm25_with_the_beginning_three_times(made):
+def test_words_score_by_bm25_with_the_beginning_three_times(indexed):
     for query in [*QUERIES, "chisq.dist", "，"]:
-        numbers, scores = word_scores(made._connection, query)
+        words = word_scores(indexed._connection, query)
         got = np.zeros(len(TEXTS))
-        got[numbers - 1] = scores
+        got[words.numbers - 1] = words.scores
         np.testing.assert_allclose(got, bm25(query), atol=1e-4)
 
 
 @pytest.mark.parametrize("weight", [0.0, 0.8, 50.0])
-def test_a_hybrid_search_adds_words_and_vectors(made, weight):
-    found = made.search(QUERIES, VECTORS, 8, hybrid=True, weight=weight)
+def test_a_hybrid_search_adds_words_and_vectors(indexed, weight):
+    actual = found(indexed, QUERIES, VECTORS, 8, hybrid=True, weight=weight)
     words = np.stack([bm25(query) for query in QUERIES])
-    check(found, words / words.max(axis=1, keepdims=True) + weight * cosines(), 8)
+    check(actual, words / words.max(axis=1, keepdims=True) + weight * cosines(), 8)
 
 
-def test_a_hybrid_search_without_a_weight_adds_reciprocal_ranks(made):
-    found = made.search(QUERIES, VECTORS, 8, hybrid=True)
-    for results, near, query in zip(found, cosines(), QUERIES, strict=True):
+def test_a_hybrid_search_without_a_weight_adds_reciprocal_ranks(indexed):
+    actual = found(indexed, QUERIES, VECTORS, 8, hybrid=True)
+    for results, near, query in zip(actual, cosines(), QUERIES, strict=True):
         words = bm25(query)
         rank = np.argsort(np.argsort(-near, kind="stable"))
         word_rank = np.argsort(np.argsort(-words, kind="stable"))
@@ -124,35 +134,37 @@ def test_a_hybrid_search_without_a_weight_adds_reciprocal_ranks(made):
 
 def test_the_weight_of_the_index_counts_unless_another_is_given(folder):
     add_documents(folder, EMBEDDER, documents(), hybrid_weight=0.8)
-    with SearchIndex(folder) as made:
-        search = lambda **more: made.search(QUERIES, VECTORS, 5, hybrid=True, **more)  # noqa: E731
+    with SearchIndex(folder) as result:
+        search = lambda **more: found(result, QUERIES, VECTORS, 5, hybrid=True, **more)  # noqa: E731
         assert search() == search(weight=0.8) != search(weight=0.1)
 
 
-def test_a_query_without_a_known_word_is_searched_by_vectors(made):
-    plain = made.search(["ZZZ"], VECTORS[:1], 3)
+def test_a_query_without_a_known_word_is_searched_by_vectors(indexed):
+    plain = found(indexed, ["ZZZ"], VECTORS[:1], 3)
     for weight in (None, 1.0):
-        hybrid = made.search(["ZZZ"], VECTORS[:1], 3, hybrid=True, weight=weight)
+        hybrid = found(indexed, ["ZZZ"], VECTORS[:1], 3, hybrid=True, weight=weight)
         assert by_id(hybrid[0]) == by_id(plain[0])
 
 
-def test_a_very_long_query_is_searched(made):
-    (results,) = made.search(["".join(TEXTS)], VECTORS[:1], 3, hybrid=True, weight=1.0)
+def test_a_very_long_query_is_searched(indexed):
+    (results,) = found(indexed, ["".join(TEXTS)], VECTORS[:1], 3, hybrid=True, weight=1.0)
     assert len(results) == 3
 
 
-def test_conditions_restrict_every_kind_of_search(made):
+def test_conditions_restrict_every_kind_of_search(indexed):
     kept = [n for n in range(40) if n < 20 or n == 33]
     where = "n < 20 or id = 33"
-    check_ids = lambda found: all({*by_id(one)} <= {*kept} for one in found)  # noqa: E731
-    found = made.search(QUERIES, VECTORS, 50, where=where)
-    assert [sorted(by_id(one)) for one in found] == [kept] * 4
-    for results, scores in zip(found, cosines(), strict=True):
+    check_ids = lambda results: all({*by_id(item)} <= {*kept} for item in results)  # noqa: E731
+    actual = found(indexed, QUERIES, VECTORS, 50, where=where)
+    assert [sorted(by_id(item)) for item in actual] == [kept] * 4
+    for results, scores in zip(actual, cosines(), strict=True):
         got = [result.score for result in results]
         np.testing.assert_allclose(got, np.sort(scores[kept])[::-1], atol=2e-5)
     for weight in (None, 1.0):
-        assert check_ids(made.search(QUERIES, VECTORS, 5, hybrid=True, weight=weight, where=where))
-    assert made.search(QUERIES, VECTORS, 5, where="n > 99", hybrid=True) == [[]] * 4
+        assert check_ids(
+            found(indexed, QUERIES, VECTORS, 5, hybrid=True, weight=weight, where=where)
+        )
+    assert found(indexed, QUERIES, VECTORS, 5, where="n > 99", hybrid=True) == [[]] * 4
 
 
 def test_documents_ids_and_metadata_are_kept(folder):
@@ -163,22 +175,21 @@ def test_documents_ids_and_metadata_are_kept(folder):
     ]
     add_documents(folder, EMBEDDER, odd)
     assert add_documents(folder, EMBEDDER, odd) == Added(0, 0, 3, 3)
-    with SearchIndex(folder) as made:
-        assert len(made) == 3
-        assert made.has_ids
-        (results,) = made.search(QUERIES[:1], VECTORS[:1], 3)
-        kept = {(one.text, one.id, *one.metadata.items()) for one in results}
-        assert kept == {
-            (odd[0].text, "页/1", *sorted(odd[0].metadata.items())),
-            ("孤?", "孤?", ("x", "?")),
-            ("无名", None),
-        }
+    with SearchIndex(folder) as result:
+        assert len(result) == 3
+        assert result.has_ids
+        (results,) = found(result, QUERIES[:1], VECTORS[:1], 3)
+        texts = {(odd[0].text, "页/1"), ("孤?", "孤?"), ("无名", None)}
+        assert {(item.text, item.id) for item in results} == texts
+        for where, name in (("年 = 2020 and ok = true", "页/1"), ("x = '?'", "孤?")):
+            (results,) = found(result, QUERIES[:1], VECTORS[:1], 3, where=where)
+            assert [item.id for item in results] == [name]
 
 
 def state(folder):
     """All that is in an index, independent of the order of additions: texts with vectors, words."""
-    with SearchIndex(folder) as made:
-        rows = made._connection.execute(
+    with SearchIndex(folder) as result:
+        rows = result._connection.execute(
             "SELECT d.text, id, metadata, passages, words.beginning, words.text FROM documents d "
             "JOIN vectors USING (number) JOIN words ON words.rowid = number"
         ).fetchall()
@@ -194,11 +205,11 @@ def test_additions_give_the_index_of_all_documents(folder, ids):
     other = folder.with_name("other")
     add_documents(other, EMBEDDER, each, passage_length=LENGTH)
     assert state(folder) == state(other)
-    with SearchIndex(folder) as one, SearchIndex(other) as two:
+    with SearchIndex(folder) as item, SearchIndex(other) as two:
         get = lambda x: [[(y.id, y.score) for y in z] for z in x]  # noqa: E731
         search = {"hybrid": True, "weight": 1.0}
-        assert get(one.search(QUERIES, VECTORS, 9, **search)) == get(
-            two.search(QUERIES, VECTORS, 9, **search)
+        assert get(found(item, QUERIES, VECTORS, 9, **search)) == get(
+            found(two, QUERIES, VECTORS, 9, **search)
         )
 
 
@@ -210,9 +221,9 @@ def test_an_id_that_comes_again_replaces_its_document(folder, approximate, monke
     with SearchIndex(folder) as opened:
         assert add_documents(folder, EMBEDDER, changed) == Added(0, 1, 4, 40)
         texts = [*TEXTS[:3], "完全不同的文字", *TEXTS[4:]]
-        check(opened.search(QUERIES, VECTORS, 50), cosines(texts), 50)
-        (found,) = opened.search(["不同"], VECTORS[:1], 1, hybrid=True, weight=0.0)
-        assert by_id(found) == [3]
+        check(found(opened, QUERIES, VECTORS, 50), cosines(texts), 50)
+        (actual,) = found(opened, ["不同"], VECTORS[:1], 1, hybrid=True, weight=0.0)
+        assert by_id(actual) == [3]
     assert len(state(folder)) == 40
 
 
@@ -221,18 +232,18 @@ def test_documents_are_deleted_by_id(folder, approximate, monkeypatch):
     monkeypatch.setattr(writing, "LARGE", 1 if approximate else writing.LARGE)
     add_documents(folder, EMBEDDER, documents(), passage_length=LENGTH)
     with SearchIndex(folder) as opened:
-        before = opened.search(QUERIES, VECTORS, 40)
+        before = found(opened, QUERIES, VECTORS, 40)
         best = by_id(before[0])[0]
         assert delete_documents(folder, [str(best), "99", "99"]) == ["99"]
-        after = opened.search(QUERIES, VECTORS, 40)
+        after = found(opened, QUERIES, VECTORS, 40)
         assert [by_id(x) for x in after] == [[n for n in by_id(x) if n != best] for x in before]
-        words = opened.search([TEXTS[best]], VECTORS[:1], 40, hybrid=True, weight=0.0)
+        words = found(opened, [TEXTS[best]], VECTORS[:1], 40, hybrid=True, weight=0.0)
         assert best not in by_id(words[0])
     add_documents(folder, EMBEDDER, [Document("新的", "新")])
     with SearchIndex(folder) as opened:
         assert len(opened) == 40
-        (found,) = opened.search(["新的"], EMBEDDER.embed(["新的"]), 1)
-        assert (found[0].text, found[0].score) == ("新的", pytest.approx(1))
+        (actual,) = found(opened, ["新的"], EMBEDDER.embed(["新的"]), 1)
+        assert (actual[0].text, actual[0].score) == ("新的", pytest.approx(1))
 
 
 def test_results_do_not_depend_on_whether_a_graph_is_up_to_date(folder, monkeypatch):
@@ -244,21 +255,21 @@ def test_results_do_not_depend_on_whether_a_graph_is_up_to_date(folder, monkeypa
     delete_documents(folder, ["3"])
     add_documents(folder, EMBEDDER, documents())
     file.write_bytes(old)
-    with SearchIndex(folder) as made:
-        check(made.search(QUERIES, VECTORS, 50), cosines(), 50)
+    with SearchIndex(folder) as result:
+        check(found(result, QUERIES, VECTORS, 50), cosines(), 50)
     add_documents(folder, EMBEDDER, documents())
     assert file.read_bytes() != old
     file.write_bytes(b"IHNf....")
     with pytest.raises(InputError, match="Remove this file"):
         SearchIndex(folder)
     file.unlink()
-    with SearchIndex(folder) as made:
-        check(made.search(QUERIES, VECTORS, 5), cosines(), 5)
+    with SearchIndex(folder) as result:
+        check(found(result, QUERIES, VECTORS, 5), cosines(), 5)
     other = folder.with_name("other")  # the graph of another index is not taken for its own
     add_documents(other, EMBEDDER, documents(["别的"] * 1))
     next(other.glob("*.faiss")).rename(folder / next(other.glob("*.faiss")).name)
-    with SearchIndex(folder) as made:
-        check(made.search(QUERIES, VECTORS, 5), cosines(), 5)
+    with SearchIndex(folder) as result:
+        check(found(result, QUERIES, VECTORS, 5), cosines(), 5)
 
 
 def test_two_documents_with_one_id_are_refused(folder):
@@ -274,8 +285,8 @@ def test_adding_nothing_new_changes_nothing_except_weights(folder):
     assert add_documents(folder, EMBEDDER, documents()[:3]) == Added(0, 0, 3, 40)
     add_documents(folder, EMBEDDER, [], hybrid_weight=0.7)
     add_documents(folder, EMBEDDER, [], beginning_weight=0.3)
-    with SearchIndex(folder) as made:
-        assert (made.manifest.hybrid_weight, made.manifest.beginning_weight) == (0.7, 0.3)
+    with SearchIndex(folder) as result:
+        assert (result.manifest.hybrid_weight, result.manifest.beginning_weight) == (0.7, 0.3)
     assert state(folder) == before
     assert [path.name for path in folder.iterdir()] == [FILE]
 
@@ -293,31 +304,33 @@ def test_another_model_or_passage_length_is_refused(folder):
 class Failing(FakeEmbedder):
     """An embedder that meets a bad vector in its third block."""
 
+    blocks = 0
+
     def passages(self, *arguments):
-        for number, block in enumerate(super().passages(*arguments)):
-            if number == 2:
-                raise InputError("the vector is not finite")
-            yield block
+        self.blocks += 1
+        if self.blocks == 3:
+            raise InputError("the vector is not finite")
+        return super().passages(*arguments)
 
 
 def test_what_fails_keeps_the_blocks_before_it_and_goes_on(folder):
     with pytest.raises(InputError, match="not finite"):
         add_documents(folder, Failing(), documents())
-    with SearchIndex(folder) as made:
-        assert len(made) == 20
+    with SearchIndex(folder) as result:
+        assert len(result) == 20
     assert add_documents(folder, EMBEDDER, documents()) == Added(20, 0, 20, 40)
 
 
-def test_readers_search_while_another_process_writes(folder, made):
-    before = made.search(QUERIES, VECTORS, 50, hybrid=True)
+def test_readers_search_while_another_process_writes(folder, indexed):
+    before = found(indexed, QUERIES, VECTORS, 50, hybrid=True)
     writer = open_to_write(folder)
     with transaction(writer):
         new = [Document(QUERIES[0], "40")]
-        writing.write_block(writer, new, EMBEDDER.embed([QUERIES[0]]), [1])
-        assert made.search(QUERIES, VECTORS, 50, hybrid=True) == before
+        writing.write_block(writer, new, [EMBEDDER.embed([QUERIES[0]])])
+        assert found(indexed, QUERIES, VECTORS, 50, hybrid=True) == before
         with SearchIndex(folder) as other:
-            assert other.search(QUERIES, VECTORS, 50, hybrid=True) == before
-    assert by_id(made.search(QUERIES, VECTORS, 1, hybrid=True)[0]) == [40]
+            assert found(other, QUERIES, VECTORS, 50, hybrid=True) == before
+    assert by_id(found(indexed, QUERIES, VECTORS, 1, hybrid=True)[0]) == [40]
     writer.close()
 
 
@@ -325,8 +338,7 @@ def test_two_commands_add_at_the_same_time(folder):
     """Also where neither finds an index when it begins; documents of both are there once."""
     parts = [documents()[:30], documents()[10:]]
     threads = [
-        threading.Thread(target=add_documents, args=(folder, FakeEmbedder(chunk=3), part))
-        for part in parts
+        threading.Thread(target=add_documents, args=(folder, EMBEDDER, part)) for part in parts
     ]
     for thread in threads:
         thread.start()
@@ -335,12 +347,12 @@ def test_two_commands_add_at_the_same_time(folder):
     assert sorted(int(row[1]) for row in state(folder)) == [*range(40)]
 
 
-def test_threads_share_an_open_index(made):
-    want, errors = made.search(QUERIES, VECTORS, 5, hybrid=True), []
+def test_threads_share_an_open_index(indexed):
+    want, errors = found(indexed, QUERIES, VECTORS, 5, hybrid=True), []
 
     def search():
         for _ in range(10):
-            if made.search(QUERIES, VECTORS, 5, hybrid=True) != want:
+            if found(indexed, QUERIES, VECTORS, 5, hybrid=True) != want:
                 errors.append("other results")
 
     threads = [threading.Thread(target=search) for _ in range(4)]
@@ -368,16 +380,15 @@ def test_a_damaged_index_is_named(folder):
 
 def test_what_is_no_index_is_not_written_over(folder):
     folder.mkdir()
-    for file, message in (("thesis.txt", "is not an index"), ("index.json", "earlier version")):
-        (folder / file).write_text("…", "utf-8")
-        for use in (
-            lambda: add_documents(folder, EMBEDDER, documents()),
-            lambda: SearchIndex(folder),
-            lambda: delete_documents(folder, ["1"]),
-        ):
-            with pytest.raises(InputError, match=message):
-                use()
-        (folder / file).unlink()
+    (folder / "thesis.txt").write_text("…", "utf-8")
+    for use in (
+        lambda: add_documents(folder, EMBEDDER, documents()),
+        lambda: SearchIndex(folder),
+        lambda: delete_documents(folder, ["1"]),
+    ):
+        with pytest.raises(InputError, match="is not an index"):
+            use()
+    (folder / "thesis.txt").unlink()
     with pytest.raises(InputError, match=r"is no index\. Make one"):
         SearchIndex(folder)
     (folder / FILE).touch()  # as a process leaves it that was killed while it created the tables
@@ -394,7 +405,7 @@ def test_a_python_without_full_text_search_is_named(folder, monkeypatch):
         add_documents(folder, EMBEDDER, documents())
 
 
-def test_an_index_that_is_locked_for_long_is_named(folder, made, monkeypatch):
+def test_an_index_that_is_locked_for_long_is_named(folder, indexed, monkeypatch):
     monkeypatch.setattr("roformer_tf.search.database.PATIENCE", 0.1)
     writer = open_to_write(folder)
     with transaction(writer), pytest.raises(InputError, match="in use: another process"):

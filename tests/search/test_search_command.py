@@ -12,13 +12,13 @@ import pytest
 from roformer_tf import cli
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
 from roformer_tf.errors import InputError
-from roformer_tf.inference.embed import open_embedder
+from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.labelled.examples import Example
 from roformer_tf.search import retrieval, writing
 from roformer_tf.search.documents import Document
 from roformer_tf.search.index import SearchIndex
 from roformer_tf.search.reranking import report_reranking, write_validation_pairs
-from roformer_tf.search.retrieval import Reranker, Retriever, load_reranker
+from roformer_tf.search.retrieval import Reranker, Retriever, open_reranker
 
 DOCUMENTS = {
     "print": "打印文档：选择文件菜单中的打印。",
@@ -40,7 +40,7 @@ def sim(released):
 def order(sim, eagerly):
     """For each query its documents, the nearest first, and their cosines."""
     with eagerly():
-        embedder = open_embedder(sim)
+        embedder = VectorSettings().open(sim)
         cosines = embedder.embed(QUERIES) @ embedder.embed(DOCUMENTS.values()).T
     places = np.argsort(-cosines, axis=1)
     return [
@@ -73,11 +73,11 @@ def run(capsys):
 
 def names(rows):
     """The documents' names by query."""
-    found = {}
+    actual = {}
     for query, rank, _, _, name in rows:
-        found.setdefault(query, []).append(name)
-        assert int(rank) == len(found[query])
-    return found
+        actual.setdefault(query, []).append(name)
+        assert int(rank) == len(actual[query])
+    return actual
 
 
 def test_documents_are_searched_without_keeping_an_index(run, sim, documents, order, tmp_path):
@@ -85,10 +85,10 @@ def test_documents_are_searched_without_keeping_an_index(run, sim, documents, or
     assert code == 0
     assert rows[0] == ["query", "rank", "score", "document", "id"]
     assert [row[0] for row in rows[1:]] == [q for q in QUERIES for _ in DOCUMENTS]
-    for found, (name, cosine) in zip(rows[1:], chain(*order), strict=True):
-        assert found[4] == name
-        assert found[3] == DOCUMENTS[name].replace("\t", "\\t")
-        assert float(found[2]) == pytest.approx(cosine, abs=1e-5)
+    for actual, (name, cosine) in zip(rows[1:], chain(*order), strict=True):
+        assert actual[4] == name
+        assert actual[3] == DOCUMENTS[name].replace("\t", "\\t")
+        assert float(actual[2]) == pytest.approx(cosine, abs=1e-5)
     assert "2 queries among 4 documents" in err
     assert {path.name for path in tmp_path.iterdir()} == {"documents.jsonl"}
 
@@ -151,8 +151,8 @@ def test_a_document_without_a_word_of_the_query_has_no_rank_by_words(run, sim, d
 
 def test_the_settings_of_an_index_are_those_of_its_queries(run, sim, documents, tmp_path):
     index = tmp_path / "index"
-    made = ("--pooling", "mean", "--dimensions", 8, "--max-length", 20, "--passage-length", 9)
-    assert run("--model", sim, "--documents", documents, "--index", index, *made)[0] == 0
+    result = ("--pooling", "mean", "--dimensions", 8, "--max-length", 20, "--passage-length", 9)
+    assert run("--model", sim, "--documents", documents, "--index", index, *result)[0] == 0
     code, rows, err = run("--model", sim, "--index", index, "--queries", "公园")
     assert code == 0
     assert len(rows) == 5
@@ -171,7 +171,7 @@ def test_a_model_of_pairs_reranks(run, sim, documents, finetuned):
     assert {row[4] for row in rows[1:]} == {row[4] for row in plain[1:4]}
     scores = [float(row[2]) for row in rows[1:]]
     assert scores == sorted(scores, reverse=True)
-    # The first of the new order may have been far behind: 3 are asked of the model, 1 is shown
+    # The first of the new order may have had a late rank: the model scores 3, 1 is printed
     _, first, _ = run(*flags, "--rerank", finetuned("pair"), "--rerank-top", 3, "--top", 1)
     assert first == rows[:2]
     assert rows[1][4] != plain[1][4], "the model changes nothing: choose another query"
@@ -192,7 +192,7 @@ def test_reranking_is_measured_on_the_pairs_that_the_model_was_validated_on(
     flags = ("--model", sim, "--documents", documents, "--rerank", model, "--rerank-top", 4)
     _, rows, err = run(*flags, "--queries", "公园")
     assert len(rows) == 5
-    assert "what it does to the order could not be measured" in err
+    assert "its effect on the order could not be measured" in err
     assert "MRR" not in err
     examples = [
         Example((query, DOCUMENTS[name]), str(int(name != "park" or query == "公园")), "")
@@ -201,7 +201,9 @@ def test_reranking_is_measured_on_the_pairs_that_the_model_was_validated_on(
     write_validation_pairs(tmp_path / "run", [*examples, Example(("无关", "保存"), "0", "")])
     _, again, err = run(*flags, "--queries", "公园")
     assert again == rows
-    found = re.search(r"MRR ([\d.]+) before and ([\d.]+) after .* on 3 queries .* 4 documents", err)
+    actual = re.search(
+        r"MRR ([\d.]+) before and ([\d.]+) after .* on 3 queries .* 4 documents", err
+    )
     texts = tmp_path / "texts.txt"
     texts.write_text("\n".join([*(DOCUMENTS[x] for x in ("print", "park", "open")), "保存"]))
     want = {}
@@ -216,7 +218,7 @@ def test_reranking_is_measured_on_the_pairs_that_the_model_was_validated_on(
         want[name] = sum(1 / rank for rank in ranks.values()) / 3
         assert len(ranks) == 3
     assert want["before"] != pytest.approx(want["after"])
-    assert [float(x) for x in found.groups()] == pytest.approx([*want.values()], abs=1e-3)
+    assert [float(x) for x in actual.groups()] == pytest.approx([*want.values()], abs=1e-3)
     assert ("reranking makes the order worse" in err) == (want["after"] < want["before"])
 
     # Measured once, but anew with other settings or another model.
@@ -263,7 +265,7 @@ def test_a_reranker_that_makes_the_order_worse_is_warned_of(sign, warned, sim, t
     examples = [Example(texts, label, "") for texts, label in pairs.items()]
     write_validation_pairs(tmp_path, examples)
     with eagerly():
-        embedder = open_embedder(sim)
+        embedder = VectorSettings().open(sim)
         writing.add_documents(tmp_path / "index", embedder, [Document("文件")])
         index = SearchIndex(tmp_path / "index")
         retriever = Retriever(index, embedder, reranker=Scorer(), reranked=4)
@@ -332,18 +334,18 @@ def test_a_document_may_stand_in_two_columns(run, sim, tmp_path, ending):
         written = [separator.join(row) for row in [("title", "text"), *rows]]
     path.write_text("".join(f"{line}\n" for line in written), "utf-8")
     joined = [" ".join(row) for row in rows]
-    embedder = open_embedder(sim)
+    embedder = VectorSettings().open(sim)
     cosines = (embedder.embed(["怎么打印"]) @ embedder.embed(joined).T)[0]
     order = np.argsort(-cosines)
     columns = ("--text-columns", "title", "text", "--queries", "怎么打印")
-    code, found, _ = run("--model", sim, "--documents", path, *columns)
+    code, actual, _ = run("--model", sim, "--documents", path, *columns)
     assert code == 0
-    assert [row[3] for row in found[1:]] == [joined[place] for place in order]
-    assert [row[4:] for row in found[1:]] == [
+    assert [row[3] for row in actual[1:]] == [joined[place] for place in order]
+    assert [row[4:] for row in actual[1:]] == [
         [rows[place][0] * 2] if ending == "jsonl" else [] for place in order
     ]
     np.testing.assert_allclose(
-        [float(row[2]) for row in found[1:]], cosines[order], rtol=0, atol=1e-5
+        [float(row[2]) for row in actual[1:]], cosines[order], rtol=0, atol=1e-5
     )
 
 
@@ -354,12 +356,12 @@ def test_documents_are_updated_deleted_and_filtered(run, sim, documents, tmp_pat
     more = tmp_path / "more.csv"
     more.write_text("名,text,year\nopen,打开旧文件,2019\nclose,关闭文件,2021\n", "utf-8")
     code, rows, err = run(
-        *(*flags, "--documents", more, "--id-column", "名", "--delete", "save", "gone"),
+        *(*flags, "--documents", more, "--id-column", "名", "--delete", "save", "missing"),
         *("--queries", "文件", "--where", "year >= 2000 or id = 'park'"),
     )
     assert code == 0
     assert "1 documents deleted" in err
-    assert "no document has the id gone" in err
+    assert "no document has the id missing" in err
     assert "has 4 documents: 1 new, 1 updated." in err
     assert {row[4]: row[3] for row in rows[1:]} == {
         "open": "打开旧文件",
@@ -379,9 +381,9 @@ def test_documents_are_updated_deleted_and_filtered(run, sim, documents, tmp_pat
 def test_rerankers_are_models_of_pairs(name, finetuned, monkeypatch):
     if name == "regression":  # of one text
         with pytest.raises(InputError, match="needs a model of pairs"):
-            load_reranker(finetuned(name))
+            open_reranker(finetuned(name))
         return
-    model = load_reranker(finetuned("pair"))
+    model = open_reranker(finetuned("pair"))
     assert isinstance(model, Reranker)
     assert model.label == 1
     scores = model.scores("今天", ["好", "北京", "好"], 2)
@@ -389,12 +391,12 @@ def test_rerankers_are_models_of_pairs(name, finetuned, monkeypatch):
     assert scores[0] == scores[2] != scores[1]
     monkeypatch.setattr(retrieval, "RELATED", ("是",))
     with pytest.raises(InputError, match="has the labels 0, 1, and none is known"):
-        load_reranker(finetuned("pair"))
+        open_reranker(finetuned("pair"))
 
 
 def test_a_converted_model_opens_the_index_of_its_zip(run, sim, documents, tmp_path):
     index = tmp_path / "index"
     assert run("--model", sim, "--documents", documents, "--index", index)[0] == 0
     assert cli.main(["checkpoints", "convert", sim, str(tmp_path / "x"), "--to", "own"]) == 0
-    assert open_embedder(tmp_path / "x").config == EmbeddingConfig("pooler", 512)
+    assert VectorSettings().open(tmp_path / "x").config == EmbeddingConfig("pooler", 512)
     assert run("--model", tmp_path / "x", "--index", index, "--queries", "甲")[0] == 0

@@ -3,9 +3,10 @@ import time
 
 import numpy as np
 import pytest
+from fastapi import HTTPException
 
 from roformer_tf.labelled.examples import Example
-from roformer_tf.serving.batching import Batcher, OverloadedError, deliver_all
+from roformer_tf.serving.batching import Batcher, deliver_all
 from roformer_tf.serving.monitoring import ServiceMetrics
 from roformer_tf.tasks.classification import Classification
 
@@ -27,15 +28,15 @@ def test_too_many_waiting_requests_are_refused():
         while not first.running():
             assert time.monotonic() < end
             time.sleep(0.005)
-        others = [batcher.submit([EXAMPLE]) for _ in range(2)]
+        rest = [batcher.submit([EXAMPLE]) for _ in range(2)]
         assert batcher.waiting() == 2
-        with pytest.raises(OverloadedError):
+        with pytest.raises(HTTPException, match="too many requests wait"):
             batcher.submit([EXAMPLE])
-        assert others[0].cancel()  # its client has gone
+        assert rest[0].cancel()  # its client has disconnected
     finally:
         go.set()
         batcher.close()
-    assert first.result()[0].label == others[1].result()[0].label == "好"
+    assert first.result()[0].label == rest[1].result()[0].label == "好"
     assert batcher.waiting() == 0
 
 
@@ -68,7 +69,7 @@ def test_a_batch_takes_requests_until_their_widths_fill_it(held):
     go.set()
     assert asked_first.result(30) == [-1]
     del promises[2], asked[2]
-    assert [one.result(30) for one in promises] == [[-x for x in each] for each in asked]
+    assert [item.result(30) for item in promises] == [[-x for x in each] for each in asked]
     assert batches == [[1], [3, 2, 2, 1], [9], [1]]
 
 

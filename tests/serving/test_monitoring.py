@@ -39,9 +39,9 @@ def measured(address):
     assert status == 200
     assert kind.startswith("text/plain")
     return {
-        (one.name, *sorted(one.labels.values())): one.value
+        (item.name, *sorted(item.labels.values())): item.value
         for family in text_string_to_metric_families(page)
-        for one in family.samples
+        for item in family.samples
     }
 
 
@@ -54,9 +54,9 @@ def test_requests_latency_and_batches_are_counted(running):
         assert get(at, "/predict", "POST", json.dumps({"text": "坏"}))[0] == 500
         for path in ("/a", "/b", "/predict/x", "/health?a=1"):
             get(at, path)
-        found = measured(at)
+        actual = measured(at)
         again = measured(at)
-    requests = {key[1:]: n for key, n in found.items() if key[0] == "roformer_http_requests_total"}
+    requests = {key[1:]: n for key, n in actual.items() if key[0] == "roformer_http_requests_total"}
     assert requests == {
         ("/predict", "200", "POST"): 2,
         ("/predict", "400", "POST"): 1,
@@ -65,15 +65,15 @@ def test_requests_latency_and_batches_are_counted(running):
         ("404", "GET", "none"): 3,  # one series for all other paths
     }
     assert again["roformer_http_requests_total", "/metrics", "200", "GET"] == 1
-    assert found["roformer_http_request_duration_seconds_count", "/predict", "POST"] == 4
-    assert 0 < found["roformer_http_request_duration_seconds_sum", "/predict", "POST"] < 60
-    assert found["roformer_batch_texts_count",] == 3
-    assert found["roformer_batch_texts_sum",] == 5
-    assert found["roformer_batch_texts_bucket", "1.0"] == 2
-    assert found["roformer_batch_texts_bucket", "4.0"] == 3
-    assert found["roformer_batch_duration_seconds_count",] == 3
-    assert found["roformer_waiting_requests",] == 0
-    assert found["roformer_model_info", "classification", "酒店"] == 1
+    assert actual["roformer_http_request_duration_seconds_count", "/predict", "POST"] == 4
+    assert 0 < actual["roformer_http_request_duration_seconds_sum", "/predict", "POST"] < 60
+    assert actual["roformer_batch_texts_count",] == 3
+    assert actual["roformer_batch_texts_sum",] == 5
+    assert actual["roformer_batch_texts_bucket", "1.0"] == 2
+    assert actual["roformer_batch_texts_bucket", "4.0"] == 3
+    assert actual["roformer_batch_duration_seconds_count",] == 3
+    assert actual["roformer_waiting_requests",] == 0
+    assert actual["roformer_model_info", "classification", "酒店"] == 1
 
 
 def test_waiting_requests_are_counted(running):
@@ -89,20 +89,20 @@ def test_waiting_requests_are_counted(running):
         asking = [
             threading.Thread(target=get, args=(at, "/predict", "POST", body)) for _ in range(3)
         ]
-        for one in asking:
-            one.start()
+        for item in asking:
+            item.start()
         assert inside.wait(30)
         while measured(at)["roformer_waiting_requests",] != 2:
             pass  # the test's own time limit ends this
         go.set()
-        for one in asking:
-            one.join(30)
+        for item in asking:
+            item.join(30)
         assert measured(at)["roformer_waiting_requests",] == 0
 
 
 def test_two_services_in_one_process_have_separate_metrics(running):
-    one, other = (create_task_app(ServedTask(name, TASK, answer)) for name in "ab")
-    with running(one) as at, running(other) as elsewhere:
+    item, other = (create_task_app(ServedTask(name, TASK, answer)) for name in "ab")
+    with running(item) as at, running(other) as elsewhere:
         get(at, "/health")
         assert measured(at)["roformer_http_requests_total", "/health", "200", "GET"] == 1
         assert ("roformer_http_requests_total", "/health", "200", "GET") not in measured(elsewhere)

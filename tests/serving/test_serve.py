@@ -160,7 +160,7 @@ def test_a_large_body_is_refused_before_it_is_read_whole(address, predicted):
         response.begin()
         assert response.status == 413
         assert json.loads(response.read())["error"] == "the body is larger than 1,000,000 bytes"
-    status, answer = ask(address, body=b"a" * size)  # whoever sends all of it hears it, too
+    status, answer = ask(address, body=b"a" * size)  # also where the whole body is sent
     assert (status, answer["error"]) == (413, "the body is larger than 1,000,000 bytes")
     assert predicted({"text": "好"})
 
@@ -192,7 +192,7 @@ def test_requests_of_many_clients_share_batches(address, running):
     texts = 20 * sum(number % 3 + 1 for number in range(16))
     assert sum(batches) == texts
     assert len(batches) < texts / 3
-    assert max(batches) < 8 + 3  # full, but for the last request's texts
+    assert max(batches) < 8 + 3  # full, or more by the texts of the last request
 
 
 LETTERS = "今天气很好我们去公园学习北京上海"
@@ -230,7 +230,7 @@ def test_the_request_of_the_readme_works(address, name):
     form = {"Content-Type": "application/x-www-form-urlencoded"}  # as curl sends it
     status, answer = ask(address, path=path, body=body.encode(), **form)
     assert status == 200
-    assert [one["label"] for one in answer["predictions"]] == ["好"] * 2
+    assert [item["label"] for item in answer["predictions"]] == ["好"] * 2
 
 
 def test_the_api_documentation_loads_nothing_from_other_hosts(address):
@@ -263,8 +263,8 @@ def test_a_thousand_requests_of_sixteen_clients(model, running):
         return answers
 
     with running(create_task_app(model)) as at, ThreadPoolExecutor(16) as pool:
-        found = list(pool.map(client, range(16)))
-    for number, answers in enumerate(found):
+        actual = list(pool.map(client, range(16)))
+    for number, answers in enumerate(actual):
         assert {status for status, _ in answers} == {200}
         for text, (_, answer) in list(zip(texts[number::16], answers, strict=True))[:5]:
             alone = model.predict([as_example([text], model.task)])[0]
@@ -296,10 +296,10 @@ def test_an_overloaded_service_returns_503_and_recovers(running):
         asked = [pool.submit(ask, at, body=body)]
         assert inside.wait(30)
         asked += [pool.submit(ask, at, body=body) for _ in range(7)]
-        wait_until(lambda: sum(one.done() for one in asked) == 6)
+        wait_until(lambda: sum(item.done() for item in asked) == 6)
         assert ask(at, "GET", "/health")[0] == 200  # while the model works
         go.set()
-        statuses = sorted(one.result()[0] for one in asked)
+        statuses = sorted(item.result()[0] for item in asked)
         assert statuses == [200, 200, *[503] * 6]
         assert ask(at, body=body)[0] == 200
 
@@ -485,8 +485,8 @@ def test_an_example_has_as_many_texts_as_the_task(task, right, wrong, running):
 def test_predictions_of_each_task_as_json():
     def answer(task, texts, logits):
         example = as_example(texts, task)
-        found = task.decoding.as_json(example, task.decoding.predict(np.array(logits, "float32")))
-        return json.loads(json.dumps(found))  # plain values alone
+        actual = task.decoding.as_json(example, task.decoding.predict(np.array(logits, "float32")))
+        return json.loads(json.dumps(actual))  # plain values alone
 
     assert answer(PAIR, ["a", "b"], [0, 0]) == {
         "label": "0",
@@ -629,7 +629,7 @@ def test_settings_reach_the_application(kind, finetuned, released, running):
     assert [status for status, _ in texts] == [200, 422]
     assert health["limits"]["max_texts"] == 2
     if kind == "labels":
-        assert [len(one["probabilities"]) for one in texts[0][1]["predictions"]] == [1, 1]
+        assert [len(item["probabilities"]) for item in texts[0][1]["predictions"]] == [1, 1]
     if kind == "vectors":
         assert health["pooling"] == "cls"
 

@@ -15,7 +15,8 @@ import pytest
 
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
-from roformer_tf.inference.generate import drawing, embedder_of, nearest_of
+from roformer_tf.inference.embed import embedder_of
+from roformer_tf.inference.generate import nearest_paraphrases, sampling_settings
 from roformer_tf.models.generation_config import GenerationConfig
 from roformer_tf.models.heads import RoFormerForMaskedLM, RoFormerForSentenceSimilarity
 from roformer_tf.models.incremental import IncrementalDecoder
@@ -46,9 +47,9 @@ def sim():
     keras.utils.set_random_seed(4)
     tokenizer = tokenizer_of()
     config = RoFormerConfig(**TINY, vocab_size=tokenizer.vocab_size, attention_type="unilm")
-    made = RoFormerForSentenceSimilarity(config)
-    made.tokenizer = tokenizer
-    return ServedGenerator("sim", made, embedder_of(made))
+    result = RoFormerForSentenceSimilarity(config)
+    result.tokenizer = tokenizer
+    return ServedGenerator("sim", result, embedder_of(result, "sim"))
 
 
 @pytest.fixture(scope="module")
@@ -71,8 +72,8 @@ def ask(address, question, path="/generate", method="POST"):
 def written(model, texts, **settings):
     """What the model itself generates, in the format of the service."""
     prompts = [model.encode_prompt(text) for text in texts]
-    found = model.generate_ids(prompts, GenerationConfig(**settings))
-    return [[{"text": one.text, "score": one.score} for one in each] for each in found]
+    actual = model.generate_ids(prompts, GenerationConfig(**settings))
+    return [[{"text": item.text, "score": item.score} for item in each] for each in actual]
 
 
 def same(got, want):
@@ -127,9 +128,9 @@ def steps(monkeypatch):
     seen = Steps()
     begin, append = IncrementalDecoder.begin, IncrementalDecoder.append
 
-    def beginning(decoder, *given):
+    def beginning(decoder, *arguments):
         seen.batches += 1
-        return begin(decoder, *given)
+        return begin(decoder, *arguments)
 
     def appending(decoder, ids):
         assert seen.go.acquire(timeout=60)
@@ -160,18 +161,18 @@ def test_generations_equal_those_of_the_model(model, address, settings):
     assert status == 200, answer
     own = {name: tuple(x) if name == "stop" else x for name, x in settings.items()}
     same(answer["generations"], written(model, texts, **own))
-    status, one = ask(address, {"text": texts[1]} | settings)
-    same(one["generations"], answer["generations"][1:2])
+    status, item = ask(address, {"text": texts[1]} | settings)
+    same(item["generations"], answer["generations"][1:2])
 
 
 def test_without_a_seed_each_request_draws_and_returns_one(address):
     question = {"text": "今天", "temperature": 5.0, "max_tokens": 20, "min_tokens": 20}
-    (_, one), (_, other) = (ask(address, question) for _ in range(2))
-    assert one["seed"] != other["seed"]
-    assert one["generations"] != other["generations"]
-    _, again = ask(address, question | {"seed": one["seed"]})
-    assert again["seed"] == one["seed"]
-    same(again["generations"], one["generations"])
+    (_, item), (_, other) = (ask(address, question) for _ in range(2))
+    assert item["seed"] != other["seed"]
+    assert item["generations"] != other["generations"]
+    _, again = ask(address, question | {"seed": item["seed"]})
+    assert again["seed"] == item["seed"]
+    same(again["generations"], item["generations"])
 
 
 @pytest.mark.parametrize(
@@ -250,12 +251,12 @@ def test_clients_share_a_batch_without_influence_on_each_other(model, running, s
     ):
         first = pool.submit(ask, at, {"text": "今天", "max_tokens": 5, "min_tokens": 5})
         wait_until(lambda: steps.batches == 1)
-        others = [pool.submit(ask, at, question) for question in questions]
+        rest = [pool.submit(ask, at, question) for question in questions]
         wait_until(lambda: waiting(at) == len(questions))
         assert not first.done()
         steps.release()
         assert first.result()[0] == 200
-        answers = [one.result() for one in others]
+        answers = [item.result() for item in rest]
     assert steps.batches == 3  # the first one; then all that was sampled; then the beams
     for question, (status, answer) in zip(questions, answers, strict=True):
         assert status == 200
@@ -267,8 +268,8 @@ def metric(address, line):
     with closing(http.client.HTTPConnection(*address, timeout=60)) as connection:
         connection.request("GET", "/metrics")
         page = connection.getresponse().read().decode()
-    found = re.search(rf"^roformer_{re.escape(line)} (\S+)$", page, re.MULTILINE)
-    return float(found[1]) if found else None
+    actual = re.search(rf"^roformer_{re.escape(line)} (\S+)$", page, re.MULTILINE)
+    return float(actual[1]) if actual else None
 
 
 def waiting(address):
@@ -303,10 +304,10 @@ def test_a_stream_sends_each_piece_at_once(model, address, steps):
         assert steps.tokens == 1
         steps.release()
         *more, last = told
-    ((one,),) = written(model, ["今天"], max_tokens=12, min_tokens=12)
-    assert last == {"done": True, "text": one["text"], "score": last["score"], "seed": 7}
-    assert last["score"] == pytest.approx(one["score"], abs=1e-4)
-    assert "".join(pieces + [event["text"] for event in more]) == one["text"]
+    ((item,),) = written(model, ["今天"], max_tokens=12, min_tokens=12)
+    assert last == {"done": True, "text": item["text"], "score": last["score"], "seed": 7}
+    assert last["score"] == pytest.approx(item["score"], abs=1e-4)
+    assert "".join(pieces + [event["text"] for event in more]) == item["text"]
     assert len(more) > 5
 
 
@@ -419,12 +420,12 @@ def test_paraphrases_are_the_nearest_candidates(sim, running):
             assert status == 422
             assert "paraphrases" in refused["error"]
     same(plain["generations"], written(sim.model, texts, max_tokens=6))
-    config = drawing(GenerationConfig(max_tokens=6, temperature=2.0, seed=8), 3)
+    config = sampling_settings(GenerationConfig(max_tokens=6, temperature=2.0, seed=8), 3)
     drawn = sim.model.generate_ids([sim.model.encode_prompt(text) for text in texts], config)
-    want = nearest_of(sim.model, texts, [[x.text for x in each] for each in drawn], 3)
-    same(answer["generations"], [[one._asdict() for one in each] for each in want])
+    want = nearest_paraphrases(sim.model, texts, [[x.text for x in each] for each in drawn], 3)
+    same(answer["generations"], [[item._asdict() for item in each] for each in want])
     assert [len(each) for each in answer["generations"]] == [3, 3]
-    cosines = [one["score"] for one in answer["generations"][0]]
+    cosines = [item["score"] for item in answer["generations"][0]]
     assert cosines == sorted(cosines, reverse=True)
 
 
@@ -470,16 +471,16 @@ def test_the_source_decides_on_the_routes(model, folder, finetuned, tmp_path):
 def test_a_model_of_another_language_is_served(model, monkeypatch):
     """Its vocabulary lacks the text with which a service warms up."""
     monkeypatch.setattr(
-        "roformer_tf.serving.serve_generation.load_writer", lambda *_: other_language(model)
+        "roformer_tf.serving.serve_generation.open_generator", lambda *_: other_language(model)
     )
     assert create_generation_app(load_served_generator("x"))
 
 
 def other_language(model):
     own = model.tokenizer
-    made = type(model)(model.config)
-    made.tokenizer = tokenizer_of(chr(ord("a") + i) for i in range(own.vocab_size - 5))
-    return made
+    result = type(model)(model.config)
+    result.tokenizer = tokenizer_of(chr(ord("a") + i) for i in range(own.vocab_size - 5))
+    return result
 
 
 def test_the_page_loads_nothing_from_other_hosts(address):

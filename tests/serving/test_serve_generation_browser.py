@@ -55,7 +55,7 @@ def begin(page, text, **settings):
 
 
 def shown(page):
-    return [one.text for one in page.find(".written")]
+    return [item.text for item in page.find(".written")]
 
 
 def whole(model, text, **settings):

@@ -7,15 +7,14 @@ import pytest
 
 from roformer_tf.cli import main
 from roformer_tf.errors import InputError
-from roformer_tf.inference.embed import open_embedder
-from roformer_tf.search.index import Result, SearchIndex
+from roformer_tf.inference.embed import VectorSettings
+from roformer_tf.search.index import Hit, Result, SearchIndex
 from roformer_tf.search.retrieval import Retriever
-from roformer_tf.serving.command import open_service
+from roformer_tf.serving.command import load_served_vectors, open_service
 from roformer_tf.serving.monitoring import ServiceMetrics
 from roformer_tf.serving.serve_vectors import (
     VectorQuery,
     create_vector_app,
-    load_served_vectors,
     vector_batcher,
 )
 from roformer_tf.serving.settings import Limits, ServeConfig
@@ -57,20 +56,20 @@ def address(sim, index, running, eagerly):
 def test_embed_returns_vectors(texts, address, sim, ask):
     status, answer = ask(address, "/embed", {"texts": texts})
     assert status == 200
-    want = open_embedder(sim).embed(texts)
+    want = VectorSettings().open(sim).embed(texts)
     np.testing.assert_allclose(answer["vectors"], want, atol=1e-6)
     assert ask(address, "/embed", {"text": texts[0]})[1]["vectors"] == answer["vectors"][:1]
 
 
 def test_search_returns_documents(address, sim, index, ask):
-    retriever = Retriever(SearchIndex(index), open_embedder(sim))
+    retriever = Retriever(SearchIndex(index), VectorSettings().open(sim))
     status, answer = ask(address, "/search", {"texts": QUERIES, "top": 2})
     assert status == 200
-    for found, wanted in zip(answer["results"], retriever.answers(QUERIES, 2), strict=True):
-        assert [one["id"] for one in found] == [one.id for one in wanted]
-        assert [one["document"] for one in found] == [one.text for one in wanted]
+    for actual, wanted in zip(answer["results"], retriever.results(QUERIES, 2), strict=True):
+        assert [item["id"] for item in actual] == [item.id for item in wanted]
+        assert [item["document"] for item in actual] == [item.text for item in wanted]
         np.testing.assert_allclose(
-            [x["score"] for x in found], [one.score for one in wanted], atol=1e-6
+            [x["score"] for x in actual], [item.score for item in wanted], atol=1e-6
         )
     (all_of_them,) = ask(address, "/search", {"text": QUERIES[0]})[1]["results"]
     assert len(all_of_them) == len(DOCUMENTS)
@@ -85,9 +84,9 @@ def test_each_request_of_a_batch_gets_its_own_results(sim, index):
         VectorQuery("怎么打印", 3),
         VectorQuery("公园", 2),
     ]
-    one, vector, three, two = batcher.submit(asked).result()
-    assert [len(found) for found in (one, three, two)] == [1, 3, 2]
-    assert one == two[:1]
+    item, vector, three, two = batcher.submit(asked).result()
+    assert [len(actual) for actual in (item, three, two)] == [1, 3, 2]
+    assert item == two[:1]
     np.testing.assert_allclose(vector, served.embedder.embed(["公园"])[0], atol=1e-6)
 
 
@@ -125,15 +124,17 @@ def test_without_an_index_there_is_no_search(sim, running, ask):
     with running(app) as at:
         assert ask(at, "/search", {"text": "好"})[0] == 404
         vectors = ask(at, "/embed", {"text": "好"})[1]["vectors"]
-    np.testing.assert_allclose(vectors, open_embedder(sim, "mean").embed(["好"]), atol=1e-6)
+    np.testing.assert_allclose(
+        vectors, VectorSettings(pooling="mean").open(sim).embed(["好"]), atol=1e-6
+    )
 
 
 def test_a_hybrid_service_searches_by_words(sim, index, running, ask):
     with running(
         create_vector_app(load_served_vectors(ServeConfig(model=sim, index=index, hybrid=True)))
     ) as at:
-        (found,) = ask(at, "/search", {"text": "公园"})[1]["results"]
-    assert found[0]["id"] == "park"
+        (actual,) = ask(at, "/search", {"text": "公园"})[1]["results"]
+    assert actual[0]["id"] == "park"
 
 
 def test_a_sim_model_generates_and_embeds(sim, running, ask):
@@ -142,7 +143,7 @@ def test_a_sim_model_generates_and_embeds(sim, running, ask):
     with running(app) as at:
         assert ask(at, "/generate", {"text": "好", "max_tokens": 2})[0] == 200
         vectors = ask(at, "/embed", {"texts": QUERIES})[1]["vectors"]
-    np.testing.assert_allclose(vectors, open_embedder(sim).embed(QUERIES), atol=1e-6)
+    np.testing.assert_allclose(vectors, VectorSettings().open(sim).embed(QUERIES), atol=1e-6)
 
 
 def test_an_index_of_another_model_is_not_served(index, released):
@@ -151,38 +152,50 @@ def test_an_index_of_another_model_is_not_served(index, released):
 
 
 class LongDocuments:
-    """A retriever whose every query finds documents of 16,000 characters."""
+    """A retriever whose every query finds documents of 16,000 characters, and its index."""
 
-    index = range(100)  # as many documents
+    def __init__(self):
+        self.index, self.texts_read = self, 0
 
-    def answers(self, queries, top, where=None):
-        result = Result(1, 1.0, "好" * 16_000)
-        return [[result] * top for _ in queries]
+    def __len__(self):
+        return 100
+
+    def hits(self, queries, vectors, top, where=None):
+        return [[Hit(1, 1.0)] * top for _ in queries]
+
+    def read(self, hits):
+        self.texts_read += len(hits)
+        return [Result(*hit, "好" * 16_000) for hit in hits]
 
 
 def test_a_response_has_a_size_limit(sim, running, ask):
-    """128 short queries would return 615 MB; the service stops writing before that."""
+    """128 short queries would return 615 MB: the service stops reading texts before that."""
     served = load_served_vectors(ServeConfig(model=sim, pooling="mean"))
-    served = served._replace(retriever=LongDocuments())
+    documents = LongDocuments()
+    served = served._replace(retriever=documents)
     app = create_vector_app(served, limits=Limits(max_answer_megabytes=10))
     with running(app) as at:
         assert ask(at, "/search", {"text": "好", "top": 100})[0] == 200
         status, answer = ask(at, "/search", {"texts": ["好"] * 128, "top": 100})
         assert status == 413
         assert "response is larger than 10,000,000 bytes" in answer["error"]
+        assert documents.texts_read == 100 + 300  # of 12,800: 48 kB each
         assert ask(at, "/search", {"text": "好", "top": 1})[0] == 200
 
 
 class FilteredDocuments:
-    """A retriever that answers with the condition of the request."""
+    """A retriever that returns the condition of the request as a document's number."""
 
     class Index(list):
         fields = ("year",)
 
+        def read(self, hits):
+            return [Result(*hit, f"condition: {hit.number}") for hit in hits]
+
     index = Index()
 
-    def answers(self, queries, top, where=None):
-        return [[Result(1, 1.0, f"condition: {where}")] for _ in queries]
+    def hits(self, queries, vectors, top, where=None):
+        return [[Hit(where, 1.0)] for _ in queries]
 
 
 def test_each_request_is_searched_with_its_own_condition(sim, running, ask):

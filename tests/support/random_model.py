@@ -29,7 +29,7 @@ def tokenizer_of(letters=LETTERS):
 
 
 def random_model(task, tokenizer=None, **sizes):
-    """A model for the task, by the seed that Keras is at; `sizes` of its config in addition to TINY's."""
+    """A model for the task, by Keras' current seed; `sizes` change its config."""
     tokenizer = tokenizer or tokenizer_of()
     tagging = task.name == "tagging"
     kind = RoFormerForTokenClassification if tagging else RoFormerForSequenceClassification

@@ -13,7 +13,7 @@ import numpy as np
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.finetuning.vectors import VectorTraining
 from roformer_tf.models.sentence_embedding import RoFormerForSentenceEmbedding
-from roformer_tf.tasks.vectors.retrieval import Embedding
+from roformer_tf.tasks.vectors.embedding import Embedding
 from roformer_tf.training.distribution import join, to_numpy
 from roformer_tf.training.settings import DevicesConfig
 
@@ -49,13 +49,13 @@ class Batches(keras.utils.PyDataset):
 
 
 def main():
-    out, pieces = sys.argv[1], int(sys.argv[2])
+    out, micro_batches = sys.argv[1], int(sys.argv[2])
     group = join(DevicesConfig(distributed="JAX_NUM_PROCESSES" in os.environ))
     keras.utils.set_random_seed(1)
     config = RoFormerConfig(
         40, 16, 1, 2, 24, pooling="mean", initializer_range=0.3, hidden_dropout_prob=0.0
     ).replace(attention_probs_dropout_prob=0.0)
-    model = VectorTraining(RoFormerForSentenceEmbedding(config), Embedding(), pieces)
+    model = VectorTraining(RoFormerForSentenceEmbedding(config), Embedding(), micro_batches)
     model.compile(keras.optimizers.SGD(0.3))
     losses = []
     log = keras.callbacks.LambdaCallback(

@@ -23,7 +23,7 @@ def assert_wired(got, want, ignored, atol=1e-4):
 
 
 def alike(first, other, atol):
-    """Whether two results, nested as JSON is, are equal except for the rounding of their numbers."""
+    """Whether two results, nested like JSON, are equal except for the rounding of numbers."""
     if isinstance(first, np.ndarray) or isinstance(other, np.ndarray):
         return np.shape(first) == np.shape(other) and np.allclose(first, other, rtol=0, atol=atol)
     if isinstance(first, Mapping):
@@ -34,7 +34,7 @@ def alike(first, other, atol):
         )
     if isinstance(first, Number) and isinstance(other, Number):
         return abs(first - other) <= atol
-    return one == other
+    return first == other
 
 
 def post(app, *questions):

@@ -71,7 +71,7 @@ def test_thresholds_and_details_of_many_labels_do_not_search_either():
     scores[[7, 9]] = 0.9
     predictions = [Prediction(examples[0].label, scores)] * 50
     ComparedText.comparisons = 0
-    chosen = task.decoding.with_choices([one.label for one in examples], predictions)
+    chosen = task.decoding.with_choices([item.label for item in examples], predictions)
     details = task.metrics.details(examples, predictions)
     assert ComparedText.comparisons <= 4 * 2000
     assert chosen.decoding.reread(predictions[0]).label == ("label 7", "label 9")
@@ -123,25 +123,25 @@ def test_mistakes_are_the_surest_wrong_answers_cut_short():
         task.decoding.predict(np.array([0, (-1) ** number * number / 30]))
         for number in range(1, 400)
     ]
-    found = task.metrics.mistakes(examples, predictions)
-    assert [one["place"] for one in found] == [f"f:{398 - 2 * i}" for i in range(MISTAKES)]
-    assert found[0]["sureness"] == pytest.approx(1, abs=1e-5)
-    assert found[0]["texts"] == ["长" * CHARACTERS + "…"]
-    assert (found[0]["gold"], found[0]["predicted"]) == ("0", "1")
+    actual = task.metrics.mistakes(examples, predictions)
+    assert [item["place"] for item in actual] == [f"f:{398 - 2 * i}" for i in range(MISTAKES)]
+    assert actual[0]["sureness"] == pytest.approx(1, abs=1e-5)
+    assert actual[0]["texts"] == ["长" * CHARACTERS + "…"]
+    assert (actual[0]["gold"], actual[0]["predicted"]) == ("0", "1")
 
 
 def test_mistakes_of_other_tasks_are_ordered_by_how_wrong_they_are():
     several = Multilabel(labels=("a", "b"))
     sigmoids = [(3.0, -1.0), (9.0, -9.0), (-5.0, 5.0)]  # of ("a",): right, right, both wrong
     examples = [Example(("x",), ("a",), str(i)) for i in range(3)]
-    found = several.metrics.mistakes(
+    actual = several.metrics.mistakes(
         examples, [several.decoding.predict(np.array(x)) for x in sigmoids]
     )
-    assert [(one["place"], one["predicted"]) for one in found] == [("2", ("b",))]
-    assert found[0]["sureness"] == pytest.approx(1 / (1 + np.exp(-5)))
+    assert [(item["place"], item["predicted"]) for item in actual] == [("2", ("b",))]
+    assert actual[0]["sureness"] == pytest.approx(1 / (1 + np.exp(-5)))
     numbers = Regression()
     examples = [Example(("x",), 1.0, str(i)) for i in range(3)]
-    found = numbers.metrics.mistakes(
+    actual = numbers.metrics.mistakes(
         examples, [numbers.decoding.predict(np.array([x])) for x in (2.0, 1.0, -3.0)]
     )
-    assert [(one["place"], one["sureness"]) for one in found] == [("2", 4), ("0", 1)]
+    assert [(item["place"], item["sureness"]) for item in actual] == [("2", 4), ("0", 1)]

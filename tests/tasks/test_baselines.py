@@ -36,13 +36,13 @@ def examples(name, count, seed):
         yield Example(texts, label, f"made:{number}")
 
 
-def judge(name, training, test):
+def evaluate(name, training, test):
     task = TASKS[name].from_examples(training)
     words, predictions = task.metrics.baseline(training, test)
-    method = words
+    title = words
     assert Translator("zh")(words) != words
-    assert all(one.scores.dtype == np.float32 for one in predictions)
-    return method, predictions, task.metrics.compute([one.label for one in test], predictions)
+    assert all(item.scores.dtype == np.float32 for item in predictions)
+    return title, predictions, task.metrics.compute([item.label for item in test], predictions)
 
 
 @pytest.mark.parametrize(
@@ -54,38 +54,44 @@ def judge(name, training, test):
         ("regression", "ridge", "pearson", 0.95),
     ],
 )
-def test_what_words_tell_is_learnt(name, method, metric, least):
-    said, predictions, figures = judge(name, [*examples(name, 200, 0)], [*examples(name, 100, 1)])
-    assert said == f"TF-IDF of 1–3 characters + {method} regression (min_df 2, C 10)"
+def test_a_linear_model_learns_from_words(name, method, metric, least):
+    title, predictions, figures = evaluate(
+        name, [*examples(name, 200, 0)], [*examples(name, 100, 1)]
+    )
+    assert title == f"TF-IDF of 1–3 characters + {method} regression (min_df 2, C 10)"
     assert figures[metric] >= least
-    assert {one.scores.shape for one in predictions} == {(1,) if name == "regression" else (2,)}
+    assert {item.scores.shape for item in predictions} == {(1,) if name == "regression" else (2,)}
 
 
 @pytest.mark.parametrize("name", ["classification", "multilabel", "pair", "regression"])
 def test_texts_of_one_character_each_are_answered(name):
     characters = [chr(0x4E00 + number) for number in range(150)]
     many = [
-        one._replace(texts=(character,) * len(one.texts))
-        for character, one in zip(characters, examples(name, 150, 0), strict=True)
+        item._replace(texts=(character,) * len(item.texts))
+        for character, item in zip(characters, examples(name, 150, 0), strict=True)
     ]
-    said, predictions, figures = judge(name, many, many)
-    assert said.startswith("TF-IDF")
+    title, predictions, figures = evaluate(name, many, many)
+    assert title.startswith("TF-IDF")
     assert len(predictions) == 150
-    assert max(figures.values()) > 0.9  # each stands in training
+    assert max(figures.values()) > 0.9  # each is in the training set
 
 
 def test_the_thresholds_of_several_labels_are_chosen_on_the_validation_set():
-    rare = [one for one in examples("multilabel", 400, 0) if one.label or one.place[-1] == "1"]
-    training = [one._replace(label=one.label if i % 4 else ()) for i, one in enumerate(rare)]
+    rare = [item for item in examples("multilabel", 400, 0) if item.label or item.place[-1] == "1"]
+    training = [item._replace(label=item.label if i % 4 else ()) for i, item in enumerate(rare)]
     task = TASKS["multilabel"].from_examples(training)
     test, valid = [*examples("multilabel", 60, 1)], [*examples("multilabel", 60, 2)]
     _, at_half = task.metrics.baseline(training, test)
     _, chosen = task.metrics.baseline(training, test, valid)
-    assert [one.label for one in at_half] == [task.decoding.reread(one).label for one in at_half]
+    assert [item.label for item in at_half] == [
+        task.decoding.reread(item).label for item in at_half
+    ]
     _, by_valid = task.metrics.baseline(training, valid, valid)
-    wanted = task.decoding.with_choices([one.label for one in valid], by_valid)
+    wanted = task.decoding.with_choices([item.label for item in valid], by_valid)
     assert wanted.thresholds != (0.5, 0.5)
-    assert [one.label for one in chosen] == [wanted.decoding.reread(one).label for one in chosen]
+    assert [item.label for item in chosen] == [
+        wanted.decoding.reread(item).label for item in chosen
+    ]
 
 
 @pytest.mark.parametrize("name", ["classification", "pair", "multilabel", "regression"])
@@ -93,8 +99,8 @@ def test_it_is_tuned_on_the_validation_set_alone(name):
     """The settings are the best of those tried there, by the metric asked for."""
     training, test = [*examples(name, 40, 0)], [*examples(name, 30, 1)]
     rng = np.random.default_rng(3)
-    labels = [one.label for one in examples(name, 60, 2)]
-    noisy = [one._replace(label=labels[rng.integers(60)]) for one in examples(name, 60, 2)]
+    labels = [item.label for item in examples(name, 60, 2)]
+    noisy = [item._replace(label=labels[rng.integers(60)]) for item in examples(name, 60, 2)]
     task = TASKS[name].from_examples(training)
     metric = task.metrics.usable()[1]
     tried = []
@@ -110,22 +116,22 @@ def test_it_is_tuned_on_the_validation_set_alone(name):
     assert "chosen on the validation set" in words
     assert "在验证集上选取" in Translator("zh")(words)
     *searched, last = tried
-    assert {others for _, _, others in searched} == {60}  # never the test set
+    assert {rest for _, _, rest in searched} == {60}  # never the test set
     assert {(longest, min_df) for longest, min_df, _ in searched} == {
         (longest, min_df) for longest in (0, 2, 3) for min_df in (1, 2)
     }
     unit = "words" if last[0] == 0 else f"1–{last[0]} characters"
     assert f"TF-IDF of {unit} +" in words
     assert f"min_df {last[1]}," in words
-    found = {}
+    actual = {}
     for setting in baselines.COUNTED:  # by another route: each setting as the only one
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(baselines, "COUNTED", [setting])
             patch.setattr(baselines, "STRENGTHS", (10.0,))
             _, answers = task.metrics.baseline(training, noisy, noisy)
-        gold = [one.label for one in noisy]
-        found[setting[:2]] = metric.goodness(task.metrics.compute(gold, answers))
-    assert found[last[:2]] == max(found.values())
+        gold = [item.label for item in noisy]
+        actual[setting[:2]] = metric.goodness(task.metrics.compute(gold, answers))
+    assert actual[last[:2]] == max(actual.values())
 
 
 def test_rare_words_count_where_the_validation_set_says_so():
@@ -142,39 +148,39 @@ def test_rare_words_count_where_the_validation_set_says_so():
     task = TASKS["classification"].from_examples(training)
     words, predictions = task.metrics.baseline(training, test, valid)
     assert "min_df 1" in words
-    tuned = task.metrics.compute([one.label for one in test], predictions)["accuracy"]
+    tuned = task.metrics.compute([item.label for item in test], predictions)["accuracy"]
     _, fixed = task.metrics.baseline(training, test)
-    assert tuned > task.metrics.compute([one.label for one in test], fixed)["accuracy"] + 0.05
+    assert tuned > task.metrics.compute([item.label for item in test], fixed)["accuracy"] + 0.05
 
 
 def test_the_same_examples_give_the_same_answers():
     training, test = [*examples("pair", 50, 0)], [*examples("pair", 20, 1)]
-    first, again = judge("pair", training, test)[1], judge("pair", training, test)[1]
-    assert [one.scores.tolist() for one in first] == [one.scores.tolist() for one in again]
+    first, again = evaluate("pair", training, test)[1], evaluate("pair", training, test)[1]
+    assert [item.scores.tolist() for item in first] == [item.scores.tolist() for item in again]
 
 
 def test_three_examples_and_rare_labels_are_enough(recwarn):
     training = [Example((text,), label, "x") for text, label in zip("好坏坏", "101", strict=True)]
-    _, predictions, _ = judge("classification", training, training)
+    _, predictions, _ = evaluate("classification", training, training)
     assert len(predictions) == 3
     always = [Example((text,), ("a",), "x") for text in ("好", "坏的")]
-    _, predictions, figures = judge("multilabel", always, always)
+    _, predictions, figures = evaluate("multilabel", always, always)
     assert figures["exact_match"] == 1
     assert not recwarn.list
 
 
 def test_long_training_sets_are_thinned_and_it_is_said(monkeypatch):
-    monkeypatch.setattr(baselines, "MOST_CHARACTERS", 1000)
+    monkeypatch.setattr(baselines, "MAX_CHARACTERS", 1000)
     training = [*examples("classification", 200, 0)]
     kept = baselines._at_most(training, 1000)
-    assert sum(len(one.texts[0]) for one in kept) <= 1100
-    said, _, _ = judge("classification", training, training[:5])
-    assert said.endswith(f", fitted to {len(kept)} of 200 training examples")
+    assert sum(len(item.texts[0]) for item in kept) <= 1100
+    title, _, _ = evaluate("classification", training, training[:5])
+    assert title.endswith(f", fitted to {len(kept)} of 200 training examples")
 
 
 def test_a_thinned_training_set_has_what_stands_at_every_second_place():
     alternating = [Example(("好" * 10,), str(number % 2), "x") for number in range(100)]
-    assert {one.label for one in baselines._at_most(alternating, 500)} == {"0", "1"}
+    assert {item.label for item in baselines._at_most(alternating, 500)} == {"0", "1"}
     assert baselines._at_most(alternating, 1000) is alternating
 
 
@@ -185,7 +191,7 @@ def test_shared_characters_rank_triples_and_ties_are_wrong():
         ("a", "b", "c", "B"),
     ]
     triples = [Example(tuple(texts), label, "x") for *texts, label in rows]
-    _, predictions, figures = judge("ranking", triples, triples)
+    _, predictions, figures = evaluate("ranking", triples, triples)
     assert figures["accuracy"] == pytest.approx(2 / 3)
     assert predictions[0].scores.tolist() == pytest.approx([2 / 5, 0])  # 今天天气 has 今, 天, 气
 
@@ -205,7 +211,7 @@ def test_known_entities_are_found_the_longest_first():
         tagged("李在", "B-PER O"),  # a single character does not count
     ]
     test = [tagged("在北京大学李北京", "O B-ORG I-ORG I-ORG I-ORG B-PER B-LOC I-LOC")]
-    _, predictions, figures = judge("tagging", training, test)
+    _, predictions, figures = evaluate("tagging", training, test)
     assert " ".join(predictions[0].label) == "O B-ORG I-ORG I-ORG I-ORG O B-LOC I-LOC"
     assert figures["precision"] == 1
     assert figures["recall"] == pytest.approx(2 / 3)
@@ -216,13 +222,13 @@ def test_known_entities_are_found_the_longest_first():
 def test_an_entity_has_the_labels_that_it_has_most_often():
     training = [tagged("华盛", f"B-{kind} I-{kind}") for kind in ("PER", "LOC", "LOC")]
     training.append(tagged("在", "O"))
-    _, predictions, _ = judge("tagging", training, training[:1])
+    _, predictions, _ = evaluate("tagging", training, training[:1])
     assert predictions[0].label == ("B-LOC", "I-LOC")
 
 
 def test_words_of_one_character_count_where_every_unit_has_a_label():
     training = [tagged("我 爱 北京 我", "r v n r", " "), tagged("北京 好", "n a", " ")]
-    _, predictions, _ = judge("tagging", training, [tagged("我 爱 上海", "r v n", " ")])
+    _, predictions, _ = evaluate("tagging", training, [tagged("我 爱 上海", "r v n", " ")])
     assert predictions[0].label[:2] == ("r", "v")
     assert predictions[0].label[2] in ("r", "n")  # unknown: what is most frequent
 

@@ -7,15 +7,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roformer_tf.tasks.crf import NEVER, Chain, best_paths, log_likelihoods, marginals
+from roformer_tf.tasks.tags.crf import NEVER, Chain, best_paths, log_likelihoods, marginals
 
 C = 4
 
 
 def total(path, scores, chain):
-    found = chain.start[path[0]] + chain.end[path[-1]]
-    found += sum(row[label] for row, label in zip(scores, path, strict=True))
-    return found + sum(chain.steps[a, b] for a, b in pairwise(path))
+    actual = chain.start[path[0]] + chain.end[path[-1]]
+    actual += sum(row[label] for row, label in zip(scores, path, strict=True))
+    return actual + sum(chain.steps[a, b] for a, b in pairwise(path))
 
 
 def random_chain(rng):
@@ -31,18 +31,18 @@ def test_paths_and_probabilities_are_those_of_all_sequences(seed, monkeypatch):
     chain = random_chain(rng)
     texts = [3 * rng.normal(size=(units, C)).astype("float32") for units in (5, 1, 2, 4, 3, 5)]
     for together in (1 << 20, 2 * 5 * C, 1):  # all texts at once, two, each by itself
-        monkeypatch.setattr("roformer_tf.tasks.crf.TOGETHER", together)
+        monkeypatch.setattr("roformer_tf.tasks.tags.crf.TOGETHER", together)
         paths, shares = best_paths(texts, chain), marginals(texts, chain)
         of_best = log_likelihoods(texts, paths, chain)
         for scores, path, share, log in zip(texts, paths, shares, of_best, strict=True):
             every = list(product(range(C), repeat=len(scores)))
-            totals = np.array([total(one, scores.astype("float64"), chain) for one in every])
+            totals = np.array([total(item, scores.astype("float64"), chain) for item in every])
             assert tuple(path) == every[totals.argmax()]
             likely = np.exp(totals - totals.max()) / np.exp(totals - totals.max()).sum()
             assert log == pytest.approx(np.log(likely.max()), abs=1e-9)
             want = np.zeros((len(scores), C))
-            for one, weight in zip(every, likely, strict=True):
-                want[np.arange(len(one)), one] += weight
+            for item, weight in zip(every, likely, strict=True):
+                want[np.arange(len(item)), item] += weight
             np.testing.assert_allclose(share, want, atol=1e-6)
             assert share.dtype == np.float32
 

@@ -5,11 +5,11 @@ from roformer_tf.tasks.scoring import calibration
 
 
 def test_calibration_is_the_mean_distance_of_saying_and_being():
-    said = np.array([0.75] * 8 + [0.55] * 2)  # the last ones are surer than they say
+    claimed = np.array([0.75] * 8 + [0.55] * 2)  # the last ones are more certain than right
     right = np.array([True] * 5 + [False] * 3 + [True] * 2)
-    found = calibration(said, right)
-    assert found["ece"] == pytest.approx(0.8 * (0.75 - 5 / 8) + 0.2 * (1 - 0.55))
-    assert [(one["from"], one["count"], one["right"]) for one in found["bins"]] == [
+    actual = calibration(claimed, right)
+    assert actual["ece"] == pytest.approx(0.8 * (0.75 - 5 / 8) + 0.2 * (1 - 0.55))
+    assert [(item["from"], item["count"], item["right"]) for item in actual["bins"]] == [
         (0.5, 2, 1),
         (0.7, 8, 5 / 8),
     ]

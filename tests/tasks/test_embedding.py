@@ -11,13 +11,14 @@ from sklearn.metrics import roc_auc_score
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig, load
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
+from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import Example
-from roformer_tf.labelled.reading import ColumnsConfig, find_layout, open_unanswered, read_examples
+from roformer_tf.labelled.reading import find_layout, open_unanswered, read_examples
 from roformer_tf.labelled.splits import split_examples
 from roformer_tf.labelled.text_sides import EncodedSides
 from roformer_tf.models.sentence_embedding import RoFormerForSentenceEmbedding
 from roformer_tf.tasks.table import TASKS, load_task
-from roformer_tf.tasks.vectors.retrieval import Embedding
+from roformer_tf.tasks.vectors.embedding import Embedding
 from roformer_tf.tasks.vectors.scored_pairs import ScoredPairs, best_threshold
 from roformer_tf.tasks.vectors.sentence_vectors import BELONGS
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -37,7 +38,7 @@ FILES = {
     "scores": ("text_a\ttext_b\tscore\n" + SCORED.format(0.5, 4, 2), "scores", [0.5, 4.0, 2.0]),
     "no header": (SCORED.format(0, 1, 1), "scores", [0.0, 1.0, 1.0]),
     "pairs": ("query\tdocument\n甲天\t甲地人\n乙天\t乙地人\n", "pairs", [BELONGS] * 2),
-    "an id beside": (
+    "an id": (
         "id\tquery\tdocument\n1\t甲天上\t甲地\n2\t乙天\t乙地人\n",
         "pairs",
         [BELONGS] * 2,
@@ -116,7 +117,7 @@ def test_settings_that_do_not_go_with_the_data_are_refused(data, settings, messa
 
 
 def rows_of(*pairs):
-    """Rows of texts that are told by one token each; a list is a text of several rows."""
+    """Sequences of one token each, which identifies the text; a list is a text of several."""
     texts = [[x if isinstance(x, list) else [x] for x in pair] for pair in pairs]
     rows = [[[np.array([1, token, 2], np.int32) for token in x] for x in pair] for pair in texts]
     return EncodedSides.of(rows, np.full(len(pairs), 3))
@@ -129,20 +130,20 @@ def at(*degrees):
     return list(np.stack([np.cos(angles), np.sin(angles)], 1) * lengths[:, None])
 
 
-def test_a_text_is_looked_for_among_the_different_others():
+def test_a_text_is_ranked_among_all_different_texts():
     task = Embedding()
-    # Query 10 belongs to 50 and 51; 51 stands twice, and belongs to 20, too.
+    # Query 10 belongs to 50 and 51; 51 occurs twice, and belongs to 20, too.
     encoded = rows_of((10, 50), (10, 51), (20, 51), (30, 52))
     vectors = at(0, 30, 0, 10, 12, 10, 5, 90)
-    found = task.decoding.read_rows(vectors, encoded)
-    assert [one.label.rank for one in found] == [1, 1, 1, 3]
-    assert found[0].scores[0] == pytest.approx(np.cos(np.radians(30)))
-    near = [(example, side) for example, side, _ in found[3].label.neighbours]
+    actual = task.decoding.read_rows(vectors, encoded)
+    assert [item.label.rank for item in actual] == [1, 1, 1, 3]
+    assert actual[0].scores[0] == pytest.approx(np.cos(np.radians(30)))
+    near = [(example, side) for example, side, _ in actual[3].label.neighbours]
     assert near == [(1, 1), (0, 1), (3, 1)]  # 51 is counted once
-    moved = [example for example, *_ in task.decoding.shifted(found[3], 10).label.neighbours]
+    moved = [example for example, *_ in task.decoding.shifted(actual[3], 10).label.neighbours]
     assert moved == [11, 10, 13]
-    assert found[3].label.ahead is False
-    metrics = task.metrics.compute([BELONGS] * 4, found)
+    assert actual[3].label.ahead is False
+    metrics = task.metrics.compute([BELONGS] * 4, actual)
     assert metrics["recall_at_1"] == 0.75
     assert metrics["mrr_at_10"] == pytest.approx((3 + 1 / 3) / 4)
     assert list(metrics) == [metric.name for metric in task.metrics.usable()]
@@ -152,11 +153,11 @@ def test_a_text_in_several_rows_is_as_near_as_the_nearest_of_them():
     task = Embedding(long_texts="windows")
     encoded = rows_of((10, [50, 51, 52]), (20, [53]), (30, [54, 55]))
     vectors = at(0, 80, 20, 90, 200, 230, 100, 280, 101)
-    found = task.decoding.read_rows(vectors, encoded)
-    assert [one.label.rank for one in found] == [1, 1, 1]
-    cosines = [one.scores[0] for one in found]
+    actual = task.decoding.read_rows(vectors, encoded)
+    assert [item.label.rank for item in actual] == [1, 1, 1]
+    cosines = [item.scores[0] for item in actual]
     np.testing.assert_allclose(cosines, np.cos(np.radians([20, 30, 1])), atol=1e-6)
-    near = found[2].label.neighbours[1]
+    near = actual[2].label.neighbours[1]
     assert near[:2] == (0, 1)
     assert near[2] == pytest.approx(np.cos(np.radians(10)))
     losses = task.objective.example_losses(vectors, encoded, [Example(("a", "b"), BELONGS, "")] * 3)
@@ -196,27 +197,27 @@ def test_in_windows_a_document_is_trained_by_the_passage_that_its_query_means():
 
 def test_of_triples_the_second_text_must_be_nearer_than_the_third():
     task = Embedding(data="triples")
-    found = task.decoding.read_rows(at(0, 10, 20, 0, 40, 30), rows_of((10, 50, 60), (20, 51, 61)))
-    assert [one.label.ahead for one in found] == [True, False]
-    assert task.metrics.compute([BELONGS] * 2, found)["accuracy"] == 0.5
+    actual = task.decoding.read_rows(at(0, 10, 20, 0, 40, 30), rows_of((10, 50, 60), (20, 51, 61)))
+    assert [item.label.ahead for item in actual] == [True, False]
+    assert task.metrics.compute([BELONGS] * 2, actual)["accuracy"] == 0.5
 
 
 def test_of_scores_the_cosines_are_judged():
     task = ScoredPairs(levels=(0.0, 1.0))
     pairs = [(10 + i, 50 + i) for i in range(6)]
     degrees = [40, 10, 70, 20, 60, 30]
-    vectors = [x for one in degrees for x in at(0, one)]
+    vectors = [x for item in degrees for x in at(0, item)]
     gold = [0.0, 1.0, 0.0, 1.0, 1.0, 0.0]
-    found = task.decoding.read_rows(vectors, rows_of(*pairs))
+    actual = task.decoding.read_rows(vectors, rows_of(*pairs))
     cosines = np.cos(np.radians(degrees))
-    np.testing.assert_allclose([one.label for one in found], cosines, atol=1e-6)
-    chosen = task.decoding.with_choices(gold, found)
+    np.testing.assert_allclose([item.label for item in actual], cosines, atol=1e-6)
+    chosen = task.decoding.with_choices(gold, actual)
     assert np.cos(np.radians(30)) < chosen.threshold < np.cos(np.radians(20))
-    metrics = chosen.metrics.compute(gold, found)
+    metrics = chosen.metrics.compute(gold, actual)
     assert metrics["roc_auc"] == pytest.approx(roc_auc_score(gold, cosines))
     assert metrics["accuracy"] == pytest.approx(5 / 6)
     several = dataclasses.replace(task, levels=(0.0, 1.0, 2.0))
-    assert list(several.metrics.compute(gold, found)) == ["spearman", "pearson"]
+    assert list(several.metrics.compute(gold, actual)) == ["spearman", "pearson"]
 
 
 @given(st.lists(st.tuples(st.integers(-5, 5), st.booleans()), min_size=1, max_size=20))
@@ -224,15 +225,15 @@ def test_no_threshold_is_right_more_often_than_the_best(pairs):
     scores = np.array([score / 5 for score, _ in pairs])
     wanted = np.array([yes for _, yes in pairs])
     best = np.mean((scores > best_threshold(scores, wanted)) == wanted)
-    others = [np.mean((scores > x) == wanted) for x in np.arange(-1.1, 1.2, 0.1)]
-    assert best == pytest.approx(max(others))
+    rest = [np.mean((scores > x) == wanted) for x in np.arange(-1.1, 1.2, 0.1)]
+    assert best == pytest.approx(max(rest))
 
 
 def test_no_text_is_in_two_sets():
     examples = [Example((f"问{i}", f"文{i % 40}"), BELONGS, f"data:{i}") for i in range(200)]
     sets = split_examples(examples, Embedding, (0.1, 0.1), seed=1)
-    texts = [{text for example in one for text in example.texts} for one in sets]
-    assert [len(one) for one in sets] == [160, 20, 20]
+    texts = [{text for example in item for text in example.texts} for item in sets]
+    assert [len(item) for item in sets] == [160, 20, 20]
     assert not texts[0] & texts[1]
     assert not texts[0] & texts[2]
     assert not texts[1] & texts[2]
@@ -241,7 +242,7 @@ def test_no_text_is_in_two_sets():
 def test_where_all_texts_hang_together_pairs_are_parted():
     examples = [Example((f"问{i}", f"问{i + 1}"), float(i % 2), f"data:{i}") for i in range(100)]
     sets = split_examples(examples, Embedding, (0.1, 0.1), seed=1)
-    assert [len(one) for one in sets] == [80, 10, 10]
+    assert [len(item) for item in sets] == [80, 10, 10]
 
 
 def test_a_folder_says_how_its_model_gives_vectors(tmp_path):
@@ -262,5 +263,5 @@ def test_the_same_text_twice_may_be_asked_about(tmp_path):
     path = tmp_path / "new.tsv"
     path.write_text("query\tdocument\n甲\t甲\n", encoding="utf-8")
     task = Embedding(text_columns=("query", "document"))
-    (found,) = open_unanswered(path, task, ColumnsConfig()).examples
-    assert found == Example(("甲", "甲"), None, f"{path}:2")
+    (actual,) = open_unanswered(path, task, ColumnsConfig()).examples
+    assert actual == Example(("甲", "甲"), None, f"{path}:2")

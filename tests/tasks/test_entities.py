@@ -2,11 +2,11 @@
 
 import pytest
 
-from roformer_tf.tasks.tags import entities, mark, marks_entities, spans
+from roformer_tf.tasks.tags.schemes import entities, mark, marks_entities, spans
 
 
 @pytest.mark.parametrize(
-    ("labels", "found"),
+    ("labels", "expected"),
     [
         ("B-LOC I-LOC O B-PER", [("LOC", 0, 2), ("PER", 3, 4)]),
         ("B-LOC B-LOC I-PER", [("LOC", 0, 1), ("LOC", 1, 2), ("PER", 2, 3)]),
@@ -18,12 +18,12 @@ from roformer_tf.tasks.tags import entities, mark, marks_entities, spans
         ("", []),
     ],
 )
-def test_spans_follow_the_labels(labels, found):
-    assert spans(labels.split()) == found
+def test_spans_follow_the_labels(labels, expected):
+    assert spans(labels.split()) == expected
 
 
 @pytest.mark.parametrize(
-    ("tags", "found"),
+    ("tags", "expected"),
     [
         ("O O O O", []),
         ("B-PER I-PER O B-LOC", [(0, 2, "PER"), (3, 4, "LOC")]),
@@ -32,12 +32,12 @@ def test_spans_follow_the_labels(labels, found):
         ("S-LOC B-PER E-PER O", [(0, 1, "LOC"), (1, 3, "PER")]),
     ],
 )
-def test_entities_stand_where_the_text_has_them(tags, found):
+def test_entities_are_where_the_text_has_them(tags, expected):
     """Between units there may be white space; a unit may come twice."""
     text, places = "甲 甲\u3000乙丙", [0, 2, 4, 5]
     want = [
         [places[first], places[last - 1] + 1, kind, text[places[first] : places[last - 1] + 1]]
-        for first, last, kind in found
+        for first, last, kind in expected
     ]
     assert entities(text, ["甲", "甲", "乙", "丙"], tags.split()) == want
 

@@ -24,14 +24,14 @@ PROBABILITIES = np.stack([1 - SECOND, SECOND], axis=1)
 def test_thresholds_are_the_mean_confidence_in_each_label():
     assert confident_thresholds(LABELS, PROBABILITIES) == pytest.approx([0.6, 0.65])
     three = np.hstack([PROBABILITIES, np.zeros((6, 1))])
-    assert confident_thresholds(LABELS, three)[2] == np.inf  # stands nowhere
+    assert confident_thresholds(LABELS, three)[2] == np.inf  # occurs nowhere
 
 
 def confident_joint(labels, probabilities):
     """How many examples that have label i are confidently of label j: (C, C)."""
-    found, classes = confident_labels(labels, probabilities), probabilities.shape[1]
+    actual, classes = confident_labels(labels, probabilities), probabilities.shape[1]
     joint = np.zeros((classes, classes), np.int64)
-    np.add.at(joint, (labels[found >= 0], found[found >= 0]), 1)
+    np.add.at(joint, (labels[actual >= 0], actual[actual >= 0]), 1)
     return joint
 
 
@@ -61,7 +61,7 @@ def test_a_label_that_the_model_itself_finds_likelier_is_not_doubted():
     second = np.array([0.2, 0.4, 0.3, 0.3])
     probabilities = np.stack([1 - second, second], axis=1)
     assert confident_labels(labels, probabilities)[1] == 1
-    assert 1 not in [one.example for one in find_label_issues(labels, probabilities)]
+    assert 1 not in [item.example for item in find_label_issues(labels, probabilities)]
 
 
 def noisy(seed=0, size=60, classes=3):
@@ -78,12 +78,12 @@ def test_a_second_opinion_has_to_suggest_the_same_label():
     """And the order is by both: the first model alone puts example 2 before example 5."""
     agrees, differs = np.array([0.0, 1.0]), np.array([1.0, 0.0])
     second = np.stack([differs, differs, agrees, agrees, agrees, differs])
-    assert [one.example for one in find_label_issues(LABELS, PROBABILITIES, second)] == [2, 5]
+    assert [item.example for item in find_label_issues(LABELS, PROBABILITIES, second)] == [2, 5]
     second[2] = differs
-    assert [one.example for one in find_label_issues(LABELS, PROBABILITIES, second)] == [5]
+    assert [item.example for item in find_label_issues(LABELS, PROBABILITIES, second)] == [5]
     second[2] = [0.49, 0.51]
     issues = find_label_issues(LABELS, PROBABILITIES, second)
-    assert [one.example for one in issues] == [5, 2]
+    assert [item.example for item in issues] == [5, 2]
     assert issues[0].probability == pytest.approx(0.65)  # the model's own
 
 
@@ -92,7 +92,7 @@ def test_three_labels_need_more_than_a_rejection_of_the_given_one():
     sure = np.array([[0.8, 0.1, 0.1], [0.1, 0.1, 0.8], *([[0.1, 0.8, 0.1]] * 2)])
     probabilities = np.concatenate([sure, [[0.1, 0.1, 0.8]] * 2])
     other = probabilities.copy()
-    assert [one.example for one in find_label_issues(labels, probabilities, other)] == [1]
+    assert [item.example for item in find_label_issues(labels, probabilities, other)] == [1]
     other[1] = [0.1, 0.8, 0.1]  # neither the given label, nor the suggested one
     assert find_label_issues(labels, probabilities, other) == []
 
@@ -110,15 +110,15 @@ def test_joint_and_issues_are_those_of_cleanlab(seed):
     _, labels, probabilities = noisy(seed)
     joint, issues = CLEANLAB[seed]
     assert confident_joint(labels, probabilities).tolist() == joint
-    assert [one.example for one in find_label_issues(labels, probabilities)] == issues
+    assert [item.example for item in find_label_issues(labels, probabilities)] == issues
 
 
 def test_wrong_labels_are_found_among_right_ones():
     true, labels, probabilities = noisy(size=2000)
-    found = [one.example for one in find_label_issues(labels, probabilities)]
+    actual = [item.example for item in find_label_issues(labels, probabilities)]
     wrong = set(np.flatnonzero(labels != true).tolist())
-    assert len(set(found) & wrong) > 0.8 * len(wrong)
-    first = found[: len(wrong) // 2]
+    assert len(set(actual) & wrong) > 0.8 * len(wrong)
+    first = actual[: len(wrong) // 2]
     assert len(set(first) & wrong) > 0.9 * len(first)  # the most doubtful are the surest finds
 
 
@@ -128,8 +128,8 @@ def test_tasks_of_one_label_name_their_issues(name):
     texts = ("一", "二") if name == "pair" else ("一",)
     examples = [Example(texts, task.labels[i], f"t:{i}") for i in LABELS]
     predictions = [Prediction(task.labels[int(p.argmax())], np.float32(p)) for p in PROBABILITIES]
-    found = task.metrics.label_issues(examples, predictions)
-    assert [(one.example, one.suggested) for one in found] == [(2, 1), (5, 0)]
+    actual = task.metrics.label_issues(examples, predictions)
+    assert [(item.example, item.suggested) for item in actual] == [(2, 1), (5, 0)]
     assert task.metrics.label_issues([], []) == []
 
 
@@ -143,14 +143,14 @@ def test_calibrated_probabilities_are_right_as_often_as_they_say(factor):
     true = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
     gold = [task.labels[rng.choice(3, p=row)] for row in true]
     examples = [Example(("x",), label, "") for label in gold]
-    given = [task.decoding.predict(factor * row) for row in logits]
-    found = task.metrics.calibrated(examples, given)
-    assert [one.label for one in found] == [one.label for one in given]
+    arguments = [task.decoding.predict(factor * row) for row in logits]
+    actual = task.metrics.calibrated(examples, arguments)
+    assert [item.label for item in actual] == [item.label for item in arguments]
     assert fit_temperature(
         np.array([task.labelling.number_of(x, examples[0]) for x in gold]),
-        np.array([x.scores for x in given]),
+        np.array([x.scores for x in arguments]),
     ) == pytest.approx(factor, rel=0.1)
-    assert np.abs(np.array([one.scores for one in found]) - true).mean() < 0.02
+    assert np.abs(np.array([item.scores for item in actual]) - true).mean() < 0.02
 
 
 def test_a_model_that_is_always_right_and_one_that_is_sure_and_wrong_are_calibrated():
@@ -158,15 +158,15 @@ def test_a_model_that_is_always_right_and_one_that_is_sure_and_wrong_are_calibra
     for right in (20, 15):
         examples = [Example(("x",), "ab"[i >= right], "") for i in range(20)]
         scores = np.array([1.0, 0.0], np.float32)
-        found = task.metrics.calibrated(examples, [Prediction("a", scores)] * 20)
-        assert found[0].scores.tolist() == pytest.approx([right / 20, 1 - right / 20], abs=0.01)
+        actual = task.metrics.calibrated(examples, [Prediction("a", scores)] * 20)
+        assert actual[0].scores.tolist() == pytest.approx([right / 20, 1 - right / 20], abs=0.01)
     assert task.metrics.calibrated([], []) == []
 
 
 def test_other_tasks_doubt_no_label():
-    others = set(TASKS) - {"classification", "pair"}
-    assert others == {"multilabel", "regression", "ranking", "tagging", "embedding", "paraphrase"}
-    assert all(TASKS[name]().metrics.label_issues([], []) is None for name in others)
+    rest = set(TASKS) - {"classification", "pair"}
+    assert rest == {"multilabel", "regression", "ranking", "tagging", "embedding", "paraphrase"}
+    assert all(TASKS[name]().metrics.label_issues([], []) is None for name in rest)
 
 
 def test_many_labels_need_no_matrix_of_labels_by_labels():

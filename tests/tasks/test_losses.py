@@ -24,9 +24,9 @@ C = 3
 @settings(max_examples=20)
 def test_r_drop_is_symmetric_positive_and_nothing_for_equal_halves(divergence, seed):
     a, b = np.random.default_rng(seed).normal(scale=5, size=(2, 6, 4)).astype("float32")
-    one = keras.ops.convert_to_numpy(divergence(a, b))
-    assert np.array_equal(one, keras.ops.convert_to_numpy(divergence(b, a)))
-    assert (one > 0).all()
+    item = keras.ops.convert_to_numpy(divergence(a, b))
+    assert np.array_equal(item, keras.ops.convert_to_numpy(divergence(b, a)))
+    assert (item > 0).all()
     assert (keras.ops.convert_to_numpy(divergence(a, a)) == 0).all()
 
 

@@ -44,7 +44,7 @@ def answers(labels):
 
 def answers_of(labels):
     """Answers of two labels, with the probabilities that go with them."""
-    return [Prediction(one, np.float32([one == "a", one == "b"])) for one in labels]
+    return [Prediction(item, np.float32([item == "a", item == "b"])) for item in labels]
 
 
 def labelled(name, labels, examples=60, seed=0):
@@ -54,7 +54,7 @@ def labelled(name, labels, examples=60, seed=0):
     gold = rng.integers(0, len(labels), examples)
     logits = rng.normal(size=(examples, len(labels))).round(1)  # some are equal
     logits[np.arange(examples), gold] += 1
-    return task, [labels[i] for i in gold], [task.decoding.predict(one) for one in logits]
+    return task, [labels[i] for i in gold], [task.decoding.predict(item) for item in logits]
 
 
 def several(examples=80, seed=0):
@@ -92,7 +92,7 @@ def triples(examples=40, seed=0):
     rng = np.random.default_rng(seed)
     task = Ranking()
     gold = [str(x) for x in rng.choice(["B", "C"], examples)]
-    return task, gold, [task.decoding.predict(one) for one in rng.normal(size=(examples, 2))]
+    return task, gold, [task.decoding.predict(item) for item in rng.normal(size=(examples, 2))]
 
 
 @pytest.fixture(params=["classification", "pair", "multilabel", "regression", "ranking", "tagging"])
@@ -111,14 +111,14 @@ def judged(request):
 @pytest.mark.parametrize("name", ["classification", "pair"])
 def test_classification_equals_scikit_learn(name, labels):
     task, gold, predictions = labelled(name, labels)
-    said = [one.label for one in predictions]
+    guessed = [item.label for item in predictions]
     want = {
-        "accuracy": accuracy_score(gold, said),
-        "macro_f1": f1_score(gold, said, average="macro"),
+        "accuracy": accuracy_score(gold, guessed),
+        "macro_f1": f1_score(gold, guessed, average="macro"),
     }
     if len(labels) == 2:
         want["roc_auc"] = roc_auc_score(
-            [one == "1" for one in gold], [one.scores[1] for one in predictions]
+            [item == "1" for item in gold], [item.scores[1] for item in predictions]
         )
     assert task.metrics.compute(gold, predictions) == pytest.approx(want, abs=1e-12)
 
@@ -126,11 +126,11 @@ def test_classification_equals_scikit_learn(name, labels):
 def test_macro_f1_is_over_the_labels_of_training():
     """One that the data lack leaves it without a value, also where the model predicts it."""
     task = Classification(labels=("a", "b", "c"))
-    gold, said = ["a", "a", "b", "c"], ["a", "b", "b", "b"]
-    want = f1_score(gold, said, average="macro", labels=task.labels, zero_division=0)
-    assert task.metrics.compute(gold, answers(said))["macro_f1"] == pytest.approx(want)
-    for said in (["a", "b", "b"], ["a", "c", "b"]):
-        assert task.metrics.compute(["a", "a", "b"], answers(said))["macro_f1"] is None
+    gold, guessed = ["a", "a", "b", "c"], ["a", "b", "b", "b"]
+    want = f1_score(gold, guessed, average="macro", labels=task.labels, zero_division=0)
+    assert task.metrics.compute(gold, answers(guessed))["macro_f1"] == pytest.approx(want)
+    for guessed in (["a", "b", "b"], ["a", "c", "b"]):
+        assert task.metrics.compute(["a", "a", "b"], answers(guessed))["macro_f1"] is None
     assert "c" in task.metrics.why_undefined(["a", "a", "b"])["macro_f1"]
 
 
@@ -138,12 +138,12 @@ def test_multilabel_equals_scikit_learn():
     task, gold, predictions = several()
     binary = MultiLabelBinarizer(classes=task.labels)
     truth = binary.fit_transform(gold)
-    said = binary.transform([one.label for one in predictions])
+    guessed = binary.transform([item.label for item in predictions])
     assert task.metrics.compute(gold, predictions) == pytest.approx(
         {
-            "micro_f1": f1_score(truth, said, average="micro"),
-            "macro_f1": f1_score(truth, said, average="macro"),
-            "exact_match": accuracy_score(truth, said),
+            "micro_f1": f1_score(truth, guessed, average="micro"),
+            "macro_f1": f1_score(truth, guessed, average="macro"),
+            "exact_match": accuracy_score(truth, guessed),
         },
         abs=1e-12,
     )
@@ -156,13 +156,13 @@ def test_the_order_of_several_labels_does_not_matter():
 
 def test_regression_equals_scipy():
     task, gold, predictions = numbers()
-    said = [one.label for one in predictions]
+    guessed = [item.label for item in predictions]
     assert task.metrics.compute(gold, predictions) == pytest.approx(
         {
-            "pearson": pearsonr(gold, said).statistic,
-            "spearman": spearmanr(gold, said).statistic,
-            "mae": mean_absolute_error(gold, said),
-            "rmse": root_mean_squared_error(gold, said),
+            "pearson": pearsonr(gold, guessed).statistic,
+            "spearman": spearmanr(gold, guessed).statistic,
+            "mae": mean_absolute_error(gold, guessed),
+            "rmse": root_mean_squared_error(gold, guessed),
         },
         abs=1e-12,
     )
@@ -183,14 +183,16 @@ LABELS_LACK = [
 ]
 
 
-@pytest.mark.parametrize(("name", "labels", "gold", "said", "lost", "reason"), LABELS_LACK)
-def test_a_figure_that_the_labels_cannot_give_has_a_reason(name, labels, gold, said, lost, reason):
+@pytest.mark.parametrize(("name", "labels", "gold", "guessed", "lost", "reason"), LABELS_LACK)
+def test_a_figure_that_the_labels_cannot_give_has_a_reason(
+    name, labels, gold, guessed, lost, reason
+):
     task = TASKS[name](labels=labels)
     scores = np.float32([[0.4, 0.6]] * 2 if name == "tagging" else [0.4, 0.6, 0])
-    predictions = [Prediction(said, scores)] * len(gold)
-    found = task.metrics.compute(gold, predictions)
+    predictions = [Prediction(guessed, scores)] * len(gold)
+    actual = task.metrics.compute(gold, predictions)
     ends = task.metrics.intervals(gold, predictions)
-    assert {metric for metric, value in found.items() if value is None} == lost
+    assert {metric for metric, value in actual.items() if value is None} == lost
     assert all(ends[metric] is None for metric in lost)
     for metric in lost:
         why = task.metrics.reason(task.metrics.named(metric), gold)
@@ -201,17 +203,17 @@ def test_a_figure_that_the_labels_cannot_give_has_a_reason(name, labels, gold, s
 @pytest.mark.parametrize("constant", [0.0, 0.1, -1e9 / 3])
 def test_constant_numbers_have_no_correlation(constant):
     task, gold, _ = numbers()
-    found = task.metrics.compute(gold, answers([constant] * len(gold)))
-    assert found["pearson"] is found["spearman"] is None
+    actual = task.metrics.compute(gold, answers([constant] * len(gold)))
+    assert actual["pearson"] is actual["spearman"] is None
     assert "predictions" in task.metrics.reason(task.metrics.named("pearson"), gold)
-    found = task.metrics.compute([constant] * len(gold), answers(gold))
-    assert found["pearson"] is found["spearman"] is None
+    actual = task.metrics.compute([constant] * len(gold), answers(gold))
+    assert actual["pearson"] is actual["spearman"] is None
 
 
 def test_without_a_prediction_there_is_no_precision():
     task = Tagging(labels=TAGS)
-    found = task.metrics.compute([("S-PER", "O")], answers([("O", "O")]))
-    assert found == {"f1": 0, "precision": None, "recall": 0, "accuracy": 0.5}
+    actual = task.metrics.compute([("S-PER", "O")], answers([("O", "O")]))
+    assert actual == {"f1": 0, "precision": None, "recall": 0, "accuracy": 0.5}
     rows = {
         row["label"]: row for row in by_kind(task.metrics.count_items([("S-PER",)], answers(["O"])))
     }
@@ -230,34 +232,34 @@ def test_without_a_prediction_there_is_no_precision():
     ],
 )
 def test_the_interval_of_a_share_is_wilsons(right, of, want):
-    said = ["a"] * right + ["b"] * (of - right)
+    guessed = ["a"] * right + ["b"] * (of - right)
     task = Classification(labels=("a", "b"))
-    assert task.metrics.intervals(["a"] * of, answers_of(said))["accuracy"] == pytest.approx(
+    assert task.metrics.intervals(["a"] * of, answers_of(guessed))["accuracy"] == pytest.approx(
         want, abs=5e-4
     )
-    both, halves = Multilabel(labels=("a", "b")), [(one,) for one in said]
-    found = both.metrics.intervals([("a",)] * of, answers(halves))["exact_match"]
-    assert found == pytest.approx(want, abs=5e-4)
+    both, halves = Multilabel(labels=("a", "b")), [(item,) for item in guessed]
+    actual = both.metrics.intervals([("a",)] * of, answers(halves))["exact_match"]
+    assert actual == pytest.approx(want, abs=5e-4)
 
 
 def test_a_perfect_tagging_is_as_sure_as_it_has_sentences_with_entities():
     """Entities of one sentence are not independent."""
     task = Tagging(labels=TAGS)
     gold = [("S-PER", "S-PER", "S-PER")] * 10 + [("O",)] * 20
-    found = task.metrics.intervals(gold, answers(gold))
-    assert found["recall"] == found["precision"] == pytest.approx((0.722, 1), abs=5e-4)
-    assert found["accuracy"] == pytest.approx((0.886, 1), abs=5e-4)
-    assert found["f1"] is None
+    actual = task.metrics.intervals(gold, answers(gold))
+    assert actual["recall"] == actual["precision"] == pytest.approx((0.722, 1), abs=5e-4)
+    assert actual["accuracy"] == pytest.approx((0.886, 1), abs=5e-4)
+    assert actual["f1"] is None
 
 
 def test_no_interval_has_zero_width(judged):
     task, gold, predictions = judged
-    perfect = [Prediction(x, one.scores) for x, one in zip(gold, predictions, strict=True)]
+    perfect = [Prediction(x, item.scores) for x, item in zip(gold, predictions, strict=True)]
     for number in (1, 2, 3, len(gold)):
         same = [] if task.labelling.has_units else [predictions[:1] * len(gold)]
-        for said in (perfect, predictions, *same):
-            figures = task.metrics.compute(gold[:number], said[:number])
-            for name, ends in task.metrics.intervals(gold[:number], said[:number]).items():
+        for guessed in (perfect, predictions, *same):
+            figures = task.metrics.compute(gold[:number], guessed[:number])
+            for name, ends in task.metrics.intervals(gold[:number], guessed[:number]).items():
                 assert ends is None or ends[0] < ends[1]
                 assert ends is None or ends[0] <= figures[name] <= ends[1]
 
@@ -265,10 +267,10 @@ def test_no_interval_has_zero_width(judged):
 def test_examples_are_drawn_within_their_labels():
     """A rare label is in every sample: the only way to be wrong is to err on the one of two."""
     task = Classification(labels=("a", "b"))
-    gold, said = ["a"] * 500 + ["b"] * 2, ["a"] * 501 + ["b"]
-    low, high = task.metrics.intervals(gold, answers_of(said))["macro_f1"]
+    gold, guessed = ["a"] * 500 + ["b"] * 2, ["a"] * 501 + ["b"]
+    low, high = task.metrics.intervals(gold, answers_of(guessed))["macro_f1"]
     half = (2 * 500 / 1001 + 2 / 3) / 2
-    assert task.metrics.compute(gold, answers_of(said))["macro_f1"] == pytest.approx(half)
+    assert task.metrics.compute(gold, answers_of(guessed))["macro_f1"] == pytest.approx(half)
     assert low == pytest.approx(1000 / 1002 / 2)  # none of two is right, but there are two
     assert high == 1
     many, names, predictions = several()
@@ -286,12 +288,12 @@ def test_a_triple_is_right_only_where_one_text_is_ahead():
 
 def test_tagging_equals_seqeval():
     task, gold, predictions = tagged()
-    truth, said = [[*one] for one in gold], [[*one.label] for one in predictions]
-    units = [x == y for a, b in zip(truth, said, strict=True) for x, y in zip(a, b, strict=True)]
+    truth, guessed = [[*item] for item in gold], [[*item.label] for item in predictions]
+    units = [x == y for a, b in zip(truth, guessed, strict=True) for x, y in zip(a, b, strict=True)]
     want = {
-        "f1": entity_f1(truth, said),
-        "precision": entity_precision(truth, said),
-        "recall": entity_recall(truth, said),
+        "f1": entity_f1(truth, guessed),
+        "precision": entity_precision(truth, guessed),
+        "recall": entity_recall(truth, guessed),
         "accuracy": np.mean(units),
     }
     assert 0.2 < want["f1"] < 0.8
@@ -300,13 +302,13 @@ def test_tagging_equals_seqeval():
 
 def test_by_kind_equals_scikit_learn():
     task, gold, predictions = labelled("classification", ("a", "b", "c"))
-    said = [one.label for one in predictions]
-    want = precision_recall_fscore_support(gold, said, labels=task.labels)
+    guessed = [item.label for item in predictions]
+    want = precision_recall_fscore_support(gold, guessed, labels=task.labels)
     rows = by_kind(task.metrics.count_items(gold, predictions))
     assert [row["label"] for row in rows] == ["a", "b", "c"]
     for column, values in zip(("precision", "recall", "f1", "gold"), want, strict=True):
         assert [row[column] for row in rows] == pytest.approx(values.tolist())
-    assert [row["predicted"] for row in rows] == [said.count(label) for label in task.labels]
+    assert [row["predicted"] for row in rows] == [guessed.count(label) for label in task.labels]
 
 
 def test_by_kind_and_tally_know_entities_by_type():
@@ -346,14 +348,14 @@ def test_an_interval_holds_the_score_and_shrinks_with_the_root_of_the_examples()
     widths = {"accuracy": [], "macro_f1": []}
     for examples in (500, 8000):
         task, gold, predictions = labelled("classification", ("0", "1"), examples)
-        figures, found = (
+        figures, actual = (
             task.metrics.compute(gold, predictions),
             task.metrics.intervals(gold, predictions),
         )
         share = figures["accuracy"]
         normal = 2 * 1.96 * math.sqrt(share * (1 - share) / examples)
         for name, sizes in widths.items():
-            low, high = found[name]
+            low, high = actual[name]
             assert low < figures[name] < high
             assert high - low == pytest.approx(normal, rel=0.1)
             sizes.append(high - low)
@@ -392,6 +394,6 @@ def test_a_thousand_samples_of_twenty_thousand_examples_take_seconds():
 def test_ranks_are_those_of_the_values_written_out(values, data):
     counts = data.draw(st.lists(st.integers(0, 3), min_size=len(values), max_size=len(values)))
     x = np.array(values, float)
-    found = ranks(x, np.array([counts], float))[0]
+    actual = ranks(x, np.array([counts], float))[0]
     want = rankdata(np.repeat(x, counts))
-    assert np.repeat(found, counts).tolist() == want.tolist()
+    assert np.repeat(actual, counts).tolist() == want.tolist()

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from roformer_tf.labelled.examples import Example
-from roformer_tf.tasks.tags import count_broken, find_scheme, legal
+from roformer_tf.tasks.tags.schemes import count_broken, find_scheme, legal
 
 IOB2 = ("B-X", "B-Y", "I-X", "I-Y", "O")
 BIOES = (*IOB2, "E-X", "S-X", "E-Y", "S-Y")
@@ -34,8 +34,8 @@ def test_legal_sequences_are_those_that_the_scheme_writes(labels):
     for length in (1, 2, 3, 4):
         for path in product(numbers, repeat=length):
             written = "".join(f"{labels[i]} " for i in path)
-            found = chain.first_illegal(np.array(path)) is None
-            assert found == bool(re.fullmatch(LEGAL[labels], written)), written
+            actual = chain.first_illegal(np.array(path)) is None
+            assert actual == bool(re.fullmatch(LEGAL[labels], written)), written
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_legal_sequences_are_those_that_the_scheme_writes(labels):
     ],
 )
 def test_the_scheme_is_found_in_the_sentences(labels, sentences, scheme):
-    assert find_scheme(labels, [example(one) for one in sentences]) == scheme
+    assert find_scheme(labels, [example(item) for item in sentences]) == scheme
 
 
 def test_a_few_mistakes_do_not_make_another_scheme():

@@ -16,16 +16,18 @@ from roformer_tf.finetuning.report import pages as report_pages
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.inference.predict_file import PredictConfig, predict_file
 from roformer_tf.labelled.cells import BadCellError, read_label
+from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import Example, Label
-from roformer_tf.labelled.reading import ColumnsConfig
 from roformer_tf.serving.serve_predictions import as_example, load_served_task
 from roformer_tf.tasks.base import Prediction, Task, part
+from roformer_tf.tasks.decoding import Decoding
+from roformer_tf.tasks.labelling import Labelling
 from roformer_tf.tasks.metrics import Measure, Metric, mean
-from roformer_tf.tasks.parts import Decoding, Labelling, SigmoidObjective
+from roformer_tf.tasks.objective import SigmoidObjective
 from roformer_tf.tasks.probabilities import shortest, sigmoid
 from roformer_tf.tasks.scoring import Metrics
 from roformer_tf.tasks.table import TASKS, TaskName, load_task
-from roformer_tf.training.optimizers.settings import FinetuneOptimizerConfig
+from roformer_tf.training.settings import FinetuneOptimizerConfig
 from roformer_tf.translation import Message
 
 PACKAGE = Path(roformer_tf.__file__).parent
@@ -156,8 +158,8 @@ def test_a_task_made_here_is_trained_reported_predicted_and_served(
     predict_file(PredictConfig(model=str(folder), input=str(test), output=str(answers)))
     header, *lines = answers.read_text(encoding="utf-8").splitlines()
     assert header == "stars\tmore than one\terror"
-    said = [len(line.split("\t")[0]) for line in lines]
-    off = np.mean(np.abs(np.array(said) - stars))
+    stars_predicted = [len(line.split("\t")[0]) for line in lines]
+    off = np.mean(np.abs(np.array(stars_predicted) - stars))
     assert report["test"]["stars_off"] == pytest.approx(off)
 
     served = load_served_task(folder)
@@ -167,14 +169,14 @@ def test_a_task_made_here_is_trained_reported_predicted_and_served(
 
 
 def test_no_other_module_names_a_task():
-    found = []
+    actual = []
     for path in PACKAGE.rglob("*.py"):
         if PACKAGE / "tasks" in path.parents:
             continue
         tree = ast.parse(path.read_text(encoding="utf-8"))
         constants = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
-        found += [(path.name, value) for value in constants if value in TASKS]
-    assert set(found) == {
+        actual += [(path.name, value) for value in constants if value in TASKS]
+    assert set(actual) == {
         ("heads.py", "embedding"),  # what a sim model's outputs are called
         ("huggingface.py", "pair"),  # the template's key in tokenizer.json
         ("serve_vectors.py", "embedding"),  # what a service says that it gives

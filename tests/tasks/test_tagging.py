@@ -11,10 +11,10 @@ def test_a_sentence_is_shown_from_before_its_first_mistake():
     task = Tagging(labels=("B-X", "O"))
     units = tuple("甲" * 500)
     gold = ("O",) * 500
-    said = np.tile([0.0, 5.0], (500, 1))
-    said[300] = 9, 0
+    logits = np.tile([0.0, 5.0], (500, 1))
+    logits[300] = 9, 0
     shown = task.metrics.mistakes(
-        [Example(("".join(units),), gold, "f:1", units)], [task.decoding.predict(said)]
+        [Example(("".join(units),), gold, "f:1", units)], [task.decoding.predict(logits)]
     )[0]
     assert shown["predicted"] == [
         ["…", ""],

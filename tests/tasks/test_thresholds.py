@@ -39,26 +39,26 @@ def micro_f1(gold, scores, at):
 def test_few_examples_have_one_threshold_the_best_of_all():
     gold, scores = made(200, (0.3, 0.2, 0.1))
     assert gold.sum(axis=0).max() < ENOUGH
-    found = chosen(gold, scores).thresholds
+    actual = chosen(gold, scores).thresholds
     best = max(micro_f1(gold, scores, step) for step in EVERY)
-    assert len(set(found)) == 1
-    assert micro_f1(gold, scores, found) == pytest.approx(best)
+    assert len(set(actual)) == 1
+    assert micro_f1(gold, scores, actual) == pytest.approx(best)
     assert best > micro_f1(gold, scores, 0.5) + 0.05
 
 
 def test_labels_with_enough_examples_have_a_threshold_each():
     gold, scores = made(900, (0.4, 0.4, 0.05))
     assert (gold.sum(axis=0) >= ENOUGH).tolist() == [True, True, False]
-    found = chosen(gold, scores).thresholds
+    actual = chosen(gold, scores).thresholds
     shared = max(EVERY, key=lambda step: micro_f1(gold, scores, step))
-    assert found[2] == shared
-    assert found[1] < found[0]
+    assert actual[2] == shared
+    assert actual[1] < actual[0]
     own = [max(EVERY, key=lambda step: micro_f1(gold, scores, (step, shared, shared)))]
     own += [max(EVERY, key=lambda step: micro_f1(gold, scores, (own[0], step, shared)))]
-    assert list(found) == [*own, shared]
+    assert list(actual) == [*own, shared]
     every = product(EVERY, EVERY)
     best = max(micro_f1(gold, scores, (*two, shared)) for two in [*every][::7])
-    assert micro_f1(gold, scores, found) >= best - 0.005
+    assert micro_f1(gold, scores, actual) >= best - 0.005
 
 
 def test_of_equally_good_thresholds_the_nearest_to_a_half_is_taken():
@@ -82,6 +82,6 @@ def test_how_sure_a_wrong_answer_was_knows_of_the_threshold():
     answer = Prediction(task.decoding._above(scores), scores)
     assert answer.label == ("乙",)
     for label, sureness in ((("甲", "乙"), 1 - 0.6), ((), 0.3), (("甲",), 1 - 0.6)):
-        [found] = task.metrics.mistakes([Example(("x",), label, "")], [answer])
-        assert found["sureness"] == pytest.approx(sureness)
+        [actual] = task.metrics.mistakes([Example(("x",), label, "")], [answer])
+        assert actual["sureness"] == pytest.approx(sureness)
     assert STEPS.size == 19

@@ -72,7 +72,7 @@ def test_a_loss_and_its_gradient_are_those_of_the_formula(name, gradient):
         high, low = (reference(targets, exact + sign * step, weights) for sign in (1, -1))
         expected[place] = (high - low) / (2 * width)
     np.testing.assert_allclose(slope, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
-    assert np.abs(slope[-1]).max() < 1e-6  # weighs nothing, and is held against nobody
+    assert np.abs(slope[-1]).max() < 1e-6  # has no weight, and is no negative
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -103,10 +103,10 @@ def test_cosent_is_that_of_sentence_transformers(torch, record_property):
     vectors = rng.normal(size=(16, 2, 8)).astype("float32")
     scores = rng.integers(0, 5, 16).astype("float32")
     theirs = CoSENTLoss(model=None)
-    found = theirs.compute_loss_from_embeddings(
+    actual = theirs.compute_loss_from_embeddings(
         [torch.tensor(vectors[:, side]) for side in range(2)], torch.tensor(scores)
     )
     ours = float(cosent(scores, vectors, np.ones(16, "float32")))
-    difference = abs(ours - float(found)) / float(found)
+    difference = abs(ours - float(actual)) / float(actual)
     record_property("difference", ("CoSENT", "loss", difference, 1e-6))
     assert difference <= 1e-6

@@ -13,7 +13,7 @@ def machine(monkeypatch):
     """machine(accelerated, times): with a GPU or without; seconds of a product in each dtype."""
 
     def pretend(accelerated, **seconds):
-        monkeypatch.setattr(devices, "_accelerated", lambda: accelerated)
+        monkeypatch.setattr(devices, "accelerators", lambda: ["a GPU"] if accelerated else [])
         monkeypatch.setattr(devices, "_product_seconds", lambda *dtypes: seconds)
         devices._faster_in_bfloat16.cache_clear()
 
@@ -99,5 +99,6 @@ def test_tensorflow_on_a_gpu_runs_plain_forms_under_xla(monkeypatch):
     monkeypatch.setattr(devices, "_faster_in_bfloat16", lambda: False)
     assert chosen() == ("float32", False, True, "plain")
     monkeypatch.setattr(config, "list_physical_devices", lambda kind: [gpu])
+    monkeypatch.setattr(config.experimental, "get_device_details", lambda device: {})
     monkeypatch.setattr(config, "list_logical_devices", lambda *kind: [*real, gpu])
     assert chosen() == ("mixed_bfloat16", "auto", False, "plain")

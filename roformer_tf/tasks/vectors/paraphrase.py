@@ -1,4 +1,4 @@
-"""Paraphrases: one model that gives sentence vectors, and generates a text of the same meaning."""
+"""Paraphrases: one model that computes sentence vectors and generates texts of equal meaning."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -9,13 +9,12 @@ import numpy as np
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.batches import TrainingData
 from roformer_tf.labelled.cells import BadCellError
-from roformer_tf.labelled.encoding import EncodedTexts
 from roformer_tf.labelled.examples import GROUP, Example
 from roformer_tf.labelled.paraphrases import ParaphraseBatches
-from roformer_tf.labelled.text_sides import encode_separately
+from roformer_tf.labelled.text_sides import EncodedSides, encode_separately
 from roformer_tf.readers.records import text_key
-from roformer_tf.tasks.base import part
-from roformer_tf.tasks.task_settings import Examples
+from roformer_tf.tasks import losses
+from roformer_tf.tasks.base import Examples, part
 from roformer_tf.tasks.vectors.retrieval import (
     Retrieval,
     RetrievalDecoding,
@@ -24,15 +23,16 @@ from roformer_tf.tasks.vectors.retrieval import (
     RetrievalObjective,
 )
 from roformer_tf.tasks.vectors.sentence_vectors import BELONGS, SAME_TEXT
-from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 if TYPE_CHECKING:
     from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
     from roformer_tf.kernels.forms import Tensor
+    from roformer_tf.labelled.encoding import EncodedTexts
     from roformer_tf.models.pretrained import PretrainedModel
+    from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 
-class ParaphraseLabelling(RetrievalLabelling["Paraphrase"]):
+class ParaphraseLabelling(RetrievalLabelling):
     """Groups of texts of the same meaning; the first two of each are evaluated."""
 
     text_counts: ClassVar[tuple[int, ...]] = (2,)
@@ -40,13 +40,13 @@ class ParaphraseLabelling(RetrievalLabelling["Paraphrase"]):
 
     @classmethod
     def check(cls, example: Example) -> None:
-        """Refuse a group that is one text."""
+        """Refuse a group of equal texts."""
         if len({text_key([text]) for text in example.texts}) < 2:
             raise BadCellError(SAME_TEXT)
 
     @classmethod
     def complete(cls, examples: list[Example]) -> list[Example]:
-        """Groups of different texts. Raises InputError for a label, which means nothing here."""
+        """Groups of different texts. Raises InputError for a label, which has no meaning here."""
         groups = []
         for example in examples:
             if example.label not in (None, GROUP):
@@ -54,7 +54,7 @@ class ParaphraseLabelling(RetrievalLabelling["Paraphrase"]):
                     f"{example.place}: the texts have the label {example.label}, but texts that "
                     "mean the same need none. Give pairs that do, without a column of labels."
                 )
-            # Of equal texts the first one is kept: the last that is put into the dictionary.
+            # Of equal texts the first one is kept: in reverse order it overwrites the others.
             different = {text_key([text]): text for text in reversed(example.texts)}
             texts = tuple(reversed(different.values()))
             groups.append(example._replace(texts=texts, label=BELONGS))
@@ -62,11 +62,12 @@ class ParaphraseLabelling(RetrievalLabelling["Paraphrase"]):
 
     @classmethod
     def learned(cls, training: Examples) -> dict[str, Any]:
-        """Raises InputError where all groups are of the same texts."""
+        """As retrieval. Raises InputError if all groups have the same texts."""
+        # Groups differ in size; retrieval expects examples of equally many texts.
         return super().learned(first_pairs(training))
 
     def notes(self, training: Examples) -> list[str]:
-        """What the examples are taken for."""
+        """The meaning of the examples, and the losses."""
         texts = sum(len(example.texts) for example in training)
         similar = "a teacher's cosines" if self.task.teacher else "in-batch softmax"
         return [
@@ -75,24 +76,24 @@ class ParaphraseLabelling(RetrievalLabelling["Paraphrase"]):
         ]
 
     def why_long_texts_fixed(self) -> str:
-        """The ends of all texts are cut."""
+        """A long text loses its end."""
         return self.fixed_long_texts
 
-    def encode(self, examples: Examples, tokenizer: RoFormerTokenizer) -> EncodedTexts:
-        """A row for each of the first two texts."""
+    def encode(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> EncodedSides:
+        """A sequence for each of the first two texts."""
         return encode_separately(first_pairs(examples), tokenizer, self.task.max_length)
 
-    def evaluated_texts(self, examples: Examples, tokenizer: RoFormerTokenizer) -> list[str]:
+    def evaluated_texts(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> list[str]:
         """The first two texts of each group."""
         return super().evaluated_texts(first_pairs(examples), tokenizer)
 
-    def training_data(self, examples: Examples, tokenizer: RoFormerTokenizer) -> TrainingData:
-        """Rows of two texts, in both orders."""
+    def training_data(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> TrainingData:
+        """Sequences of two texts, in both orders."""
         return ParaphraseBatches.of(examples, tokenizer, self.task.max_length)
 
 
-class ParaphraseObjective(RetrievalObjective["Paraphrase"]):
-    """RoFormer-Sim's: a UniLM generates one text from another, and their vectors are near."""
+class ParaphraseObjective(RetrievalObjective):
+    """As RoFormer-Sim: a UniLM generates one text from another, and their vectors are similar."""
 
     pooling: ClassVar[str] = "pooler"
     poolings: ClassVar[tuple[str, ...]] = ("pooler",)
@@ -107,40 +108,34 @@ class ParaphraseObjective(RetrievalObjective["Paraphrase"]):
 
     @classmethod
     def choose_pooling(cls, checkpoint: "Checkpoint", source: "OpenedSource") -> str:
-        """The linear pooler, which is new in a model that never had one."""
+        """The linear pooler, with new weights if the checkpoint has none."""
         return cls.pooling
 
     def with_vector_settings(self, **settings: Any) -> "Paraphrase":
-        """With a teacher, or without."""
+        """The task with or without a teacher."""
         return dataclasses.replace(self.task, teacher=settings.get("teacher") is not None)
 
     def batch_loss(
-        self,
-        targets: "Tensor",
-        outputs: Any,
-        weights: "Tensor",
-        inputs: Any = None,
-        classifier: Any = None,
+        self, targets: "Tensor", outputs: Any, weights: "Tensor", inputs: Any = None
     ) -> "Tensor":
-        """The loss of the second texts' tokens, and that of the vectors."""
-        from roformer_tf.tasks import losses
-
+        """The loss of the second texts' tokens, plus the loss of the vectors."""
+        # Stage 2 of RoFormer-Sim distils a teacher; stage 1 has no labels but the pairs themselves.
         similarity = losses.distilled if self.task.teacher else losses.neighbours
         generated = losses.second_texts(outputs["losses"], inputs["segment_ids"])
         return generated + similarity(targets, outputs["embedding"], weights)
 
 
-class ParaphraseDecoding(RetrievalDecoding["Paraphrase"]):
-    """As retrieval."""
+class ParaphraseDecoding(RetrievalDecoding):
+    """As retrieval; the model's `embed_rows` computes the vectors."""
 
-    def run(self, model: Any, encoded: EncodedTexts, batch_size: int) -> list[np.ndarray]:
-        """A vector (H,) of each row; nothing is generated."""
+    def run(self, model: Any, encoded: "EncodedTexts", batch_size: int) -> list[np.ndarray]:
+        """A vector (H,) for each sequence; nothing is generated."""
         return list(model.embed_rows(encoded.token_ids, encoded.segment_ids, batch_size))
 
 
 @dataclass(frozen=True, kw_only=True)
 class Paraphrase(Retrieval):
-    """Groups of texts of the same meaning, trained on as RoFormer-Sim is."""
+    """Groups of texts of the same meaning, trained as RoFormer-Sim was."""
 
     name: ClassVar[str] = "paraphrase"
     title: ClassVar[str] = "同义句 · Paraphrases"
@@ -148,10 +143,10 @@ class Paraphrase(Retrieval):
     labelling = part(ParaphraseLabelling)
     objective = part(ParaphraseObjective)
     decoding = part(ParaphraseDecoding)
-    metrics = part(RetrievalMetrics["Paraphrase"])
+    metrics = part(RetrievalMetrics)
 
     teacher: bool = False
-    """Whether vectors were trained to have a teacher's cosines."""
+    """Whether the vectors were trained on a teacher's cosines."""
 
 
 def first_pairs(examples: Examples) -> list[Example]:

@@ -1,8 +1,8 @@
 """Texts ranked by their cosines with a query: ranks, and the figures of retrieval.
 
-A query's ranks are those of all documents that belong to it, from 1. Figures are functions of how
-often each query counts, as all of `metrics` are, so that the same lines give a bootstrap's
-interval. Axes: N examples, S texts of an example, H features.
+The ranks of a query are those of its relevant documents, from 1. Figures are functions of how often
+each query counts, as in `metrics`, so a bootstrap can compute their intervals.
+Axes: N examples, S texts of an example, H features.
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,12 +17,12 @@ from roformer_tf.tasks.task_settings import Prediction
 from roformer_tf.top_k import top_k
 from roformer_tf.translation import Message
 
+# Nearest texts that a prediction keeps.
 NEAREST = 3
-"""Texts that a prediction keeps, the nearest first."""
+# Ranks at which recall is computed.
 CUTS = (1, 5, 10)
-"""Ranks up to which recall is computed."""
+# The last rank that counts for MRR and nDCG.
 LAST = 10
-"""The last rank that counts for MRR and nDCG."""
 
 RECALLS = tuple(
     Metric(
@@ -31,6 +31,7 @@ RECALLS = tuple(
         meaning=Message(
             "fraction of the relevant documents that are among the first {cut}", cut=cut
         ),
+        by_example=True,  # the examples of a fine-tuned model have one relevant document each
     )
     for cut in CUTS
 )
@@ -52,10 +53,10 @@ RETRIEVAL = (NDCG, MRR, *RECALLS)
 
 
 def retrieval_measure(ranks: Sequence[Sequence[int]]) -> Measure:
-    """recall@1, 5, 10, MRR@10 and nDCG@10 of N queries, by the ranks of what belongs to each.
+    """recall@1, 5, 10, MRR@10 and nDCG@10 of N queries, from the ranks of relevant documents.
 
-    A query may have several documents, and must have one. A document that a search did not return
-    has a rank beyond every cut.
+    A query has one or more documents. A document that a search did not return has a rank beyond
+    every cut.
     """
     each = query_figures(ranks)
     return lambda weights: {name: mean(values, weights) for name, values in each.items()}
@@ -67,8 +68,10 @@ def query_figures(ranks: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
     >>> query_figures([[2], [1, 30]])["recall_at_10"].tolist()
     [1.0, 0.5]
     """
-    sorted_ranks = [np.sort(np.asarray(one, np.float64)) for one in ranks]
+    # The first of the sorted ranks is that of the nearest relevant document.
+    sorted_ranks = [np.sort(np.asarray(of_query, np.float64)) for of_query in ranks]
     figures = {
+        # The best possible ranks of n documents are 1 to n.
         NDCG.name: np.array([_gain(x) / _gain(1.0 + np.arange(len(x))) for x in sorted_ranks]),
         MRR.name: np.array([1 / x[0] if x[0] <= LAST else 0.0 for x in sorted_ranks]),
     }
@@ -78,60 +81,60 @@ def query_figures(ranks: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
 
 
 def _gain(ranks: Any) -> float:
-    """Discounted gain of documents at these ranks, down to the last that counts."""
+    """Discounted gain of documents at these ranks, up to `LAST`."""
     return float(np.sum(1 / np.log2(1 + ranks[ranks <= LAST])))
 
 
 class Retrieved(NamedTuple):
-    """The rank of the text that belongs to an example's first one, among all others of the set."""
+    """How near an example's second text is to its first, compared with all texts of the set."""
 
     rank: int
-    """From 1; other texts that belong to it do not count."""
+    """Rank of the second text, from 1; other texts that belong to the first do not count."""
     ahead: bool
-    """Whether it is nearer than the text of a triple that does not belong, or else than all."""
+    """Whether it is nearer than the third text of a triple, or, without one, than all texts."""
     other: float
-    """The cosine of a random text that does not belong to it; NaN if there is none."""
+    """The cosine of a random text that does not belong to the first; NaN if there is none."""
     neighbours: tuple[tuple[int, int, float], ...]
-    """The nearest texts: the number of an example of the set, which of its texts, the cosine."""
+    """The nearest texts: the index of an example of the set, which of its texts, the cosine."""
 
 
 @dataclass(frozen=True)
 class DifferentTexts:
-    """The different texts of a set that are ranked: all except the examples' first ones."""
+    """The different texts of a set that are ranked ("documents"): all except first texts."""
 
     examples: np.ndarray
     """(documents,) an example that has the text."""
     sides: np.ndarray
-    """(documents,) which of its texts it is, from 1."""
-    places: np.ndarray
-    """(N, S − 1) the document numbers of an example's other texts."""
+    """(documents,) its index among the texts of that example, from 1."""
+    documents: np.ndarray
+    """(N, S − 1) the document of each text of an example, except the first."""
     excluded: list[list[int]]
-    """For each example the documents that also belong to its first text, or are equal to it."""
+    """For each example the other documents that belong to its first text, or are equal to it."""
 
     @classmethod
     def of(cls, encoded: EncodedSides) -> "DifferentTexts":
-        """Of the texts of a set."""
+        """The different texts of a set."""
         numbers = encoded.numbers
-        documents, first, places = np.unique(numbers[:, 1:], return_index=True, return_inverse=True)
+        texts, first, documents = np.unique(numbers[:, 1:], return_index=True, return_inverse=True)
         known = Positives(numbers[:, :2]).of
-        place = {x: i for i, x in enumerate(documents.tolist())}
+        document = {text: i for i, text in enumerate(texts.tolist())}
         excluded = [
-            [place[x] for x in known[anchor] if x in place and x != own]
+            [document[text] for text in known[anchor] if text in document and text != own]
             for anchor, own in numbers[:, :2].tolist()
         ]
-        examples, others = np.divmod(first, numbers.shape[1] - 1)
-        return cls(examples, 1 + others, places.reshape(len(numbers), -1), excluded)
+        examples, sides = np.divmod(first, numbers.shape[1] - 1)
+        return cls(examples, 1 + sides, documents.reshape(len(numbers), -1), excluded)
 
     def retrieved(self, number: int, scores: np.ndarray) -> Prediction:
         """The rank of an example's second text by the scores (documents,) of all."""
-        own, *third = self.places[number].tolist()
+        own, *third = self.documents[number].tolist()
         near = top_k(scores, NEAREST)
-        others = scores.astype(np.float32)
-        others[[own, *self.excluded[number]]] = -np.inf
-        # Of equal scores, others come first: a model that gives all texts one vector must not look
-        # perfect.
-        rank = 1 + int(np.sum(others >= scores[own]))
-        left = np.flatnonzero(np.isfinite(others))
+        negatives = scores.astype(np.float32)
+        negatives[[own, *self.excluded[number]]] = -np.inf
+        # With >= the right text comes last among equal scores: a model with one vector for all
+        # texts must not look perfect.
+        rank = 1 + int(np.sum(negatives >= scores[own]))
+        left = np.flatnonzero(np.isfinite(negatives))
         drawn = np.random.default_rng(number).integers(len(left)) if len(left) else 0
         label = Retrieved(
             rank=rank,
@@ -150,7 +153,7 @@ def positives(encoded: EncodedSides) -> Positives:
 
 
 def unit(row_vectors: Sequence[np.ndarray]) -> np.ndarray:
-    """Vectors of rows → (rows, H) float32 of length 1; a vector of 0 stays 0."""
+    """Vectors of sequences → (sequences, H) float32 of length 1; a vector of 0 stays 0."""
     vectors = np.asarray(row_vectors, np.float32)
     lengths = np.linalg.norm(vectors, axis=-1, keepdims=True)
     return np.asarray(vectors / np.maximum(lengths, 1e-12))
@@ -161,10 +164,11 @@ def scores_of(
 ) -> Iterator[np.ndarray]:
     """For each example the cosines (documents,) of its first text with all `texts`.
 
-    vectors (rows, H) of length 1. A text in several rows has the cosine of the best of them.
+    vectors (sequences, H) of length 1. Of several sequences the best one counts.
     """
     first = encoded.first_rows[texts.examples, texts.sides]
     counts = encoded.counts[texts.examples, texts.sides]
+    # The sequences of each document, one document after the other: `begins` is where each starts.
     begins = np.cumsum([0, *counts[:-1]])
     rows = np.repeat(first - begins, counts) + np.arange(counts.sum())
     documents = vectors[rows]
@@ -173,9 +177,9 @@ def scores_of(
 
 
 def best_sides(vectors: np.ndarray, encoded: EncodedSides) -> np.ndarray:
-    """One vector of each text: (N, S, H); of several rows that of the one nearest to the first."""
+    """One vector of each text: (N, S, H). Of several, the one nearest to the first text."""
     chosen = encoded.first_rows.copy()
-    for example, side in np.argwhere(encoded.counts > 1).tolist():
+    for example, side in np.argwhere(encoded.counts > 1).tolist():  # texts in several windows
         begin, count = int(chosen[example, side]), int(encoded.counts[example, side])
         cosines = vectors[begin : begin + count] @ vectors[chosen[example, 0]]
         chosen[example, side] = begin + int(np.argmax(cosines))

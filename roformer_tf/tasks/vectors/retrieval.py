@@ -1,41 +1,32 @@
 """Texts that belong together: the vector of each query is nearest to that of its document.
 
-Examples are pairs, triples with a text that does not belong, or single texts, of which a sentence
-belongs to the passage that it is taken from.
+Examples are pairs, triples with a text that does not belong, or single texts. Of a single text, a
+sentence belongs to the passage around it.
 """
 
 import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.batches import TrainingData
-from roformer_tf.labelled.encoding import EncodedTexts
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.passages import PassageBatches, Passages
-from roformer_tf.labelled.text_sides import (
-    EncodedSides,
-    SideBatches,
-    encode_separately,
-    fitting_rows,
-)
+from roformer_tf.labelled.text_sides import EncodedSides, SideBatches, fitting_rows
 from roformer_tf.readers.records import text_key
-from roformer_tf.tasks.base import Prediction, Task, part
-from roformer_tf.tasks.losses import softmax_each
+from roformer_tf.tasks import losses
+from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, part
 from roformer_tf.tasks.metrics import ACCURACY, Measure, Metric, mean
 from roformer_tf.tasks.scoring import MISTAKES, JsonObject, shortened
-from roformer_tf.tasks.task_settings import Examples, Gold, Predictions
 from roformer_tf.tasks.vectors.ranked_texts import (
-    RECALLS,
     RETRIEVAL,
     DifferentTexts,
     positives,
     retrieval_measure,
 )
-from roformer_tf.tasks.vectors.scored_pairs import ScoredMetrics, ScoredPairs, few_levels
 from roformer_tf.tasks.vectors.sentence_vectors import (
     ChunkLosses,
     SentenceVectors,
@@ -45,13 +36,13 @@ from roformer_tf.tasks.vectors.sentence_vectors import (
     VectorObjective,
     data_of,
 )
-from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 if TYPE_CHECKING:
-    from roformer_tf.kernels.forms import Tensor
+    from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
+# Examples that a report shows with their nearest neighbours.
 NEIGHBOURS_SHOWN = 5
-"""Examples that a report shows with their nearest neighbours."""
+# The meaning of the examples, to be printed.
 NOTES = {
     "pairs": "pairs of texts that belong together; all others of a batch are negatives",
     "triples": "a text, one that belongs to it and one that does not; all others of a batch are "
@@ -59,18 +50,16 @@ NOTES = {
     "texts": "texts without labels: a sentence belongs to the passage that it was taken from, and "
     "a text of one sentence to itself under other dropout",
 }
-"""What examples are taken for."""
-
-R = TypeVar("R", bound="Retrieval", covariant=True)
 
 
-class RetrievalLabelling(VectorLabelling[R]):
+class RetrievalLabelling(VectorLabelling):
     """Target () float32: 1, since all examples belong together."""
 
     @classmethod
     def learned(cls, training: Examples) -> dict[str, Any]:
-        """What the examples are. Raises InputError where all have the same document."""
+        """The kind of examples. Raises InputError if all have the same document."""
         data = data_of(training)
+        # Queries may repeat, documents may not all be one: then nothing is a negative.
         first = 0 if data == "texts" else 1
         if len({text_key([text]) for example in training for text in example.texts[first:]}) < 2:
             which = "text" if data == "texts" else "second text"
@@ -81,46 +70,49 @@ class RetrievalLabelling(VectorLabelling[R]):
         return {"data": data}
 
     def notes(self, training: Examples) -> list[str]:
-        """What the examples are taken for, and the loss."""
+        """The meaning of the examples, and the loss."""
         return [f"{NOTES[self.task.data]}; loss {self.task.loss}"]
 
     def why_long_texts_fixed(self) -> str:
-        """Documents may be read in windows; of other texts the end is cut."""
+        """Documents may be read in windows; other texts lose their end."""
         if self.task.long_texts != "head-tail" and self.task.data != "texts":
             return ""
         return super().why_long_texts_fixed()
 
-    def encode(self, examples: Examples, tokenizer: RoFormerTokenizer) -> EncodedTexts:
-        """A row for each text; of single texts one for a sentence, and one for its passage."""
+    def encode(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> EncodedSides:
+        """A sequence for each text; of a single text one for a sentence, one for its passage."""
         if self.task.data == "texts":
             return Passages.of(examples, tokenizer, self.task.max_length).evaluation_sides()
         return super().encode(examples, tokenizer)
 
-    def evaluated_texts(self, examples: Examples, tokenizer: RoFormerTokenizer) -> list[str]:
-        """Of single texts the sentences and their passages."""
+    def evaluated_texts(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> list[str]:
+        """The texts of the sequences; of single texts the sentences and their passages."""
         if self.task.data != "texts":
             return super().evaluated_texts(examples, tokenizer)
-        rows = self.encode(examples, tokenizer).token_ids  # one for each text
+        # Sentences and passages exist only as tokens; [CLS] and [SEP] are not decoded.
+        rows = self.encode(examples, tokenizer).token_ids
         return [tokenizer.decode(row[1:-1].tolist()) for row in rows]
 
     def target(self, example: Example) -> np.ndarray:
         """() float32."""
         return np.array(1.0, np.float32)
 
-    def training_data(self, examples: Examples, tokenizer: RoFormerTokenizer) -> TrainingData:
-        """Examples in batches, each a negative for the rest of its batch."""
+    def training_data(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> TrainingData:
+        """Examples in batches, where each is a negative of the others."""
         if self.task.data == "texts":
             return PassageBatches(Passages.of(examples, tokenizer, self.task.max_length))
-        passages = self.task.long_texts == "windows"
-        encoded = encode_separately(examples, tokenizer, self.task.max_length, passages)
+        encoded = self.encode(examples, tokenizer)
+        # Of a document in several windows, the one most similar to the query is trained.
         return SideBatches(encoded, positives=positives(encoded), rows=fitting_rows(encoded))
 
 
-class RetrievalObjective(VectorObjective[R]):
+class RetrievalObjective(VectorObjective):
     """A softmax over the cosines of a batch."""
 
-    def with_vector_settings(self, **settings: Any) -> R:
-        """With lengths to which vectors may be cut."""
+    vector_loss = staticmethod(losses.in_batch_softmax)
+
+    def with_vector_settings(self, **settings: Any) -> "Retrieval":
+        """The task with lengths to which vectors may be cut."""
         loss = settings.get("loss", "auto")
         if loss not in ("auto", "softmax"):
             raise InputError(
@@ -135,32 +127,20 @@ class RetrievalObjective(VectorObjective[R]):
         sizes = tuple(sorted(set(settings.get("dimensions", ()))))
         return dataclasses.replace(self.task, dimensions=sizes)
 
-    def batch_loss(
-        self,
-        targets: "Tensor",
-        outputs: Any,
-        weights: "Tensor",
-        inputs: Any = None,
-        classifier: Any = None,
-    ) -> "Tensor":
-        """The softmax of the whole vectors and of those cut."""
-        from roformer_tf.tasks import losses
-
-        sizes = self.task.sizes(outputs.shape[-1])
-        return losses.over_cuts(losses.in_batch_softmax, sizes, targets, outputs, weights)
-
     def losses_of_chunks(self, encoded: EncodedSides, examples: Examples) -> ChunkLosses:
         """The softmax over the second and third texts of the chunk."""
-        together = positives(encoded)
+        # Positives of the whole set: a text that belongs to a query is never its negative.
+        known = positives(encoded)
 
-        def losses(sides: np.ndarray, chunk: slice) -> np.ndarray:
+        def chunk_losses(sides: np.ndarray, chunk: slice) -> np.ndarray:
             numbers = encoded.numbers[chunk]
-            return softmax_each(sides, together.targets(numbers[:, 0], numbers[:, 1:].T.ravel()))
+            targets = known.targets(numbers[:, 0], numbers[:, 1:].T.ravel())
+            return losses.softmax_each(sides, targets)
 
-        return losses
+        return chunk_losses
 
 
-class RetrievalDecoding(VectorDecoding[R]):
+class RetrievalDecoding(VectorDecoding):
     """The label of a prediction is the rank of an example's second text: `Retrieved`."""
 
     def read_scores(self, texts: DifferentTexts, scores: Iterable[np.ndarray]) -> list[Prediction]:
@@ -168,35 +148,31 @@ class RetrievalDecoding(VectorDecoding[R]):
         return [texts.retrieved(number, row) for number, row in enumerate(scores)]
 
     def shifted(self, prediction: Prediction, count: int) -> Prediction:
-        """Its neighbours are among the later examples."""
+        """The neighbours' numbers count the earlier examples, too."""
+        # Sets are joined into one list, in which this set begins at `count`.
         near = tuple((count + other, side, x) for other, side, x in prediction.label.neighbours)
         return prediction._replace(label=prediction.label._replace(neighbours=near))
 
 
-class RetrievalMetrics(VectorMetrics[R]):
-    """Recall, MRR and nDCG; of triples also how often the right text is ahead of the wrong one."""
+class RetrievalMetrics(VectorMetrics):
+    """Recall, MRR and nDCG; of triples also how often the right text is nearer than the wrong."""
 
     all: ClassVar[tuple[Metric, ...]] = (*RETRIEVAL, ACCURACY)
 
     def usable(self) -> tuple[Metric, ...]:
-        """Accuracy is of triples only."""
+        """Accuracy needs triples."""
         return (ACCURACY, *RETRIEVAL) if self.task.data == "triples" else RETRIEVAL
 
     def measure(self, gold: Gold, predictions: Predictions) -> Measure:
-        """All that is usable."""
+        """All usable metrics."""
         measure = retrieval_measure([[prediction.label.rank] for prediction in predictions])
         if self.task.data != "triples":
             return measure
         ahead = np.array([prediction.label.ahead for prediction in predictions])
         return lambda weights: {ACCURACY.name: mean(ahead, weights), **measure(weights)}
 
-    def trials(self, gold: Gold, predictions: Predictions) -> dict[str, int]:
-        """Each example is right or wrong, and its second text among the first ranks or not."""
-        shares = (ACCURACY, *RECALLS) if self.task.data == "triples" else RECALLS
-        return {metric.name: len(gold) for metric in shares}
-
     def is_right(self, label: Label, prediction: Prediction) -> bool:
-        """The second text has rank 1, or is ahead of the third one."""
+        """Whether the second text has rank 1; of triples, whether it is nearer than the third."""
         if self.task.data == "triples":
             return bool(prediction.label.ahead)
         return bool(prediction.label.rank == 1)
@@ -206,13 +182,14 @@ class RetrievalMetrics(VectorMetrics[R]):
         return float(prediction.label.rank)
 
     def mistakes(self, examples: Examples, predictions: Predictions) -> list[JsonObject]:
-        """The examples with the lowest ranks, and the texts that were nearer."""
+        """The examples whose second texts rank lowest, and the texts that were nearer."""
         pairs = enumerate(zip(examples, predictions, strict=True))
         wrong = [
             (self.sureness(example.label, prediction), number)
             for number, (example, prediction) in pairs
             if not self.is_right(example.label, prediction)
         ]
+        # `sorted` is stable: equal ranks stay in the order of the data.
         worst = sorted(wrong, key=lambda mistake: -mistake[0])[:MISTAKES]
         return [
             {"sureness": sureness, **self._with_neighbours(number, examples, predictions)}
@@ -220,7 +197,8 @@ class RetrievalMetrics(VectorMetrics[R]):
         ]
 
     def details(self, examples: Examples, predictions: Predictions) -> JsonObject:
-        """Also some examples with their nearest neighbours."""
+        """Mistakes, histograms, and some examples with their nearest neighbours."""
+        # Evenly spaced over the set, since neighbouring examples may be alike.
         count = min(NEIGHBOURS_SHOWN, len(examples))
         some = np.linspace(0, len(examples) - 1, count).astype(int).tolist()
         shown = [self._with_neighbours(number, examples, predictions) for number in some]
@@ -229,7 +207,7 @@ class RetrievalMetrics(VectorMetrics[R]):
     def near_and_far(
         self, examples: Examples, predictions: Predictions
     ) -> tuple[list[float], list[float]]:
-        """Far is one other text for each example; NaN means that there is none."""
+        """Far is a random other text for each example; NaN means that there is none."""
         far = [prediction.label.other for prediction in predictions]
         near = [float(prediction.scores[0]) for prediction in predictions]
         return near, [cosine for cosine in far if not np.isnan(cosine)]
@@ -240,7 +218,7 @@ class RetrievalMetrics(VectorMetrics[R]):
         """An example with its texts, the rank of the second, and its nearest neighbours."""
         example, prediction = examples[number], predictions[number]
         near = [
-            # A single text is its own second text, too.
+            # A single text is its own second text, so its texts are repeated.
             {"text": shortened((*examples[other].texts, *examples[other].texts)[side]), "cosine": x}
             for other, side, x in prediction.label.neighbours
         ]
@@ -253,7 +231,7 @@ class RetrievalMetrics(VectorMetrics[R]):
         return {"labels": {}, "numbers": {}}
 
     def describe(self, example: Example, prediction: Prediction) -> JsonObject:
-        """The rank that the second text should have, and the one that it has."""
+        """An example, the rank that its second text should have, and its predicted rank."""
         shown = super().describe(example, prediction)
         return shown | {"gold": "1", "predicted": str(prediction.label.rank)}
 
@@ -262,41 +240,7 @@ class RetrievalMetrics(VectorMetrics[R]):
 class Retrieval(SentenceVectors):
     """Texts that belong together."""
 
-    labelling = part(RetrievalLabelling["Retrieval"])
-    objective = part(RetrievalObjective["Retrieval"])
-    decoding = part(RetrievalDecoding["Retrieval"])
-    metrics = part(RetrievalMetrics["Retrieval"])
-
-
-class EmbeddingMetrics(RetrievalMetrics[Retrieval]):
-    """By name, the metrics of both tasks: a report names only `embedding` as its task."""
-
-    all: ClassVar[tuple[Metric, ...]] = (*RETRIEVAL, *ScoredMetrics.all)
-
-
-class Embedding(Retrieval):
-    """The task of `--task embedding`: retrieval, unless its examples have scores."""
-
-    metrics = part(EmbeddingMetrics)
-
-    @classmethod
-    def from_examples(cls, training: Examples, **settings: Any) -> Task:
-        """Retrieval or scored pairs. Raises InputError where nothing can be learned."""
-        if data_of(training) == "scores":
-            return ScoredPairs.from_examples(training, **settings)
-        return super().from_examples(training, **settings)
-
-    @classmethod
-    def from_settings(cls, **settings: Any) -> Task:
-        """The one of both tasks whose settings they are."""
-        return ScoredPairs(**settings) if settings.get("data") == "scores" else cls(**settings)
-
-    @classmethod
-    def adapted(cls, task: Any, examples: Examples) -> Task:
-        """A model that was trained on one kind of data may be evaluated on another."""
-        data = data_of(examples)
-        if data == task.data:
-            return cast(Task, task)
-        settings = {field.name: getattr(task, field.name) for field in dataclasses.fields(task)}
-        levels = few_levels(examples) if data == "scores" else ()
-        return cls.from_settings(**settings | {"data": data, "levels": levels})
+    labelling = part(RetrievalLabelling)
+    objective = part(RetrievalObjective)
+    decoding = part(RetrievalDecoding)
+    metrics = part(RetrievalMetrics)

@@ -10,24 +10,12 @@ import numpy as np
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.batches import TrainingData
 from roformer_tf.labelled.examples import Example, Label
-from roformer_tf.labelled.text_sides import EncodedSides, SideBatches, encode_separately
+from roformer_tf.labelled.text_sides import EncodedSides, SideBatches
 from roformer_tf.readers.records import text_key
-from roformer_tf.tasks.base import Prediction, part
-from roformer_tf.tasks.classification import ROC_AUC
-from roformer_tf.tasks.losses import cosent_each
-from roformer_tf.tasks.metrics import (
-    ACCURACY,
-    Figures,
-    Measure,
-    Metric,
-    correlation,
-    mean,
-    ranks,
-    roc_auc,
-)
-from roformer_tf.tasks.regression import PEARSON, SAME_LABELS, SPEARMAN, range_of
+from roformer_tf.tasks import losses, metrics
+from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, part
+from roformer_tf.tasks.metrics import Figures, Measure, Metric
 from roformer_tf.tasks.scoring import MISTAKES, JsonObject
-from roformer_tf.tasks.task_settings import Examples, Gold, Predictions
 from roformer_tf.tasks.vectors.ranked_texts import DifferentTexts
 from roformer_tf.tasks.vectors.sentence_vectors import (
     ChunkLosses,
@@ -39,22 +27,23 @@ from roformer_tf.tasks.vectors.sentence_vectors import (
     VectorMetrics,
     VectorObjective,
 )
-from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.translation import Message
 
 if TYPE_CHECKING:
     from roformer_tf.kernels.forms import Tensor
+    from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
+# Each score may be a class of a classifier, if there are at most this many.
 MAX_CLASSES = 50
-"""Different scores up to which each may be a class of a classifier."""
 
 
-class ScoredLabelling(VectorLabelling["ScoredPairs"]):
+class ScoredLabelling(VectorLabelling):
     """Target () float32: the score."""
 
     @classmethod
     def learned(cls, training: Examples) -> dict[str, Any]:
-        """The scores. Raises InputError where all are the same, or all texts."""
+        """The scores. Raises InputError if all are equal, or all texts are."""
+        # Equal scores give CoSENT no pair of pairs to order.
         levels = sorted({float(example.label) for example in training})
         if len(levels) < 2:
             raise InputError(
@@ -66,7 +55,7 @@ class ScoredLabelling(VectorLabelling["ScoredPairs"]):
         return {"levels": few_levels(training)}
 
     def notes(self, training: Examples) -> list[str]:
-        """How many scores there are, and the loss."""
+        """The number of different scores, and the loss."""
         count = len(self.task.levels) or "many"
         return [f"pairs with {count} different scores; loss {self.task.loss}"]
 
@@ -74,26 +63,29 @@ class ScoredLabelling(VectorLabelling["ScoredPairs"]):
         """() float32."""
         return np.array(example.label, np.float32)
 
-    def training_data(self, examples: Examples, tokenizer: RoFormerTokenizer) -> TrainingData:
-        """Pairs in batches; a classifier has the number of the score as target."""
-        passages = self.task.long_texts == "windows"
-        encoded = encode_separately(examples, tokenizer, self.task.max_length, passages)
+    def training_data(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> TrainingData:
+        """Pairs in batches; the target of a classifier is the index of the score."""
+        encoded = self.encode(examples, tokenizer)
         scores = np.array([self.target(example) for example in examples], np.float32)
         if self.task.loss == "classifier":
+            # Every score of the examples is one of the levels: its index is the class.
             scores = np.searchsorted(self.task.levels, scores).astype(np.int32)
         return SideBatches(encoded, targets=scores)
 
 
-class ScoredObjective(VectorObjective["ScoredPairs"]):
+class ScoredObjective(VectorObjective):
     """CoSENT of the cosines, or a classifier of both vectors."""
+
+    vector_loss = staticmethod(losses.cosent)
 
     @property
     def pair_classes(self) -> int:
-        """One for each of the scores, for a classifier."""
+        """For a classifier, the number of scores."""
         return len(self.task.levels) if self.task.loss == "classifier" else 0
 
     def with_vector_settings(self, **settings: Any) -> "ScoredPairs":
-        """With a loss, and lengths to which vectors may be cut."""
+        """The task with a loss, and lengths to which vectors may be cut."""
+        # "auto" is CoSENT, the default of this task.
         loss = self.task.loss if settings.get("loss", "auto") == "auto" else settings["loss"]
         dimensions = settings.get("dimensions", ())
         if loss == "softmax":
@@ -119,39 +111,30 @@ class ScoredObjective(VectorObjective["ScoredPairs"]):
         return dataclasses.replace(self.task, loss=loss, dimensions=sizes)
 
     def batch_loss(
-        self,
-        targets: "Tensor",
-        outputs: Any,
-        weights: "Tensor",
-        inputs: Any = None,
-        classifier: Any = None,
+        self, targets: "Tensor", outputs: Any, weights: "Tensor", inputs: Any = None
     ) -> "Tensor":
         """CoSENT of the whole vectors and of those cut, or the classifier's cross-entropy."""
-        from roformer_tf.tasks import losses
-
-        if self.task.loss == "classifier":
-            logits = classifier(losses.classifier_features(outputs))
-            return losses.classes(targets, logits, weights)
-        sizes = self.task.sizes(outputs.shape[-1])
-        return losses.over_cuts(losses.cosent, sizes, targets, outputs, weights)
+        if self.task.loss != "classifier":
+            return super().batch_loss(targets, outputs, weights)
+        return losses.classes(targets, outputs, weights)
 
     def losses_of_chunks(self, encoded: EncodedSides, examples: Examples) -> ChunkLosses:
-        """What each pair adds to CoSENT."""
+        """The part of each pair in CoSENT."""
         targets = [self.task.labelling.target(example) for example in examples]
         scores = np.array(targets, np.float64)
-        return lambda sides, chunk: cosent_each(sides, scores[chunk])
+        return lambda sides, chunk: losses.cosent_each(sides, scores[chunk])
 
 
-class ScoredDecoding(VectorDecoding["ScoredPairs"]):
+class ScoredDecoding(VectorDecoding):
     """The label of a prediction is the cosine of the two texts."""
 
     def read_scores(self, texts: DifferentTexts, scores: Iterable[np.ndarray]) -> list[Prediction]:
-        """The score of the pair itself."""
-        cosines = [row[own[0]] for row, own in zip(scores, texts.places, strict=True)]
+        """The cosine of each pair."""
+        cosines = [row[own[0]] for row, own in zip(scores, texts.documents, strict=True)]
         return [Prediction(float(cosine), np.array([cosine], np.float32)) for cosine in cosines]
 
     def with_choices(self, gold: Gold, predictions: Predictions) -> "ScoredPairs":
-        """The threshold that is right most often, where scores are a no and a yes."""
+        """The threshold with the highest accuracy, if scores are a no and a yes."""
         if not self.task.is_binary:
             return self.task
         cosines = np.array([prediction.label for prediction in predictions], np.float64)
@@ -159,45 +142,47 @@ class ScoredDecoding(VectorDecoding["ScoredPairs"]):
         return dataclasses.replace(self.task, threshold=threshold)
 
 
-class ScoredMetrics(VectorMetrics["ScoredPairs"]):
+class ScoredMetrics(VectorMetrics):
     """Correlations of scores and cosines; of 0 and 1 also ROC AUC and accuracy."""
 
-    all: ClassVar[tuple[Metric, ...]] = (ROC_AUC, ACCURACY, SPEARMAN, PEARSON)
+    task: "ScoredPairs"
+    all: ClassVar[tuple[Metric, ...]] = (
+        metrics.ROC_AUC,
+        metrics.ACCURACY,
+        metrics.SPEARMAN,
+        metrics.PEARSON,
+    )
 
     def usable(self) -> tuple[Metric, ...]:
-        """ROC AUC and accuracy need two scores."""
-        return self.all if self.task.is_binary else (SPEARMAN, PEARSON)
+        """ROC AUC and accuracy need exactly two scores."""
+        return self.all if self.task.is_binary else (metrics.SPEARMAN, metrics.PEARSON)
 
     def measure(self, gold: Gold, predictions: Predictions) -> Measure:
-        """All that is usable."""
+        """All usable metrics."""
         numbers = np.array(gold, np.float64)
         cosines = np.array([prediction.label for prediction in predictions], np.float64)
         near = self.task.is_near(gold)
         right = (cosines > self.task.threshold) == near
 
         def measure(weights: np.ndarray) -> Figures:
-            of_ranks = ranks(numbers, weights), ranks(cosines, weights)
+            of_ranks = metrics.ranks(numbers, weights), metrics.ranks(cosines, weights)
             figures = {
-                ROC_AUC.name: roc_auc(near, cosines, weights),
-                ACCURACY.name: mean(right, weights),
-                SPEARMAN.name: correlation(*of_ranks, weights),
-                PEARSON.name: correlation(numbers, cosines, weights),
+                metrics.ROC_AUC.name: metrics.roc_auc(near, cosines, weights),
+                metrics.ACCURACY.name: metrics.mean(right, weights),
+                metrics.SPEARMAN.name: metrics.correlation(*of_ranks, weights),
+                metrics.PEARSON.name: metrics.correlation(numbers, cosines, weights),
             }
             return {metric.name: figures[metric.name] for metric in self.usable()}
 
         return measure
 
-    def trials(self, gold: Gold, predictions: Predictions) -> dict[str, int]:
-        """Each pair is right or wrong, where scores are two."""
-        return {ACCURACY.name: len(gold)} if self.task.is_binary else {}
-
     def why_undefined(self, gold: Gold) -> dict[str, Message]:
-        """Nothing correlates with scores that are all the same."""
-        names = (ROC_AUC.name, SPEARMAN.name, PEARSON.name)
-        return dict.fromkeys(names, SAME_LABELS) if len(set(gold)) == 1 else {}
+        """Nothing correlates with equal scores."""
+        names = (metrics.ROC_AUC.name, metrics.SPEARMAN.name, metrics.PEARSON.name)
+        return dict.fromkeys(names, metrics.SAME_LABELS) if len(set(gold)) == 1 else {}
 
     def is_right(self, label: Label, prediction: Prediction) -> bool:
-        """On the right side of the threshold."""
+        """Whether the cosine is on the right side of the threshold."""
         if not self.task.is_binary:
             return False
         return bool((prediction.label > self.task.threshold) == (label > self.task.middle))
@@ -207,13 +192,14 @@ class ScoredMetrics(VectorMetrics["ScoredPairs"]):
         return abs(prediction.label - self.task.threshold)
 
     def mistakes(self, examples: Examples, predictions: Predictions) -> list[JsonObject]:
-        """Of many scores: the pairs whose ranks by score and by cosine differ most."""
+        """With many scores: the pairs whose ranks by score and by cosine differ most."""
         if self.task.is_binary:
             return super().mistakes(examples, predictions)
         gold = np.array([example.label for example in examples], np.float64)
         cosines = np.array([prediction.label for prediction in predictions], np.float64)
+        # No threshold separates right from wrong here: the difference of ranks takes its place.
         once = np.ones((1, len(gold)))
-        distance = np.abs(ranks(gold, once) - ranks(cosines, once))[0] / len(gold)
+        distance = np.abs(metrics.ranks(gold, once) - metrics.ranks(cosines, once))[0] / len(gold)
         order = np.argsort(-distance, kind="stable")[:MISTAKES].tolist()
         return [
             {"place": examples[i].place, "sureness": float(distance[i])}
@@ -224,15 +210,16 @@ class ScoredMetrics(VectorMetrics["ScoredPairs"]):
     def near_and_far(
         self, examples: Examples, predictions: Predictions
     ) -> tuple[list[float], list[float]]:
-        """Near are those that score above the middle, or above the median of many scores."""
+        """Near pairs have a score above the middle, or above the median of many scores."""
         cosines = [float(prediction.scores[0]) for prediction in predictions]
         gold = np.array([example.label for example in examples], np.float64)
+        # With many scores, half of the pairs count as near.
         middle = self.task.middle if self.task.levels else float(np.median(gold))
         return list(np.compress(gold > middle, cosines)), list(np.compress(gold <= middle, cosines))
 
     def describe_labels(self, gold: Gold) -> JsonObject:
         """The range of a set's scores."""
-        return {"labels": {}, "numbers": range_of(gold)}
+        return {"labels": {}, "numbers": metrics.range_of(gold)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -254,7 +241,7 @@ class ScoredPairs(SentenceVectors):
 
     @property
     def middle(self) -> float:
-        """The mean of the scores: above it is a yes."""
+        """The mean of the scores; a score above it is a yes."""
         return sum(self.levels) / len(self.levels) if self.levels else 0.0
 
     def is_near(self, gold: Gold) -> np.ndarray:
@@ -263,25 +250,26 @@ class ScoredPairs(SentenceVectors):
 
 
 def few_levels(examples: Examples) -> tuple[float, ...]:
-    """The different scores of examples; none where they are too many to be classes."""
+    """The different scores of examples; none if they are too many for a classifier."""
     levels = sorted({float(example.label) for example in examples})
     return tuple(levels) if len(levels) <= MAX_CLASSES else ()
 
 
 def best_threshold(scores: np.ndarray, wanted: np.ndarray) -> float:
-    """The number above which a prediction is yes that is right most often: scores, wanted (N,).
+    """The threshold with the highest accuracy: scores (N,), wanted (N,) bool.
 
-    Halfway between two neighbouring scores, so that those of other texts may be a little off.
+    It is halfway between two neighbouring scores, so scores of other texts may be a little off.
     """
     order = np.argsort(scores, kind="stable")
     ordered, yes = scores[order], wanted[order]
-    # With a threshold after the first k scores these are no: right are the no's among them, and
-    # the yes's of the rest.
+    # A threshold after the first k scores predicts no for them and yes for the rest. Right are the
+    # no's among the first k and the yes's among the rest.
     right = (
         np.concatenate([[0], np.cumsum(~yes)]) + yes.sum() - np.concatenate([[0], np.cumsum(yes)])
     )
+    # Thresholds below the lowest and above the highest score are possible, too.
     ends = np.concatenate([[ordered[0] - 0.1], ordered, [ordered[-1] + 0.1]])
-    # No threshold separates equal scores.
+    # No threshold is between equal scores.
     right[1:-1] = np.where(np.diff(ordered) > 0, right[1:-1], -1)
     best = int(np.argmax(right))
     return float((ends[best] + ends[best + 1]) / 2)

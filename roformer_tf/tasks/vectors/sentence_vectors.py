@@ -1,12 +1,12 @@
-"""What the tasks of sentence vectors have in common: texts that are near have near vectors.
+"""What all tasks of sentence vectors share: similar texts have similar vectors.
 
-Each text is a row of its own, and its "logits" are its vector (H,) float32, as the pooling gives
-it. `scored_pairs` has pairs with a score; `retrieval` has texts that belong together.
+Each text is encoded separately, and its "logits" are its vector (H,) float32 from the pooling.
+`scored_pairs` has pairs with a score; `retrieval` has texts that belong together.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
@@ -14,51 +14,63 @@ from roformer_tf.checkpoints.detection import embedding_settings
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
 from roformer_tf.checkpoints.sentence_transformers import save_modules
 from roformer_tf.errors import InputError
-from roformer_tf.labelled.cells import BadCellError, read_label, to_number
-from roformer_tf.labelled.encoding import EncodedTexts
+from roformer_tf.labelled.cells import BadCellError, read_label, read_texts, to_number
 from roformer_tf.labelled.examples import GROUP, Example, Label
 from roformer_tf.labelled.splits import number_strata
 from roformer_tf.labelled.text_sides import EncodedSides, encode_separately
 from roformer_tf.readers.records import text_key
-from roformer_tf.tasks.base import Prediction, Task, part
-from roformer_tf.tasks.parts import Labelling, NumberDecoding, TrainingObjective
+from roformer_tf.tasks import losses
+from roformer_tf.tasks.base import Examples, Prediction, Predictions, Task, part
+from roformer_tf.tasks.decoding import NumberDecoding
+from roformer_tf.tasks.labelling import Labelling
+from roformer_tf.tasks.objective import TrainingObjective
 from roformer_tf.tasks.scoring import JsonObject, Metrics, histograms
-from roformer_tf.tasks.task_settings import Examples, Predictions
 from roformer_tf.tasks.vectors.ranked_texts import DifferentTexts, best_sides, scores_of, unit
-from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 if TYPE_CHECKING:
     from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
     from roformer_tf.config import RoFormerConfig
+    from roformer_tf.kernels.forms import Tensor
+    from roformer_tf.labelled.encoding import EncodedTexts
     from roformer_tf.models.pretrained import PretrainedModel
+    from roformer_tf.readers.tables import Row
+    from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
+# What examples are: pairs with a score or 0/1; two texts that belong together; two such texts and a
+# third that does not; single texts.
 Data = Literal["scores", "pairs", "triples", "texts"]
-"""What examples are: pairs with a score or 0/1; two texts that belong together; two such texts and
-a third that does not; single texts."""
 Loss = Literal["softmax", "cosent", "classifier"]
+# Losses of some examples of a set, which are each other's negatives.
 ChunkLosses: TypeAlias = Callable[[np.ndarray, slice], np.ndarray]
-"""Losses of some examples of a set, compared with each other."""
 
+# The label of texts that belong together.
 BELONGS = "belongs"
-"""The label of texts that belong together."""
+# Examples that are compared with each other in an evaluation's loss, as in a training batch.
 LOSS_CHUNK = 64
-"""Examples that are compared with each other in a loss of evaluation, as in a batch of training."""
 SAME_TEXT = "has the same text twice, from which nothing can be learnt"
 
 
-V = TypeVar("V", bound="SentenceVectors", covariant=True)
-
-
-class VectorLabelling(Labelling[V]):
-    """Reads all kinds of data; which one it is depends on the examples: `data_of`."""
+class VectorLabelling(Labelling):
+    """Reads all kinds of data; `data_of` infers the kind from the examples."""
 
     text_counts: ClassVar[tuple[int, ...]] = (1, 2, 3)
     label_optional: ClassVar[bool] = True
     default_max_length: ClassVar[int] = 512
 
     @classmethod
+    def read_row(
+        cls, row: "Row", texts: Sequence[str], label: str | None, separator: str
+    ) -> Example:
+        """The example in a row; a cell with a list of texts makes it a group."""
+        if not any(isinstance(row.cells.get(column), list) for column in texts):
+            return super().read_row(row, texts, label, separator)
+        group = tuple(text for column in texts for text in read_texts(row.cells, column))
+        return Example(group, GROUP, row.place)
+
+    @classmethod
     def read_label(cls, value: Any, separator: str) -> Label:
         """A finite number; of three texts B or C, the one nearer to A."""
+        # "B" and "C" are no numbers, so a label is one or the other.
         name, number = read_label(value), to_number(value)
         if number is None and name.upper() not in ("B", "C"):
             raise BadCellError(
@@ -69,7 +81,7 @@ class VectorLabelling(Labelling[V]):
 
     @classmethod
     def check(cls, example: Example) -> None:
-        """Refuse texts that belong together and are the same."""
+        """Refuse texts that belong together and are equal."""
         if example.label == GROUP:
             if len({text_key([text]) for text in example.texts}) < 2:
                 raise BadCellError(SAME_TEXT)
@@ -80,10 +92,11 @@ class VectorLabelling(Labelling[V]):
 
     @classmethod
     def complete(cls, examples: list[Example]) -> list[Example]:
-        """Texts that belong together are labelled as such; the second of a triple is the nearer.
+        """Texts that belong together get the label BELONGS; the second of a triple is the nearer.
 
-        Raises InputError for a label that does not fit the number of texts.
+        Raises InputError for a label that does not suit the number of texts.
         """
+        # A group of n texts becomes up to n − 1 pairs with its first text.
         examples = [pair for example in examples for pair in _of_group(example)]
         for example in examples:
             _check_label(example)
@@ -96,45 +109,53 @@ class VectorLabelling(Labelling[V]):
 
     @classmethod
     def labels_in(cls, label: Label) -> set[str]:
-        """None: numbers may occur that training does not have."""
+        """None: scores may occur that the training set does not have."""
         return set()
 
     @classmethod
     def strata(cls, examples: Examples) -> list[Any]:
         """Tenths of the scores, if there are any."""
+        # All examples of a file are of one kind, so the first one decides.
         if examples and isinstance(examples[0].label, float):
             return number_strata([example.label for example in examples])
         return [0] * len(examples)
 
     @classmethod
     def split_keys(cls, example: Example) -> Sequence[bytes]:
-        """Each of the texts: no text is in two sets."""
+        """A key for each text: no text is in two sets."""
         return [text_key([text]) for text in example.texts]
 
-    def encode(self, examples: Examples, tokenizer: RoFormerTokenizer) -> EncodedTexts:
-        """A row for each text; long documents may have several, as passages."""
+    def encode(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> EncodedSides:
+        """A sequence for each text; a long document may have several passages."""
         passages = self.task.long_texts == "windows"
         return encode_separately(examples, tokenizer, self.task.max_length, passages)
 
-    def evaluated_texts(self, examples: Examples, tokenizer: RoFormerTokenizer) -> list[str]:
-        """The texts that rows of `encode` are of, those of an example one after the other."""
+    def evaluated_texts(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> list[str]:
+        """The texts of the sequences from `encode`, all texts of an example in a row."""
         return [text for example in examples for text in example.texts]
 
     def why_long_texts_fixed(self) -> str:
-        """The end of a text is cut."""
+        """A long text loses its end."""
         return "the end of a long text is cut."
 
 
-class VectorObjective(TrainingObjective[V]):
+class VectorObjective(TrainingObjective):
     """An encoder and a pooling; a loss compares the vectors of a batch."""
 
     pooling: ClassVar[str] = "mean"
     poolings: ClassVar[tuple[str, ...]] = ("pooler", "mean", "cls")
-    vector_settings: ClassVar[tuple[str, ...]] = ("loss", "hard_negatives", "dimensions", "pieces")
+    vector_settings: ClassVar[tuple[str, ...]] = (
+        "loss",
+        "hard_negatives",
+        "dimensions",
+        "micro_batches",
+    )
     refused_settings: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ("label_smoothing", "focal", "class_weights", "r_drop", "fgm"),
         "is about labels of single texts, but vectors are compared with each other.",
     )
+    vector_loss: "ClassVar[Callable[..., Tensor]]"
+    """The loss of targets, vectors (B, S, H) and weights (B,): a scalar."""
 
     @classmethod
     def model_class(cls) -> "type[PretrainedModel]":
@@ -145,78 +166,91 @@ class VectorObjective(TrainingObjective[V]):
 
     @classmethod
     def source_class(cls) -> "type[PretrainedModel]":
-        """The same: a checkpoint's pooler is trained further."""
+        """The same model: a checkpoint's pooler is trained further."""
         return cls.model_class()
 
     @classmethod
     def choose_pooling(cls, checkpoint: "Checkpoint", source: "OpenedSource") -> str:
-        """The one that it was trained for; else a sim model's pooler, or the mean."""
+        """The pooling of its training; without one, a sim model's pooler, or the mean."""
         return embedding_settings(checkpoint, source).pooling
 
+    def batch_loss(
+        self, targets: "Tensor", outputs: Any, weights: "Tensor", inputs: Any = None
+    ) -> "Tensor":
+        """`vector_loss` of the whole vectors and of those cut to `dimensions` (Matryoshka)."""
+        # The last size is the whole vector: without `dimensions` it is the only one.
+        sizes = self.task.sizes(outputs.shape[-1])
+        return losses.over_cuts(self.vector_loss, sizes, targets, outputs, weights)
+
     def example_losses(
-        self, row_logits: Sequence[np.ndarray], encoded: EncodedTexts, examples: Examples
+        self, row_logits: Sequence[np.ndarray], encoded: "EncodedTexts", examples: Examples
     ) -> np.ndarray:
-        """By the cosines of whole vectors, each example among as many as a batch may have."""
+        """From the cosines of whole vectors, each example among `LOSS_CHUNK` others."""
         assert isinstance(encoded, EncodedSides)
-        sides = best_sides(unit(row_logits), encoded)
-        losses = self.losses_of_chunks(encoded, examples)
+        # In chunks, because a loss depends on the other examples: one over the whole set would be
+        # higher than that of training, and could not be compared with it.
+        sides = best_sides(unit(row_logits), encoded)  # (N, S, H)
+        chunk_losses = self.losses_of_chunks(encoded, examples)
         chunks = (slice(begin, begin + LOSS_CHUNK) for begin in range(0, len(sides), LOSS_CHUNK))
-        return np.concatenate([losses(sides[chunk], chunk) for chunk in chunks])
+        return np.concatenate([chunk_losses(sides[chunk], chunk) for chunk in chunks])
 
     def losses_of_chunks(self, encoded: EncodedSides, examples: Examples) -> ChunkLosses:
-        """A function: vectors (B, S, H) of a chunk, and which chunk → losses (B,)."""
+        """A function of a chunk's vectors (B, S, H) and its slice of the set: losses (B,)."""
         raise NotImplementedError
 
 
-class VectorDecoding(NumberDecoding[V]):
-    """Vectors of rows → cosines. Scores (1,): the cosine of the first two texts."""
+class VectorDecoding(NumberDecoding):
+    """Vectors of sequences → cosines. Scores (1,): the cosine of the first two texts."""
 
     number_name: ClassVar[str] = "cosine"
     chosen_fields: ClassVar[tuple[str, ...]] = ("threshold",)
 
     def read_rows(
-        self, row_logits: Sequence[np.ndarray], encoded: EncodedTexts
+        self, row_logits: Sequence[np.ndarray], encoded: "EncodedTexts"
     ) -> list[Prediction]:
-        """By the cosines of each example's first text with all second and third ones."""
+        """From the cosines of each example's first text with all second and third texts."""
         if not len(row_logits):
             return []
         assert isinstance(encoded, EncodedSides)
+        # Every document once, however many examples have it; the scores are computed one example
+        # at a time, as (N, documents) may not fit into memory.
         texts = DifferentTexts.of(encoded)
         return self.read_scores(texts, scores_of(unit(row_logits), encoded, texts))
 
     def read_scores(self, texts: DifferentTexts, scores: Iterable[np.ndarray]) -> list[Prediction]:
-        """Predictions from the scores of each example's first text with all the set's `texts`.
+        """Predictions from the scores of each example's first text with all `texts` of the set.
 
-        scores: for each example (documents,) float32, cosines or what a search by words gives.
+        scores: for each example (documents,) float32: cosines, or the scores of a lexical search.
         """
         raise NotImplementedError
 
     def predict(self, logits: np.ndarray) -> Prediction:
-        """Never called: a vector by itself predicts nothing."""
-        raise NotImplementedError("vectors are read together, by read_rows")
+        """Never called: a prediction needs the vectors of a whole set."""
+        raise NotImplementedError("read_rows compares all vectors of a set")
 
     def config_values(self) -> dict[str, Any]:
-        """Nothing: there are no labels."""
+        """Nothing: vectors have no labels."""
         return {}
 
     def save_files(self, folder: Any, config: "RoFormerConfig") -> None:
-        """embedding.json, and what sentence-transformers reads."""
+        """embedding.json, and the files that sentence-transformers reads."""
         sizes = self.task.sizes(config.hidden_size)
+        # The lengths at which sentence-transformers may truncate vectors.
         cuts = tuple(sizes) if len(sizes) > 1 else None
         pooling: Any = config.pooling
         EmbeddingConfig(pooling, self.task.max_length, cuts).save(folder)
         save_modules(folder)
 
 
-class VectorMetrics(Metrics[V]):
-    """What a report on vectors has besides figures: cosines of near and of far texts."""
+class VectorMetrics(Metrics):
+    """A report on vectors shows figures, and the cosines of near and of other texts."""
 
     sureness_kind: ClassVar[Any] = "distance"
 
     def near_and_far(
         self, examples: Examples, predictions: Predictions
     ) -> tuple[list[float], list[float]]:
-        """Cosines of texts that should be near, and of others."""
+        """Cosines of texts that should be near, and of other texts."""
         raise NotImplementedError
 
     def details(self, examples: Examples, predictions: Predictions) -> JsonObject:
@@ -234,48 +268,49 @@ class VectorMetrics(Metrics[V]):
 
 @dataclass(frozen=True, kw_only=True)
 class SentenceVectors(Task):
-    """The settings of both tasks."""
+    """The settings of all tasks of vectors."""
 
     name: ClassVar[str] = "embedding"
     title: ClassVar[str] = "句向量 · Sentence vectors"
     texts_apart: ClassVar[bool] = True
     pipeline_tag: ClassVar[str] = "sentence-similarity"
 
-    if TYPE_CHECKING:  # both tasks declare their own
-        labelling = part(VectorLabelling[Any])
-        objective = part(VectorObjective[Any])
-        decoding = part(VectorDecoding[Any])
-        metrics = part(VectorMetrics[Any])
+    if TYPE_CHECKING:  # every task declares its own
+        labelling = part(VectorLabelling)
+        objective = part(VectorObjective)
+        decoding = part(VectorDecoding)
+        metrics = part(VectorMetrics)
 
     data: Data = "pairs"
     levels: tuple[float, ...] = ()
-    """The scores of training, if they are few; two of them are a no and a yes."""
+    """The scores in the training set, if they are few; two scores mean no and yes."""
     loss: Loss = "softmax"
     dimensions: tuple[int, ...] = ()
-    """Lengths to which vectors may be cut, besides the whole one."""
+    """Lengths to which vectors may be cut, in addition to the whole length."""
     threshold: float = 0.5
-    """The cosine above which two texts are predicted to be the same, where scores are two."""
+    """The cosine above which the prediction is yes, if there are two scores."""
 
     @property
     def outputs(self) -> int:
-        """None of a classifier's."""
+        """0: there is no classifier."""
         return 0
 
     def sizes(self, whole: int) -> list[int]:
-        """The lengths of vectors that are trained, of which the last is the whole one."""
+        """The trained lengths of vectors; the last one is the whole length."""
         return [*(size for size in self.dimensions if size < whole), whole]
 
 
 def data_of(examples: Examples) -> Data:
-    """What kind of examples they are, by the first: all of a file are alike."""
+    """The kind of examples, from the first one: all examples of a file are of one kind."""
     if isinstance(examples[0].label, float):
         return "scores"
+    # By the number of texts; a label of BELONGS says nothing about it.
     kinds: dict[int, Data] = {1: "texts", 2: "pairs", 3: "triples"}
     return kinds[len(examples[0].texts)]
 
 
 def _check_label(example: Example) -> None:
-    """Raise InputError for a label that does not fit the number of texts."""
+    """Raise InputError for a label that does not suit the number of texts."""
     of_three = len(example.texts) == 3
     if len(example.texts) == 1 and example.label is not None:
         raise InputError(
@@ -295,7 +330,7 @@ def _check_label(example: Example) -> None:
 
 
 def _of_group(example: Example) -> list[Example]:
-    """A group's first text with each of the rest that differs from it, as pairs."""
+    """Pairs of a group's first text with each of its other texts; equal texts are skipped."""
     if example.label != GROUP:
         return [example]
     first, *rest = example.texts
@@ -305,7 +340,7 @@ def _of_group(example: Example) -> list[Example]:
 
 
 def _by_nearness(example: Example) -> tuple[str, ...]:
-    """A triple's texts with the nearer one second, as the label says."""
+    """The texts of a triple in the order of its label: the nearer one is second."""
     if example.label != "C":
         return example.texts
     first, far, near = example.texts

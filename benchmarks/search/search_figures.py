@@ -1,0 +1,92 @@
+"""What `roformer-tf search` found → recall@10 and MRR@10 of many queries, with intervals.
+
+Where a way to search was trained with several seeds, a query counts with its mean over them, and
+the interval is one over queries.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from roformer_tf.errors import InputError
+from roformer_tf.tasks.metrics import bootstrap, mean
+from roformer_tf.tasks.vectors.ranked_texts import query_figures
+
+# The rank of a document that was not found.
+NEVER = 10**9
+SHOWN = ("recall_at_1", "recall_at_10", "mrr_at_10")
+
+
+class Queries(NamedTuple):
+    """Queries, and the document that belongs to each."""
+
+    texts: list[str]
+    documents: list[str]
+
+
+class SearchFigures(NamedTuple):
+    """Figures of one way to search."""
+
+    figures: dict[str, float]
+    intervals: dict[str, tuple[float, float] | None]
+    spread: dict[str, float]
+    """The difference between the best and the worst seed."""
+
+
+def ranks(results: Path, queries: Queries) -> list[int]:
+    """The rank of what belongs to each query, by a TSV that `search` wrote.
+
+    Raises InputError for a file of other queries.
+    """
+    with results.open(encoding="utf-8") as lines:
+        columns = next(lines).rstrip("\n").split("\t")
+        query, rank, name = (columns.index(x) for x in ("query", "rank", "id"))
+        of: dict[str, dict[str, int]] = defaultdict(dict)
+        for line in lines:
+            cells = line.rstrip("\n").split("\t")
+            of[cells[query]].setdefault(cells[name], int(cells[rank]))
+    if missing := [text for text in queries.texts if text not in of]:
+        raise InputError(f"{results} has no answer to {missing[0]!r}: remove it, and search again.")
+    pairs = zip(queries.texts, queries.documents, strict=True)
+    return [of[text].get(document, NEVER) for text, document in pairs]
+
+
+def evaluate(of_seeds: Sequence[Sequence[int]]) -> SearchFigures:
+    """The figures of ranks (seeds, queries): means over queries, and over seeds."""
+    each = [query_figures([[rank] for rank in item]) for item in of_seeds]
+    chosen = {name: np.mean([item[name] for item in each], axis=0) for name in SHOWN}
+    count = len(chosen[SHOWN[0]])
+
+    def measure(weights: np.ndarray) -> dict[str, np.ndarray]:
+        return {name: mean(values, weights) for name, values in chosen.items()}
+
+    seeds = {name: [float(item[name].mean()) for item in each] for name in SHOWN}
+    return SearchFigures(
+        {name: float(values.mean()) for name, values in chosen.items()},
+        bootstrap(measure, count),
+        {name: max(values) - min(values) for name, values in seeds.items()},
+    )
+
+
+def table(rows: Mapping[str, SearchFigures]) -> str:
+    """A table in Markdown: figures, 95 % intervals over queries, and the spread of the seeds."""
+    lines: Iterable[Sequence[str]] = (
+        ("", "recall@1", "recall@10 [95 %]", "MRR@10 [95 %]", "spread of the seeds: recall, MRR"),
+        ("---",) * 5,
+        *((name, *_cells(item)) for name, item in rows.items()),
+    )
+    return "".join(f"| {' | '.join(line)} |\n" for line in lines)
+
+
+def _cells(row: SearchFigures) -> tuple[str, ...]:
+    def figure(name: str) -> str:
+        ends = row.intervals[name]
+        shown = "—" if ends is None else f"[{ends[0]:.3f}, {ends[1]:.3f}]"
+        return f"{row.figures[name]:.3f} {shown}"
+
+    first, recall, mrr = SHOWN
+    spread = f"{row.spread[recall]:.3f}, {row.spread[mrr]:.3f}"
+    return f"{row.figures[first]:.3f}", figure(recall), figure(mrr), spread

@@ -1,0 +1,120 @@
+"""A part of a corpus → shards: tokenized, packed and recorded, in any process."""
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from roformer_tf.corpus.documents import filtered
+from roformer_tf.corpus.manifests import (
+    HELD_OUT,
+    PREPARE_AGAIN,
+    SPLITS,
+    TRAIN,
+    UNFINISHED,
+    hash_texts,
+)
+from roformer_tf.corpus.packing import Documents, pack
+from roformer_tf.corpus.shards import Shard, row_dtype, write_shard
+from roformer_tf.files import read_json, write_text
+from roformer_tf.readers.records import text_key
+from roformer_tf.tokenizers.segmentation import normalize, words_of_parts
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+
+
+@dataclass(frozen=True)
+class CorpusPart:
+    """Consecutive documents of a corpus: the unit of work."""
+
+    number: int
+    corpus: str
+    texts: list[str]
+    bytes: int
+    """Bytes that were read for it, for the progress bar."""
+
+
+def is_held_out(text: str, share: float) -> bool:
+    """Whether a text is held out, by its hash: no document changes its split in a growing corpus.
+
+    Texts that count as equal (`text_key`) are in the same split.
+    """
+    return int.from_bytes(text_key([text])[:8], "big") < share * 2**64
+
+
+@dataclass(frozen=True)
+class PartWriter:
+    """Tokenizes, packs and writes parts, in each process."""
+
+    output: Path
+    tokenizer: RoFormerTokenizer
+    config: Any
+    """A PreparationConfig, whose module imports this one."""
+
+    def __call__(self, part: CorpusPart) -> dict[str, Any]:
+        """Write the part's shards and then its record, unless they exist; return the record.
+
+        {"corpus": "news", "shards": […], "documents": {"train": 12, …}, "cut": {"train": 3, …},
+        "characters": {"train": 3456, …}, "short": 1, "repeated_lines": 2, "blake2b": …}
+        """
+        name = f"{part.number:05}"
+        path = self.output / UNFINISHED / f"part-{name}.json"
+        if path.is_file():
+            record: dict[str, Any] = read_json(path, PREPARE_AGAIN)
+            if all(Shard(**shard).is_whole(self.output) for shard in record["shards"]):
+                return record
+
+        # Split first, then packed: no sequence has documents of both splits.
+        texts: dict[str, list[str]] = {split: [] for split in SPLITS}
+        remaining = filtered(part.texts, self.config)
+        kept = [text for text in remaining.texts if text is not None]
+        for text in kept:
+            held_out = is_held_out(text, self.config.held_out)
+            texts[HELD_OUT if held_out else TRAIN].append(text)
+        written = {
+            split: self._write(split, f"{split}-{name}.npy", part.corpus, texts[split])
+            for split in SPLITS
+        }
+        record = {
+            "corpus": part.corpus,
+            "shards": [asdict(shard) for shard, _ in written.values() if shard],
+            "documents": {split: len(texts[split]) for split in SPLITS},
+            "cut": {split: cut for split, (_, cut) in written.items()},
+            "characters": {split: sum(map(len, texts[split])) for split in SPLITS},
+            "short": remaining.short,
+            "repeated_lines": remaining.repeated_lines,
+            "blake2b": hash_texts(kept),
+        }
+        if path.parent.is_dir():  # removed if the job ended while this worker was suspended
+            write_text(path, json.dumps(record))
+        return record
+
+    def _write(
+        self, split: str, file: str, corpus: str, texts: list[str]
+    ) -> tuple[Shard | None, int]:
+        """Write a shard, if the texts have tokens; return it, and how many texts were split."""
+        # All documents of the part at once: packing needs many to fill sequences.
+        documents = Documents(*self.tokenizer.ids_and_words_of(texts))
+        if self.config.whole_words and self.tokenizer.tokenization == "char":
+            documents = _with_whole_words(documents, texts, self.tokenizer.lower_case)
+        rows, cut = pack(
+            documents,
+            self.config.length,
+            cls_id=self.tokenizer.cls_id,
+            sep_id=self.tokenizer.sep_id,
+            fill=self.config.fill,
+            dtype=row_dtype(self.tokenizer.vocab_size, self.config.length),
+        )
+        return (write_shard(self.output, file, split, rows, corpus) if len(rows) else None), cut
+
+
+def _with_whole_words(documents: Documents, texts: list[str], lower_case: bool) -> Documents:
+    """The documents with word numbers of jieba instead of numbers of single characters."""
+    # Token i belongs to character `words[i]`; here that becomes the word of the character.
+    numbers: list[int] = []
+    for text in texts:
+        first = numbers[-1] + 1 if numbers else 0
+        parts = words_of_parts(normalize(text) if lower_case else text)
+        numbers += [first + word for word in parts]
+    return documents._replace(words=np.array(numbers, np.int32)[documents.words])

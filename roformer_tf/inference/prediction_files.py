@@ -1,0 +1,289 @@
+"""Files of predictions: .tsv and .jsonl for programs, .csv and .xlsx for Excel.
+
+Excel computes a cell of a .csv that looks like a formula, so an apostrophe is put before such a
+text. In an .xlsx every text has the type of a text, and is written unchanged.
+"""
+
+import csv
+import io
+import json
+import os
+import re
+import sys
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from roformer_tf.errors import InputError
+from roformer_tf.files import check_writable, file_beside, is_folder
+
+if TYPE_CHECKING:
+    from roformer_tf.labelled.examples import Example
+    from roformer_tf.tasks.base import Prediction, Task
+
+# The name of the standard output.
+STANDARD = "-"
+# Column of what is wrong with a row.
+ERROR = "error"
+# Characters (UTF-16 units) that a cell of Excel holds.
+MAX_CELL = 32_767
+# Rows of a sheet, with the header.
+MAX_ROWS = 1 << 20
+
+_ESCAPES = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
+# First characters of what a spreadsheet takes for a formula; full-width ones in East Asia.
+_FORMULA = tuple("=+-@\t\r＝＋－＠")
+_NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
+_NOT_IN_XML = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")
+
+
+def cell_names(task: "Task") -> list[str]:
+    """Names of the columns of a prediction: the task's own, and `error`."""
+    return [*task.decoding.cell_names(), ERROR]
+
+
+def text_names(texts: Sequence[str], ours: Collection[str]) -> tuple[str, ...]:
+    """Names of the columns of texts: one that is also a name of ours is prefixed with "text:"."""
+    taken, names = {*texts, *ours}, []
+    for text in texts:
+        name = text
+        while text in ours and name in taken:
+            name = f"text:{name}"
+        names.append(name)
+    return tuple(names)
+
+
+def cells(example: "Example", prediction: "Prediction", task: "Task") -> dict[str, Any]:
+    """A prediction by column: texts, numbers, tuples of them, and entities; no error."""
+    return dict(
+        zip(cell_names(task), [*task.decoding.cells(example, prediction), None], strict=True)
+    )
+
+
+def bad_cells(problem: str, task: "Task") -> dict[str, Any]:
+    """The columns of a row without a prediction, and the reason."""
+    return dict.fromkeys(cell_names(task)) | {ERROR: problem}
+
+
+def tsv_line(cells: Iterable[Any], between: str = ",") -> str:
+    """Cells with tabs between them, and a line break; a tuple is joined by `between`."""
+    return "\t".join(_tsv_cell(value, between) for value in cells) + "\n"
+
+
+class PredictionFile:
+    """A file of predictions, written row by row; here a TSV, or JSON lines."""
+
+    def __init__(self, out: TextIO, line: Callable[[Mapping[str, Any]], str]) -> None:
+        self._out, self._line = out, line
+
+    def write(self, cells: Mapping[str, Any]) -> None:
+        """Write a row, by column."""
+        self._out.write(self._line(cells))
+
+    def flush(self) -> None:
+        """Write what is buffered, for readers of an unfinished file."""
+        self._out.flush()
+
+    def notes(self) -> list[str]:
+        """For the user: cells that had to be changed."""
+        return []
+
+
+def check_output(output: str | None) -> None:
+    """Raise InputError for an --output that is a folder, or cannot be written."""
+    if output is None or output == STANDARD:
+        return
+    if is_folder(output):
+        raise InputError(f"--output {output} is a folder. Name a file.")
+    check_writable(output)
+
+
+def check_format(output: str) -> None:
+    """Raise InputError where a file of that name needs a package that is not installed."""
+    if output.lower().endswith(".xlsx"):
+        try:
+            import openpyxl  # noqa: F401
+        except ImportError:
+            raise InputError(
+                f"{output} is written by openpyxl, which is not installed. Run `pip install "
+                "'roformer-tf[xlsx]'`, or name a .csv file."
+            ) from None
+
+
+@contextmanager
+def prediction_file(output: str, names: Sequence[str], task: "Task") -> Iterator[PredictionFile]:
+    """A file with a header that is written whole or not at all; "-" is the standard output.
+
+    Its name gives the format: .jsonl, .csv, .xlsx, and a TSV for any other. Raises InputError where
+    it cannot be written, or is full.
+    """
+    kind, between = Path(output.lower()).suffix, task.decoding.joined_by or task.label_separator
+    if kind == ".xlsx":
+        with _written(output) as beside, closing(_Sheet(names, between)) as sheet:
+            yield sheet
+            sheet.save(beside)
+    elif kind == ".csv":
+        with opened_text(output, "utf-8-sig") as out:  # Excel recognizes UTF-8 by its mark
+            yield _Csv(out, names, between)
+    elif kind == ".jsonl":
+        with opened_text(output) as out:
+            yield PredictionFile(out, _json_line)
+    else:
+        with opened_text(output) as out:
+            out.write(tsv_line(names))
+            yield PredictionFile(out, lambda cells: tsv_line(cells.values(), between))
+
+
+class _Csv(PredictionFile):
+    """A CSV by RFC 4180; a text may span lines, in quotes."""
+
+    def __init__(self, out: TextIO, names: Sequence[str], between: str) -> None:
+        self._out, self._between = out, between
+        self._writer = csv.writer(out)
+        self._guarded = self._long = 0
+        self._writer.writerow([self._safe(name) for name in names])
+
+    def write(self, cells: Mapping[str, Any]) -> None:
+        self._writer.writerow([self._safe(_value(cell, self._between)) for cell in cells.values()])
+
+    def notes(self) -> list[str]:
+        notes = []
+        if self._guarded:
+            notes.append(
+                f"cells that look like a formula: {self._guarded:,} (an apostrophe is put before "
+                "them, so that Excel does not compute them)"
+            )
+        if self._long:
+            notes.append(
+                f"cells with more than the {MAX_CELL:,} characters that Excel reads: {self._long:,}"
+            )
+        return notes
+
+    def _safe(self, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        self._long += _width(value) > MAX_CELL
+        if value.startswith(_FORMULA) and not _NUMBER.fullmatch(value):
+            self._guarded += 1
+            return f"'{value}"
+        return value
+
+
+class _Sheet(PredictionFile):
+    """An .xlsx file with one sheet."""
+
+    def __init__(self, names: Sequence[str], between: str) -> None:
+        from openpyxl import Workbook
+
+        self._between = between
+        self._book = Workbook(write_only=True)
+        self._sheet = self._book.create_sheet("answers")
+        self._sheet.freeze_panes = "A2"
+        self._rows = self._cut = 0
+        self._append(names)
+
+    def write(self, cells: Mapping[str, Any]) -> None:
+        if self._rows == MAX_ROWS:
+            raise InputError(
+                f"a sheet of .xlsx holds {MAX_ROWS:,} rows, and there are more predictions. Name "
+                "a .csv file."
+            )
+        self._append([_value(cell, self._between) for cell in cells.values()])
+
+    def flush(self) -> None:
+        """Nothing is on the disk before the whole sheet."""
+
+    def notes(self) -> list[str]:
+        if not self._cut:
+            return []
+        return [f"cells cut at the {MAX_CELL:,} characters that Excel holds: {self._cut:,}"]
+
+    def save(self, path: Path) -> None:
+        self._book.save(path)
+
+    def close(self) -> None:
+        """Close a file that is given up; openpyxl would print an error when it is collected."""
+        if not self._sheet.closed:
+            with suppress(Exception):  # the error that ended the writing is reported
+                self._sheet.close()
+
+    def _append(self, values: Sequence[Any]) -> None:
+        self._sheet.append([self._cell(value) for value in values])
+        self._rows += 1
+
+    def _cell(self, value: Any) -> Any:
+        from openpyxl.cell import WriteOnlyCell
+
+        if not isinstance(value, str):
+            return value
+        value = _NOT_IN_XML.sub(_escaped, value)
+        if _width(value) > MAX_CELL:
+            self._cut += 1
+            fits = value.encode("utf-16-le")[: 2 * (MAX_CELL - 1)].decode("utf-16-le", "ignore")
+            value = f"{fits}…"
+        cell = WriteOnlyCell(self._sheet, value)
+        if value.startswith(_FORMULA) or cell.data_type != "s":
+            cell.data_type = "s"  # openpyxl takes "=…" for a formula, and "#N/A" for an error
+            cell.quotePrefix = True  # and Excel does, when somebody edits the cell
+        return cell
+
+
+def _json_line(cells: Mapping[str, Any]) -> str:
+    return json.dumps(cells, ensure_ascii=False) + "\n"
+
+
+def _tsv_cell(value: Any, between: str) -> str:
+    """A value in one line: tabs and line breaks are written as their escapes in Python."""
+    text = "" if value is None else str(_value(value, between))
+    return text if isinstance(value, list) else text.translate(_ESCAPES)
+
+
+def _value(value: Any, between: str) -> Any:
+    """A cell's number or text; a tuple is joined, a list is JSON."""
+    if isinstance(value, list):
+        return json.dumps(value, ensure_ascii=False)
+    return between.join(map(str, value)) if isinstance(value, tuple) else value
+
+
+def _width(text: str) -> int:
+    """Length in UTF-16 units, as Excel counts."""
+    return len(text) if 2 * len(text) <= MAX_CELL else len(text.encode("utf-16-le", "replace")) // 2
+
+
+def _escaped(character: re.Match[str]) -> str:
+    return character[0].encode("unicode_escape").decode("ascii")
+
+
+@contextmanager
+def opened_text(output: str, encoding: str = "utf-8") -> Iterator[TextIO]:
+    """A text file that is written whole or not at all; "-" is the standard output.
+
+    A lone surrogate, which JSON may hold, is written as its escape. Raises InputError where the
+    file cannot be written.
+    """
+    text: Any = {"encoding": encoding, "errors": "backslashreplace", "newline": ""}
+    if output == STANDARD and not hasattr(sys.stdout, "buffer"):  # a notebook's
+        yield sys.stdout
+    elif output == STANDARD:
+        sys.stdout.flush()
+        out = io.TextIOWrapper(sys.stdout.buffer, **text)
+        try:
+            yield out
+            out.flush()
+        except BrokenPipeError:  # `… | head` has read enough; Python flushes once more at exit
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        finally:
+            out.detach()  # closing it would close the standard output
+    else:
+        with _written(output) as beside, beside.open("w", **text) as out:
+            yield out
+
+
+@contextmanager
+def _written(output: str) -> Iterator[Path]:
+    try:
+        with file_beside(output) as beside:
+            yield beside
+    except OSError as error:
+        raise InputError(f"cannot write {output}: {error.strerror}. Name another file.") from None

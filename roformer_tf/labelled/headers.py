@@ -1,0 +1,157 @@
+"""The header of a table: which row holds the names of the columns, if any.
+
+Known names decide: those that the user gives, and well-known ones. Where they leave a doubt, an
+InputError shows the first lines and asks for --first-line.
+"""
+
+from collections.abc import Collection, Iterable
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from roformer_tf.errors import InputError
+from roformer_tf.labelled.cells import to_number
+from roformer_tf.labelled.column_names import KNOWN, POSITIVES, TRIPLES, folded
+from roformer_tf.readers.records import BLANK
+from roformer_tf.readers.tables import Table, Top, open_table
+
+# The meaning of the first line of a tsv, csv or xlsx.
+FirstLine: TypeAlias = Literal["auto", "header", "example"]
+
+# Rows from which columns and task are inferred.
+SAMPLE = 10_000
+_MAX_TITLES = 5  # rows above a header
+_CELL, _CELLS = 20, 12  # characters of a cell, and cells of a line, in a message
+
+
+def open_named(
+    path: str | Path,
+    encoding: str,
+    names: Iterable[str | None],
+    first_line: FirstLine = "auto",
+    sheet: str | None = None,
+) -> Table:
+    """Open a table, and detect its header by column names: those in `names` and well-known ones.
+
+    Rows above the header are skipped if they have fewer cells. Without any known name the first
+    row is an example. `first_line` overrides this. `check_header` and `check_no_header` ask the
+    user in case of doubt.
+    """
+    wanted = {folded(name) for name in names if name and not name.isdecimal()}
+
+    def find_top(rows: list[list[str]]) -> Top:
+        titles, has_header = _find_header(rows, wanted)
+        if first_line == "auto":
+            return Top(titles, has_header)
+        return Top(titles if first_line == "header" else 0, first_line == "header")
+
+    return open_table(path, find_top, encoding, sheet)
+
+
+def _find_header(rows: list[list[str]], wanted: Collection[str]) -> tuple[int, bool]:
+    """Index of the row with the most column names, and whether it has any.
+
+    A row below the first is the header only if it has two names, or all names from the user, and
+    more cells than the titles above it.
+    """
+    counts = [_count_names(rows, i, wanted) for i in range(min(len(rows), 1 + _MAX_TITLES))]
+    best = counts.index(max(counts))
+    # A line of text below a title may contain one known name by chance, but not two.
+    if best:
+        has_all = bool(wanted) and set(wanted) <= {folded(cell) for cell in rows[best]}
+        widest = max(map(_count_filled, rows[:best]))
+        if (counts[best] < 2 and not has_all) or widest >= _count_filled(rows[best]):
+            best = 0
+    return best, counts[best] > 0
+
+
+def _count_names(rows: list[list[str]], index: int, wanted: Collection[str]) -> int:
+    """Count the cells of a row that name columns and do not occur again below.
+
+    A label that is also a well-known name, such as 新闻, occurs again.
+    """
+    # Groups such as query and document count as a whole: each name alone may be a text.
+    names = [folded(cell) for cell in rows[index]]
+    groups = (group for group in (TRIPLES[0], *POSITIVES) if set(group) <= set(names))
+    count = max(map(len, groups), default=0)
+    for column, (cell, name) in enumerate(zip(rows[index], names, strict=True)):
+        below = (row[column] for row in rows[index + 1 :] if column < len(row))
+        count += name in wanted or (name in KNOWN and cell not in below)
+    return count
+
+
+def _count_filled(row: list[str]) -> int:
+    return sum(bool(cell.strip()) for cell in row)
+
+
+class TableSample(NamedTuple):
+    """A table and the cells of its first rows, from which header, columns and task are inferred."""
+
+    path: str | Path
+    table: Table
+    rows: list[dict[str, Any]]
+
+    @property
+    def place(self) -> str:
+        """The path, and the name of the sheet if the file has several."""
+        sheet = self.table.sheet
+        return f"{self.path} of the sheet {sheet}" if sheet else str(self.path)
+
+    def shown(self) -> str:
+        """The header and the first example, for a message; without a header, the first line."""
+        columns = self.table.columns[:_CELLS]
+        more = " | …" * (len(self.table.columns) > _CELLS)
+        first = [_shown_cell(self.rows[0].get(name)) for name in columns] if self.rows else []
+        example = " | ".join(first) + more
+        if not self.table.has_header:
+            return f"Its first line, which names no column, is: {example}."
+        names = " | ".join(map(_shown_cell, columns)) + more
+        return f"Its first line is: {names}." + f" Below it: {example}." * bool(self.rows)
+
+
+def sample_of(path: str | Path, table: Table) -> TableSample:
+    """The first rows of a table. Raises InputError if none can be read."""
+    rows = list(islice(table.rows, SAMPLE))
+    cells = [row.cells for row in rows if not row.problem]
+    if not cells:
+        problem = next((f"{row.place} {row.problem}" for row in rows if row.problem != BLANK), "")
+        raise InputError(f"{problem or f'{path} has a header, but no example'}. Add examples.")
+    return TableSample(path, table, cells)
+
+
+def _shown_cell(value: Any) -> str:
+    text = "" if value is None else " ".join(str(value).split())
+    return text if len(text) <= _CELL else f"{text[: _CELL - 1]}…"
+
+
+def check_header(sample: TableSample) -> None:
+    """Raise InputError if a well-known name in the header occurs again in its own column.
+
+    Then it may be a label in an example, such as the topic 新闻.
+    """
+    for name in sample.table.columns:
+        if folded(name) in KNOWN and any(row.get(name) == name for row in sample.rows):
+            doubt = f"{name!r} is a usual name of a column, but occurs in the rows, too"
+            raise _unsure_of_header(sample, doubt)
+
+
+def check_no_header(sample: TableSample, label: str, separator: str) -> None:
+    """Raise InputError if the first label occurs nowhere else and is no number.
+
+    Then it may be the name of the column.
+    """
+    # Cells with several labels are compared label by label.
+    first, *rest = [
+        {part.strip() for part in str(row.get(label, "")).split(separator)} - {""}
+        for row in sample.rows
+    ]
+    name = str(sample.rows[0].get(label, ""))
+    if first and first.isdisjoint(set[str]().union(*rest)) and to_number(name) is None:
+        raise _unsure_of_header(sample, f"{name!r} occurs nowhere else in the label column")
+
+
+def _unsure_of_header(sample: TableSample, doubt: str) -> InputError:
+    return InputError(
+        f"{sample.place}: cannot tell whether the first line is a header: {doubt}. "
+        f"{sample.shown()} Give --first-line header, or --first-line example."
+    )

@@ -1,0 +1,116 @@
+"""The rows of a file → examples or bad lines, one at a time.
+
+A `task` here is one of `tasks.table`, or its class. That folder imports this one, so its type is
+`Any`. Reading needs its `name`, its `labelling` and, to predict, its `text_columns`.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from roformer_tf.errors import InputError
+from roformer_tf.labelled.cells import BadCellError
+from roformer_tf.labelled.columns import ColumnsConfig, find_column
+from roformer_tf.labelled.examples import BadLine, Example
+from roformer_tf.labelled.headers import sample_of
+from roformer_tf.labelled.token_labels import find_unit_columns, read_units
+from roformer_tf.readers.kinds import kind_of
+from roformer_tf.readers.lines import text_lines
+from roformer_tf.readers.streams import is_stdin
+from roformer_tf.readers.tables import Row, read_sentences
+
+
+def examples_of(
+    path: str | Path,
+    task: Any,
+    texts: Sequence[str],
+    label: str | None,
+    columns: ColumnsConfig,
+    labelled: bool,
+) -> Iterator[Example | BadLine]:
+    """An Example or a BadLine for every row of a table, or every sentence of CoNLL.
+
+    `texts`, `label`: names of columns.
+    """
+    kind = kind_of(path, columns.sheet)
+    if kind == "conll":
+        if not task.labelling.has_units:
+            raise InputError(f"{path} is a CoNLL file, which is for tagging, not {task.name}.")
+        sentences = read_sentences(path, columns.encoding, labelled)
+        return (_example(sentence, _sentence) for sentence in sentences)
+    if task.labelling.has_units and labelled:
+        return _unit_examples(path, task, texts, label, columns)
+    if task.labelling.label_optional and kind == "txt" and not has_tabs(path, columns.encoding):
+        return plain_examples(path, task, columns.encoding)
+    table = columns.open(path, (*texts, label))
+    # Names may differ in case and width, or be numbers: here they become those of the table.
+    texts = [find_column(path, table, name) for name in texts]
+    if not labelled or (label is None and task.labelling.label_optional):
+        label = None
+    else:
+        label = find_column(path, table, label or "")
+    settings = task.labelling.read_row, texts, label, columns.label_separator
+    return (_example(row, *settings) for row in table.rows)
+
+
+def plain_examples(path: str | Path, task: Any, encoding: str) -> Iterator[Example | BadLine]:
+    """An example for every line of a .txt file, or of stdin; several texts are in columns."""
+    name, texts = "stdin" if is_stdin(path) else path, task.text_columns
+    for number, line in enumerate(text_lines(path, encoding), start=1):
+        place, line = f"{name}:{number}", line.removesuffix("\n").removesuffix("\r")
+        # With one text a line, a tab is part of the text.
+        cells = line.split("\t") if len(texts) > 1 else [line]
+        if len(cells) == len(texts):
+            row = Row(place, dict(zip(texts, cells, strict=True)))
+        else:
+            row = Row(place, {}, f"has {len(cells)} of {len(texts)} texts, separated by tabs")
+        yield _example(row, task.labelling.read_row, texts, None, "")
+
+
+def _unit_examples(
+    path: str | Path, task: Any, texts: Sequence[str], label: str | None, columns: ColumnsConfig
+) -> Iterator[Example | BadLine]:
+    """The rows of a table with a label for every unit; its columns may have other names."""
+    sample = sample_of(path, columns.open(path, ()))
+    # In a file with other names, such as a test set, the columns are looked for again.
+    present = {*texts, label or ""} <= {*sample.table.columns, ""}
+    units = find_unit_columns(sample, *((texts, label) if present else ((), None)))
+    if units is None:
+        raise no_units(path, task)
+    # Opened again: the first rows have been read.
+    return (_example(row, read_units, units) for row in columns.open(path, ()).rows)
+
+
+def _example(row: Row, read: Callable[..., Example], *settings: Any) -> Example | BadLine:
+    """The example that a function reads from a row, or the row's problem."""
+    if row.problem:
+        return BadLine(row.place, row.problem)
+    try:
+        return read(row, *settings)
+    except BadCellError as error:
+        return BadLine(row.place, str(error))
+
+
+def _sentence(row: Row) -> Example:
+    """A sentence of CoNLL."""
+    units = row.cells["units"]
+    return Example(("".join(units),), row.cells.get("tags"), row.place, units)
+
+
+def no_units(path: str | Path, task: Any) -> InputError:
+    """An error for a file without a label for every unit."""
+    return InputError(
+        f"{path}: {task.name} needs a label for every character or word. Give a .conll file: "
+        "one and its tag a line, a blank line between sentences; or lists in the columns "
+        "tokens and ner_tags of a .jsonl or .parquet file."
+    )
+
+
+def has_tabs(path: str | Path, encoding: str) -> bool:
+    """Whether a .txt file has columns, like Excel's "Unicode text"."""
+    return "\t" in first_line(path, encoding).strip()
+
+
+def first_line(path: str | Path, encoding: str) -> str:
+    """The first line of a file that is not blank; "" if there is none."""
+    return next((line for line in text_lines(path, encoding) if line.strip()), "")

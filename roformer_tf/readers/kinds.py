@@ -1,0 +1,105 @@
+"""The kind of a file of examples, from its name and its first bytes."""
+
+from pathlib import Path
+
+from roformer_tf.errors import InputError
+from roformer_tf.readers.streams import DECOMPRESSORS, StoredFile, is_url, opened_as_stored
+
+KINDS = {  # by the suffix of the name, without that of a compression
+    ".tsv": "tsv",
+    ".csv": "csv",
+    ".jsonl": "jsonl",
+    ".ndjson": "jsonl",
+    ".json": "json",
+    ".parquet": "parquet",
+    ".arrow": "arrow",
+    ".xlsx": "xlsx",
+    ".conll": "conll",
+    ".bio": "conll",
+    ".txt": "txt",
+}
+# Kinds that cannot be read; their programs can save .xlsx or .csv.
+SPREADSHEETS = (".xls", ".xlsb", ".xlsm", ".ods", ".et", ".numbers")
+
+_ZIP = b"PK\x03\x04"
+# First bytes of an .xlsx and of an .xls file.
+_OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
+
+
+def kind_of(path: str | Path, sheet: str | None = None) -> str:
+    """The kind of a file, one of the values of `KINDS`.
+
+    Raises InputError for another kind or folder, and for a sheet of a file that has no sheets.
+    """
+    if not is_url(path) and Path(path).is_dir():
+        _check_folder(Path(path), sheet)
+        return "arrow"
+    file = StoredFile(str(path), 0, "")
+    is_here = not is_url(path) and Path(path).exists()
+    kind = _by_content(path, file) if is_here else ""
+    if file.kind in SPREADSHEETS and not kind:
+        raise InputError(f"{path} is of no kind that can be read. Save it as .xlsx or .csv.")
+    kind = kind or KINDS.get(file.kind, "")
+    # Parquet, Arrow and xlsx need random access, which a compressed file does not have.
+    if not kind or (kind in ("parquet", "arrow", "xlsx") and file.compression):
+        raise InputError(
+            f"{path} is of no kind that can be read. Its name has to end in one of "
+            f"{', '.join(KINDS)}; all but Parquet, Arrow and xlsx may be compressed: "
+            f"{', '.join(DECOMPRESSORS)}."
+        )
+    if not is_here and not is_url(path):
+        raise InputError(f"there is no file {path}. Check the path and the spelling.")
+    _check_sheet(path, sheet, kind)
+    return kind
+
+
+def _check_folder(path: Path, sheet: str | None) -> None:
+    """Raise InputError for a folder that is no data set saved by `datasets`."""
+    splits = sorted(file.parent.name for file in path.glob("*/*.arrow"))
+    if not arrow_files(path):
+        if splits:  # a DatasetDict has a folder for each split
+            names = " or ".join(f"{path}/{name}" for name in dict.fromkeys(splits))
+            raise InputError(f"{path} holds several data sets. Give one: {names}.")
+        raise InputError(f"{path} is a folder. Give a file in it.")
+    _check_sheet(path, sheet, "arrow")
+
+
+def _check_sheet(path: str | Path, sheet: str | None, kind: str) -> None:
+    if sheet is not None and kind != "xlsx":
+        raise InputError(f"{path} has no sheets, as an .xlsx file has: remove --sheet.")
+
+
+def _by_content(path: str | Path, file: StoredFile) -> str:
+    """The kind of a file with the suffix of another kind; "" if the suffix is right.
+
+    Exports of web sites are often such files. Raises InputError for an old spreadsheet, or a web
+    page, under another suffix.
+    """
+    # .xls is in use for spreadsheets, tab-separated text and HTML.
+    text = KINDS.get(file.kind) in ("csv", "tsv", "txt")
+    if file.compression or not (text or file.kind == ".xls"):
+        return ""
+    with opened_as_stored(path) as raw:
+        head = raw.read(4096)
+    if head.startswith(_ZIP):
+        return "xlsx"
+    if head.startswith(_OLE) and text:
+        raise InputError(
+            f"{path} is a spreadsheet of the old kind, .xls, by another name. Open it in Excel or "
+            "WPS, and save it as .xlsx."
+        )
+    if text or not head or head.startswith(_OLE[:4]):
+        return ""
+    if head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):
+        raise InputError(
+            f"{path} is a web page that is called .xls. Open it in Excel or WPS, and save it as "
+            ".xlsx."
+        )
+    return "tsv" if b"\t" in head else ""
+
+
+def arrow_files(path: str | Path) -> list[str | Path]:
+    """The file, or the files of a folder that `datasets` saved, in their order."""
+    if is_url(path) or not Path(path).is_dir():
+        return [path]
+    return sorted(p for p in Path(path).glob("*.arrow") if not p.name.startswith("cache-"))

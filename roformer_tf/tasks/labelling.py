@@ -1,0 +1,175 @@
+"""First part of a task: which columns it reads, and how cells become examples and targets.
+
+Axes: B sequences, T tokens, C logits.
+"""
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from roformer_tf.errors import InputError
+from roformer_tf.labelled.batches import RowBatches, TrainingData
+from roformer_tf.labelled.cells import find_cell, read_label, read_text
+from roformer_tf.labelled.encoding import EncodedTexts, Rows, encode_texts, window_targets
+from roformer_tf.labelled.examples import Example, Label
+from roformer_tf.labelled.splits import Question, example_key, text_question
+from roformer_tf.tasks.task_settings import Examples, Part
+
+if TYPE_CHECKING:
+    from roformer_tf.labelled.columns import LabelSample
+    from roformer_tf.readers.tables import Row
+    from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+
+
+class Labelling(Part):
+    """Which columns a task reads, and how their cells become examples, sequences and targets."""
+
+    text_counts: ClassVar[tuple[int, ...]] = (1,)
+    """How many texts an example may have."""
+    has_units: ClassVar[bool] = False
+    """Whether each character or word of an example has a label: its files are CoNLL."""
+    label_optional: ClassVar[bool] = False
+    """Whether a file may have texts alone, which then belong together."""
+    rows_per_example: ClassVar[int] = 1
+    """Sequences that an example is trained on, if no text is read in windows."""
+    min_labels: ClassVar[int] = 2
+    """Different labels that are needed to learn anything."""
+    default_max_length: ClassVar[int] = 1024
+    """Largest `max_length` that is chosen where the user does not set it."""
+    fixed_long_texts: ClassVar[str] = ""
+    """What happens to long texts, if the user cannot choose: "all is read, in windows."."""
+
+    # Rows of a file → examples
+
+    @classmethod
+    def guess(cls, sample: "LabelSample") -> str:
+        """Why the columns of a file are those of the task; "" if they are not."""
+        return ""
+
+    @classmethod
+    def read_row(
+        cls, row: "Row", texts: Sequence[str], label: str | None, separator: str
+    ) -> Example:
+        """The example in a row. `texts`, `label`: names of columns; None where no label is read.
+
+        Raises BadCellError for a cell that is no text, or no label.
+        """
+        values = tuple(read_text(row.cells, column) for column in texts)
+        target = None if label is None else cls.read_label(find_cell(row.cells, label), separator)
+        return Example(values, target, row.place)
+
+    @classmethod
+    def read_label(cls, value: Any, separator: str) -> Label:
+        """The label in a cell. Raises BadCellError if it is none."""
+        return read_label(value)
+
+    @classmethod
+    def check(cls, example: Example) -> None:
+        """Raise BadCellError for an example from which nothing can be learned."""
+        return
+
+    @classmethod
+    def complete(cls, examples: list[Example]) -> list[Example]:
+        """The labelled examples of a whole file, as training takes them.
+
+        Raises InputError for one that does not fit the rest.
+        """
+        return examples
+
+    def for_prediction(self, example: Example) -> Example:
+        """An example without label, in the form that `encode` expects."""
+        return example
+
+    # Examples → training, validation and test set; what is learned from the training set
+
+    @classmethod
+    def labels_in(cls, label: Label) -> set[str]:
+        """The labels that an example's label consists of."""
+        return {str(label)}
+
+    @classmethod
+    def strata(cls, examples: Examples) -> list[Any]:
+        """The stratum of each example: every set has the same fraction of each stratum."""
+        return [sorted(cls.labels_in(example.label)) for example in examples]
+
+    @classmethod
+    def split_keys(cls, example: Example) -> Sequence[bytes]:
+        """Examples that share one of these keys stay in the same set."""
+        return [example_key(example.texts)]
+
+    @classmethod
+    def question(cls, example: Example) -> Question:
+        """The input and the label of an example, to find contradictions between examples."""
+        return text_question(example)
+
+    @classmethod
+    def learned(cls, training: Examples) -> dict[str, Any]:
+        """The settings that training examples define: the labels.
+
+        Raises InputError where nothing can be learned: no example, or a single label.
+        """
+        labels = {label for example in training for label in cls.labels_in(example.label)}
+        if len(labels) < cls.min_labels:
+            shown = f"only {next(iter(labels))!r}" if labels else "none"
+            raise InputError(
+                f"the training examples have {shown} as a label: nothing can be learnt. "
+                "Give examples of at least two labels, or another --label-column."
+            )
+        return {"labels": tuple(sorted(labels, key=_natural))}
+
+    def notes(self, training: Examples) -> list[str]:
+        """What to print about the training examples."""
+        return []
+
+    # Examples → sequences and targets
+
+    def encode(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> EncodedTexts:
+        """Sequences of at most `max_length` tokens."""
+        return encode_texts(examples, tokenizer, self.task.max_length, self.task.long_texts)
+
+    @abstractmethod
+    def target(self, example: Example) -> np.ndarray:
+        """What the loss compares an example's logits with.
+
+        Raises InputError that names the example for a label that the training set does not have.
+        """
+
+    def row_targets(self, encoded: EncodedTexts, examples: Examples) -> tuple[Rows, Rows]:
+        """What the loss compares each sequence's logits with, and the weight of each sequence."""
+        return window_targets(encoded, [self.target(example) for example in examples])
+
+    def training_data(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> TrainingData:
+        """The training set, in batches. Raises InputError as `target`."""
+        encoded = self.encode(examples, tokenizer)
+        return RowBatches(encoded, *self.row_targets(encoded, examples))
+
+    def why_long_texts_fixed(self) -> str:
+        """What happens to long texts, if the user cannot choose; "" if the user can."""
+        # Windows of a pair would be pairs of windows: the target says nothing about most of them.
+        of_several = "the longer text is cut." if len(self.task.text_columns) > 1 else ""
+        return self.fixed_long_texts or of_several
+
+    def number_of(self, label: Any, example: Example) -> int:
+        """Index of a label among the logits. Raises InputError where it has none."""
+        try:
+            return self.task.label_numbers[label]
+        except (KeyError, TypeError):  # TypeError: a list or dictionary, which is no label
+            labels = self.task.labels
+            known = ", ".join(labels[:10]) + ("…" if len(labels) > 10 else "")
+            raise InputError(
+                f"{example.place}: the label {label!r} does not occur in the training data, "
+                f"which has {known}. Correct it, or add examples of it to --train."
+            ) from None
+
+
+def _natural(label: str) -> tuple[bool, float, str]:
+    """Sort "2" before "10", numbers before words."""
+    try:
+        number = float(label)
+    except ValueError:
+        return True, 0.0, label
+    # "nan" is a word here: NaN is neither before nor after a number, and sorts at random.
+    return (True, 0.0, label) if math.isnan(number) else (False, number, label)

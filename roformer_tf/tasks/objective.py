@@ -1,0 +1,122 @@
+"""Second part of a task: which model is trained, and by which loss.
+
+Axes: B sequences, T tokens, C logits, S texts of an example, H features.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from roformer_tf.tasks.losses import (
+    balanced_weights,
+    balanced_yes_and_no,
+    sigmoid_divergence,
+    sigmoid_losses,
+    softmax_divergence,
+    softmax_losses,
+)
+from roformer_tf.tasks.task_settings import Examples, Part
+
+if TYPE_CHECKING:
+    from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
+    from roformer_tf.kernels.forms import Tensor
+    from roformer_tf.labelled.encoding import EncodedTexts
+    from roformer_tf.models.pretrained import PretrainedModel
+
+
+class TrainingObjective(Part):
+    """Which model is trained, and by which loss."""
+
+    pooling: ClassVar[str] = "cls"
+    """The default pooling: the first token's vector, or the mean."""
+    poolings: ClassVar[tuple[str, ...]] = ("cls", "mean")
+    """The poolings that the model supports."""
+    refused_settings: ClassVar[Mapping[str, str]] = {}
+    """Fields of `LossConfig` that the task does not support, and why: "is about labels, …"."""
+    vector_settings: ClassVar[tuple[str, ...]] = ()
+    """Fields of `finetuning.settings.VectorConfig` that the task supports."""
+
+    @classmethod
+    def model_class(cls) -> "type[PretrainedModel]":
+        """The Keras model that computes the logits, built from a config with `num_labels`."""
+        # Imported when called: prediction with an ONNX graph must not load Keras.
+        from roformer_tf.models.heads import RoFormerForSequenceClassification
+
+        return RoFormerForSequenceClassification
+
+    @classmethod
+    def source_class(cls) -> "type[PretrainedModel]":
+        """The Keras model whose weights are read from a checkpoint, which may hold more."""
+        from roformer_tf.models.encoder import RoFormerEncoder
+
+        return RoFormerEncoder
+
+    @classmethod
+    def choose_pooling(cls, checkpoint: "Checkpoint", source: "OpenedSource") -> str:
+        """The pooling if the user sets none; `checkpoint` is the one in `source`.
+
+        Raises InputError where the source contradicts itself.
+        """
+        return cls.pooling
+
+    def first_weights(self) -> dict[str, np.ndarray]:
+        """Weights of a new model, by name, that are known before any training."""
+        return {}
+
+    # Not abstract: tasks with separately encoded texts have neither.
+    losses: "ClassVar[Callable[..., Tensor]]"
+    """Of targets, logits (B, C) or (B, T, C), a `LossConfig` and class weights: (B,) or (B, T).
+
+    Tasks with separately encoded texts have `batch_loss` instead."""
+    divergence: "ClassVar[Callable[..., Tensor]]"
+    """KL(p‖q) + KL(q‖p) of the distributions of two logits, in the shape of `losses`, for
+    R-Drop."""
+
+    def class_weights(self, targets: Sequence[np.ndarray]) -> np.ndarray:
+        """Weights by which a rare label counts for as much as a frequent one: (C,)."""
+        return balanced_weights(targets, self.task.outputs)
+
+    @property
+    def pair_classes(self) -> int:
+        """Classes of a classifier of two vectors, which only training needs; 0 for none."""
+        return 0
+
+    def batch_loss(
+        self, targets: "Tensor", outputs: Any, weights: "Tensor", inputs: Any = None
+    ) -> "Tensor":
+        """The loss of all vectors of a batch, if texts are separately encoded: a scalar float32.
+
+        targets (B, …), outputs (B, S, H) vectors, weights (B,), and the inputs of the batch. With
+        `pair_classes`, outputs are the logits of a dense layer over `classifier_features`.
+        """
+        raise NotImplementedError(f"{type(self).__name__} has a loss for each sequence")
+
+    def example_losses(
+        self, row_logits: Sequence[np.ndarray], encoded: "EncodedTexts", examples: Examples
+    ) -> np.ndarray | None:
+        """Loss of each example (N,) float64; None: the mean of `losses` over all sequences."""
+        return None
+
+    def with_vector_settings(self, **settings: Any) -> Any:
+        """The task with values of `vector_settings`. Raises InputError if they do not suit it."""
+        return self.task
+
+
+class SoftmaxObjective(TrainingObjective):
+    """One of C labels for each sequence or token."""
+
+    losses = staticmethod(softmax_losses)
+    divergence = staticmethod(softmax_divergence)
+
+
+class SigmoidObjective(TrainingObjective):
+    """Yes or no for each of C logits."""
+
+    # Class attributes that are functions need `staticmethod`, or they would be bound to the part.
+    losses = staticmethod(sigmoid_losses)
+    divergence = staticmethod(sigmoid_divergence)
+
+    def class_weights(self, targets: Sequence[np.ndarray]) -> np.ndarray:
+        """Of each label's 0 and 1 (C, 2)."""
+        return balanced_yes_and_no(targets)

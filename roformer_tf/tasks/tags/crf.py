@@ -1,0 +1,159 @@
+"""Scores of each unit's labels → the best sequence of labels (Viterbi), in float64.
+
+Axes: N texts, T units, C labels. Texts of similar length are padded together, so that a step along
+the units is one operation for many texts.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from roformer_tf.tasks.probabilities import softmax
+
+# Along a text there are many small sums: NumPy's logaddexp.reduce is 5 times as fast on them as
+# scipy.special.logsumexp.
+
+# Score of an illegal step. It is finite: if every sequence is illegal, one is still the best.
+NEVER = -1e9
+# Maximum number of scores, N · T · C, that are processed at a time.
+TOGETHER = 1 << 20
+
+
+class Chain(NamedTuple):
+    """Scores of the order of labels, float64."""
+
+    start: np.ndarray
+    """(C,) at the beginning of a text."""
+    steps: np.ndarray
+    """(C, C) from each label to each next one."""
+    end: np.ndarray
+    """(C,) at the end."""
+
+    def __add__(self, other: "Chain") -> "Chain":  # type: ignore[override]
+        """The sums of both scores."""
+        return Chain(*(x + y for x, y in zip(self, other, strict=True)))
+
+    def first_illegal(self, path: np.ndarray) -> int | None:
+        """The first index at which labels (T,) int are illegal; T if only their end is illegal."""
+        if not len(path):
+            return None
+        steps = [self.start[path[:1]], self.steps[path[:-1], path[1:]], self.end[path[-1:]]]
+        wrong = np.flatnonzero(np.concatenate(steps) <= NEVER)
+        return int(wrong[0]) if len(wrong) else None
+
+
+def best_paths(scores: Sequence[np.ndarray], chain: Chain) -> list[np.ndarray]:
+    """The labels (T,) int64 of the highest total score, of each text's scores (T, C).
+
+    A total is Σ scores[t, y_t] + start[y_0] + Σ steps[y_{t−1}, y_t] + end[y_{T−1}]. Of equal ones
+    the lower labels win, from the end of the text on.
+    """
+    return _in_groups(scores, lambda padded, lengths: _viterbi(padded, lengths, chain))
+
+
+def marginals(scores: Sequence[np.ndarray], chain: Chain) -> list[np.ndarray]:
+    """The probability (T, C) float32 of each label of each unit, of each text's scores (T, C).
+
+    In a conditional random field the probability of a sequence is proportional to the exponential
+    of its total. The forward-backward algorithm sums over all sequences.
+    """
+    return _in_groups(scores, lambda padded, lengths: _forward_backward(padded, lengths, chain))
+
+
+def log_likelihoods(
+    scores: Sequence[np.ndarray], labels: Sequence[np.ndarray], chain: Chain
+) -> np.ndarray:
+    """log p (N,) float64 of the labels (T,) int of each text's scores (T, C), in nats.
+
+    In a conditional random field: the total, minus the logarithm of the sum over all sequences.
+    """
+    sums = _in_groups(scores, lambda padded, lengths: _prefix_sums(padded, chain))
+    totals = [
+        chain.start[path[:1]].sum()
+        + of_text[np.arange(len(path)), path].sum(dtype=np.float64)
+        + chain.steps[path[:-1], path[1:]].sum()
+        + chain.end[path[-1:]].sum()
+        for of_text, path in zip(scores, labels, strict=True)
+    ]
+    whole = [each[-1:].sum() for each in sums]  # 0 for a text without units
+    return np.array(totals, np.float64) - np.array(whole, np.float64)
+
+
+def _in_groups(
+    scores: Sequence[np.ndarray], work: Callable[[np.ndarray, np.ndarray], np.ndarray]
+) -> list[np.ndarray]:
+    """Call `work` on texts of similar length: (N, T, C) float64, lengths (N,) → (N, T, …)."""
+    results: list[np.ndarray] = [np.zeros(0)] * len(scores)
+    for group in _groups(scores):
+        lengths = np.array([len(scores[i]) for i in group])
+        padded = np.zeros((len(group), lengths.max(), scores[group[0]].shape[-1]))
+        for row, i in enumerate(group):
+            padded[row, : lengths[row]] = scores[i]
+        done = work(padded, lengths)
+        for row, i in enumerate(group):
+            results[i] = done[row, : lengths[row]]
+    return results
+
+
+def _groups(scores: Sequence[np.ndarray]) -> Iterator[list[int]]:
+    """Numbers of texts that are padded together, the shortest first."""
+    group: list[int] = []
+    for i in sorted(range(len(scores)), key=lambda i: len(scores[i])):
+        # The last text is the longest one, to whose length the group is padded.
+        if group and (len(group) + 1) * scores[i].size > TOGETHER:
+            yield group
+            group = []
+        group.append(i)
+    if group:
+        yield group
+
+
+def _viterbi(scores: np.ndarray, lengths: np.ndarray, chain: Chain) -> np.ndarray:
+    """Best paths (N, T) int64; after a text's end its last label is repeated."""
+    count, longest, labels = scores.shape
+    if not longest:
+        return np.zeros((count, 0), np.int64)
+    best = chain.start + scores[:, 0]  # (N, C): of the best path to each label
+    stay = np.arange(labels)  # after the end of a text: each label comes from itself
+    came_from = np.empty((longest, count, labels), np.int64)
+    for t in range(1, longest):
+        totals = best[:, :, None] + chain.steps  # (N, from, to)
+        continues = (t < lengths)[:, None]
+        came_from[t] = np.where(continues, totals.argmax(axis=1), stay)
+        best = np.where(continues, totals.max(axis=1) + scores[:, t], best)
+    paths = np.empty((count, longest), np.int64)
+    paths[:, -1] = (best + chain.end).argmax(axis=-1)
+    for t in range(longest - 1, 0, -1):  # backwards: to the label that each label came from
+        paths[:, t - 1] = np.take_along_axis(came_from[t], paths[:, t, None], axis=1)[:, 0]
+    return paths
+
+
+def _prefix_sums(scores: np.ndarray, chain: Chain) -> np.ndarray:
+    """log Σ exp of the totals of all labels of a text's first t + 1 units: (N, T) float64."""
+    sums = np.zeros(scores.shape[:2])
+    before = np.broadcast_to(chain.start, (len(scores), len(chain.start)))
+    for t in range(scores.shape[1]):
+        forward = before + scores[:, t]
+        sums[:, t] = np.logaddexp.reduce(forward + chain.end, axis=1)
+        before = np.logaddexp.reduce(forward[:, :, None] + chain.steps, axis=1)
+    return sums
+
+
+def _forward_backward(scores: np.ndarray, lengths: np.ndarray, chain: Chain) -> np.ndarray:
+    """Probabilities (N, T, C) float32; undefined after the end of a text."""
+    longest = scores.shape[1]
+    forward, backward = np.zeros_like(scores), np.zeros_like(scores)
+    for t in range(longest):
+        before = chain.start
+        if t:
+            before = np.logaddexp.reduce(forward[:, t - 1, :, None] + chain.steps, axis=1)
+        forward[:, t] = before + scores[:, t]
+    for t in range(longest - 1, -1, -1):
+        # The last unit has the score of the end; an earlier one sums over what follows it.
+        backward[:, t] = chain.end
+        if t + 1 < longest:
+            following = (scores[:, t + 1] + backward[:, t + 1])[:, None, :] + chain.steps
+            continues = (t + 1 < lengths)[:, None]
+            backward[:, t] = np.where(continues, np.logaddexp.reduce(following, axis=2), chain.end)
+    return softmax(forward + backward)

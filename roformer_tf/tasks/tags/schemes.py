@@ -1,0 +1,186 @@
+"""Tags of units: the entities that they mark, and schemes: rules for their order.
+
+scheme   legal                                               tags of `MARKS`
+IOB2     I-X only after B-X or I-X                           B, I, O (also called BIO); E is an I
+BIOES    also: after B-X or I-X comes I-X or E-X             B, I, E, S; BMES and BILOU
+
+Tags without a type, as of word segmentation (B, M, E, S), have a single type.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from roformer_tf.labelled.examples import Example
+from roformer_tf.tasks.tags.crf import NEVER, Chain
+
+# Type, first unit, last unit + 1.
+Span: TypeAlias = tuple[str, int, int]
+# A text in segments, each with its entity type, or "": [["在", ""], ["北京", "LOC"]].
+Marked: TypeAlias = list[list[str]]
+
+# The type of entities, or words, whose tags have none (B, I, O, or B, M, E, S), as in seqeval.
+UNTYPED = "_"
+# First letter of an entity's tag → its letter in BIOES: M is of BMES, L and U are of BILOU.
+MARKS = {"B": "B", "I": "I", "E": "E", "S": "S", "M": "I", "L": "E", "U": "S"}
+# The rule for legal sequences of tags; "" where all are legal.
+Scheme: TypeAlias = Literal["", "IOB2", "BIOES"]
+
+# A scheme is accepted if at most this fraction of the sentences with entities breaks it.
+MAX_BROKEN = 0.01
+
+
+def spans(labels: Sequence[str]) -> list[Span]:
+    """The entities that labels mark. As in seqeval, I- after O begins an entity, too.
+
+    ("B-LOC", "I-LOC", "O") → [("LOC", 0, 2)]. If labels have no such prefixes, as for parts of
+    speech, every unit other than "O" is an entity.
+    """
+    # Imported here: seqeval brings scikit-learn, which takes a second.
+    from seqeval.metrics.sequence_labeling import get_entities
+
+    return [(kind, first, last + 1) for kind, first, last in get_entities([*map(_tag, labels)])]
+
+
+def as_bioes(tag: str) -> str | None:
+    """A tag as BIOES spells it, "M-LOC" as "I-LOC"; None for one that marks no entity, as "NN".
+
+    Tags without a type, as of word segmentation, have the type `UNTYPED`.
+    """
+    mark, dash, kind = tag.partition("-")
+    if tag == "O":
+        return tag
+    return f"{MARKS[mark]}-{kind if dash else UNTYPED}" if mark in MARKS else None
+
+
+def entities(text: str, units: Sequence[str], tags: Sequence[str]) -> list[list[Any]]:
+    """[[start, end, type, text], …] of the entities that tags mark, in characters of the text.
+
+    "北京你好", B-LOC I-LOC O O → [[0, 2, "LOC", "北京"]].
+    """
+    offsets = _offsets(text, units)
+    marked = [(offsets[first][0], offsets[end - 1][1], kind) for kind, first, end in spans(tags)]
+    return [[start, end, kind, text[start:end]] for start, end, kind in marked]
+
+
+def marks_entities(labels: Sequence[str]) -> bool:
+    """Whether the tags mark entities, as BIO and BIOES do, unlike parts of speech."""
+    return all(map(as_bioes, labels))
+
+
+def mark(units: Sequence[str], entities: Sequence[Span], shown: range, between: str) -> Marked:
+    """The shown units, with the entities among them marked; the rest is "…"."""
+    segments: Marked = [["…", ""]] if shown.start else []
+    done = shown.start
+    for kind, first, end in entities:
+        first, end = max(first, done), min(end, shown.stop)
+        if first < end:
+            segments += [
+                [between.join(units[done:first]), ""],
+                [between.join(units[first:end]), kind],
+            ]
+            done = end
+    segments.append([between.join(units[done : shown.stop]), ""])
+    if shown.stop < len(units):
+        segments.append(["…", ""])
+    return [segment for segment in segments if segment[0]]
+
+
+def _offsets(text: str, units: Sequence[str]) -> list[tuple[int, int]]:
+    """The (start, end) of each unit in the text; only white space is between them."""
+    offsets, end = [], 0
+    for unit in units:
+        start = text.index(unit, end)
+        end = start + len(unit)
+        offsets.append((start, end))
+    return offsets
+
+
+def _tag(label: str) -> str:
+    """The label in BIOES; one that marks no entity becomes an entity of one unit."""
+    return as_bioes(label) or f"S-{label}"
+
+
+class Broken(NamedTuple):
+    """How many training sentences break a scheme."""
+
+    sentences: int
+    of: int
+    """Sentences with an entity."""
+    first: str
+    """The first mistake and its place: "I-LOC after O in train.conll:3"; "" if there is none."""
+
+
+def find_scheme(labels: Sequence[str], examples: Sequence[Example]) -> Scheme:
+    """The strictest scheme that all but `MAX_BROKEN` of the sentences follow.
+
+    "" if tags mark no entities, or if too many sentences break every scheme. In IOB1, for example,
+    entities begin with I-.
+    """
+    for scheme in schemes(labels):
+        broken = count_broken(labels, examples, scheme)
+        if broken.sentences <= MAX_BROKEN * broken.of:
+            return scheme
+    return ""
+
+
+def count_broken(labels: Sequence[str], examples: Sequence[Example], scheme: Scheme) -> Broken:
+    """Count the sentences that break a scheme, of those with an entity."""
+    chain = legal(tuple(labels), scheme)
+    numbers = {label: number for number, label in enumerate(labels)}
+    outside = numbers.get("O", -1)
+    sentences, of, first = 0, 0, ""
+    for example in examples:
+        path = np.array([numbers[label] for label in example.label], np.int64)
+        of += bool((path != outside).any())
+        mistake = chain.first_illegal(path)
+        if mistake is None:
+            continue
+        sentences += 1
+        first = first or f"{_described(example.label, mistake)} in {example.place}"
+    return Broken(sentences, of, first)
+
+
+@lru_cache(16)
+def legal(labels: tuple[str, ...], scheme: Scheme) -> Chain:
+    """Scores of the order of labels: 0 if the scheme allows it, else NEVER."""
+    tags = [_parsed(label) for label in labels]
+    entered = np.array([mark in ("I", "E") for mark, _ in tags], np.bool_)
+    is_open = np.array([mark in ("B", "I") for mark, _ in tags], np.bool_)
+    kinds = np.array([kind for _, kind in tags])
+    # I and E continue an entity: they need B or I of the same type before them.
+    continues = is_open[:, None] & (kinds[:, None] == kinds)  # (from, to)
+    steps = np.where(entered, continues, True)
+    end = np.ones(len(tags), np.bool_)
+    if scheme == "BIOES":  # an open entity must be continued, and closed before the end
+        steps &= entered | ~is_open[:, None]
+        end = ~is_open
+    if not scheme:
+        steps, entered = np.ones_like(steps), np.zeros_like(entered)
+    return Chain(*(np.where(allowed, 0.0, NEVER) for allowed in (~entered, steps, end)))
+
+
+def schemes(labels: Sequence[str]) -> list[Scheme]:
+    """The schemes that have these tags, the strictest first; none for parts of speech."""
+    marks = {mark for mark, _ in map(_parsed, labels)}
+    typed = {"-" in label for label in labels if label != "O"}
+    if "" in marks or len(typed) != 1:  # a mixture of B and B-LOC is no scheme
+        return []
+    return ["BIOES", "IOB2"] if marks & {"E", "S"} else ["IOB2"]
+
+
+def _parsed(label: str) -> tuple[str, str]:
+    """Letter in BIOES, and type: "M-LOC" → ("I", "LOC"); ("", "") for another tag."""
+    mark, _, kind = label.partition("-")
+    if label == "O":
+        return "O", ""
+    return (MARKS[mark], kind) if mark in MARKS else ("", "")
+
+
+def _described(labels: Sequence[str], index: int) -> str:
+    """The mistake at an index of a sentence; after its last tag: at its end."""
+    if index == len(labels):
+        return f"{labels[-1]} at the end"
+    return f"{labels[index]} " + (f"after {labels[index - 1]}" if index else "at the beginning")

@@ -1,0 +1,110 @@
+import csv
+import gc
+import json
+import sys
+
+import openpyxl
+import pytest
+
+from roformer_tf.errors import InputError
+from roformer_tf.inference import prediction_files
+from roformer_tf.inference.prediction_files import MAX_CELL, check_format, prediction_file
+from roformer_tf.tasks.classification import Classification
+
+TASK = Classification(labels=("0", "1"))
+FORMULAS = ["=1+1", "+86 很好", "-差评", "@某人", "＝等于", "\t=1", "=cmd|' /C calc'!A0"]
+TEXTS = [
+    *FORMULAS,
+    "-1.5",
+    "+3",
+    "第一行\n第二行",
+    '他说"好"',
+    "a,b\tc",
+    "001",
+    "#N/A",
+    "'=x",
+    "😀",
+]
+ROWS = [
+    {"text": text, "p": -0.25, "several": ("a", "b"), "list": [1], "none": None} for text in TEXTS
+]
+
+
+def write(path, rows=ROWS):
+    with prediction_file(str(path), list(rows[0]), TASK) as out:
+        for row in rows:
+            out.write(row)
+    return out.notes()
+
+
+def test_a_csv_is_what_excel_opens_and_computes_nothing_in(tmp_path):
+    path = tmp_path / "a.csv"
+    (note,) = write(path)
+    content = path.read_bytes()
+    assert content.startswith(b"\xef\xbb\xbftext,p,several,list,none\r\n")
+    rows = list(csv.reader(content.decode("utf-8-sig").splitlines(keepends=True)))[1:]
+    guarded = len(FORMULAS)
+    assert [row[0] for row in rows] == [f"'{text}" for text in FORMULAS] + TEXTS[guarded:]
+    assert rows[0][1:] == ["-0.25", "a,b", "[1]", ""]
+    assert note.startswith(f"cells that look like a formula: {guarded} (an apostrophe")
+
+
+def test_in_a_sheet_every_text_is_a_text_and_stands_as_it_is(tmp_path):
+    path = tmp_path / "a.xlsx"
+    assert write(path) == []
+    sheet = openpyxl.load_workbook(path).active
+    header, *rows = sheet.iter_rows()
+    assert [cell.value for cell in header] == list(ROWS[0])
+    assert [row[0].value for row in rows] == TEXTS
+    assert {row[0].data_type for row in rows} == {"s"}  # "f" would be a formula
+    assert all(row[0].quotePrefix for row in rows[: len(FORMULAS)])
+    assert (rows[0][1].value, rows[0][1].data_type) == (-0.25, "n")
+    assert [cell.value for cell in rows[0][2:]] == ["a,b", "[1]", None]
+
+
+def test_what_no_sheet_holds_is_cut_or_escaped_and_told(tmp_path):
+    path = tmp_path / "a.xlsx"
+    long = "😀" * MAX_CELL  # two units each
+    (note,) = write(path, [{"text": long}, {"text": "长" * MAX_CELL}, {"text": "a\x08\ud83db"}])
+    column = [cell for (cell,) in openpyxl.load_workbook(path).active.iter_rows(values_only=True)]
+    assert len(column[1].encode("utf-16-le")) <= 2 * MAX_CELL
+    assert column[1] == "😀" * (MAX_CELL // 2) + "…"
+    assert column[2:] == ["长" * MAX_CELL, "a\\x08\\ud83db"]
+    assert note == "cells cut at the 32,767 characters that Excel holds: 1"
+    notes = write(tmp_path / "a.csv", [{"text": long}])
+    assert len((tmp_path / "a.csv").read_text(encoding="utf-8")) > MAX_CELL
+    assert notes == ["cells with more than the 32,767 characters that Excel reads: 1"]
+
+
+def test_more_answers_than_a_sheet_has_rows_leave_no_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(prediction_files, "MAX_ROWS", 3)
+    write(tmp_path / "a.xlsx", ROWS[:2])
+    with pytest.raises(InputError, match=r"holds 3 rows.* Name a \.csv file"):
+        write(tmp_path / "b.xlsx", ROWS[:3])
+    assert [path.name for path in tmp_path.iterdir()] == ["a.xlsx"]
+
+
+def test_a_sheet_that_is_given_up_leaves_nothing_to_complain_later(tmp_path, monkeypatch):
+    complaints = []
+    monkeypatch.setattr(sys, "unraisablehook", complaints.append)
+    with pytest.raises(AttributeError):
+        write(tmp_path / "a.xlsx", [{"text": "好"}, None])
+    gc.collect()
+    assert complaints == []
+
+
+def test_lines_are_one_an_answer(tmp_path):
+    for name in ("a.tsv", "a.txt", "a.jsonl"):
+        assert write(tmp_path / name) == []
+    assert (tmp_path / "a.tsv").read_bytes() == (tmp_path / "a.txt").read_bytes()
+    tsv = (tmp_path / "a.tsv").read_text(encoding="utf-8").split("\n")
+    assert (len(tsv), tsv[1]) == (len(ROWS) + 2, "=1+1\t-0.25\ta,b\t[1]\t")
+    lines = (tmp_path / "a.jsonl").read_text(encoding="utf-8").split("\n")[:-1]
+    assert [json.loads(line)["text"] for line in lines] == TEXTS
+
+
+def test_without_the_library_it_is_said_before_any_work(monkeypatch):
+    monkeypatch.setitem(sys.modules, "openpyxl", None)
+    with pytest.raises(InputError, match=r"pip install 'roformer-tf\[xlsx\]'.* \.csv file"):
+        check_format("a.XLSX")
+    check_format("a.csv")
