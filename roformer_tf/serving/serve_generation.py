@@ -303,13 +303,13 @@ async def _events(
     job: GenerationJob,
 ) -> AsyncIterator[str]:
     """Chunks of the text as they are generated, and at the end the whole."""
-    from roformer_tf.models.generation import TextPieces
+    from roformer_tf.models.generation import TextStream
 
     def event(**content: Any) -> str:
         return f"data: {json.dumps(content, ensure_ascii=False)}\n\n"
 
     assert served.model.tokenizer is not None
-    chunks = TextPieces(served.model.tokenizer)
+    chunks = TextStream(served.model.tokenizer)
     try:
         while (token := await tokens.get()) is not None:
             if chunk := chunks.add(token):  # a token may need the next one to become text

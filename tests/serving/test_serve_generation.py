@@ -195,7 +195,7 @@ def test_without_a_seed_each_request_draws_and_returns_one(address):
         ({"text": "天", "length_penalty": 1e300, "beams": 2}, "length_penalty: Input should be"),
         ({"text": "天", "beams": 2, "samples": 2}, "beams is 2, but samples"),
         ({"text": "天", "beams": 2, "stop": ["我们"]}, "stop is '我们', but beams end at single"),
-        ({"text": "天", "stop": [""]}, "stop holds an empty text"),
+        ({"text": "天", "stop": [""]}, "stop contains an empty text"),
         ({"text": "天", "stop": ["天" * 33]}, "at most 32 characters"),
         ({"text": "天", "stop": ["天"] * 17}, "at most 16 items"),
         ({"text": "天", "seed": -1}, "seed is -1"),
