@@ -246,9 +246,9 @@ def test_a_worker_predicts_by_what_was_chosen_with_its_part_of_the_cores(
     options = engine_model.session_options
     threads = []
 
-    def seen(*given):
-        threads.append(options(*given).intra_op_num_threads)
-        return options(*given)
+    def seen(*arguments):
+        threads.append(options(*arguments).intra_op_num_threads)
+        return options(*arguments)
 
     monkeypatch.setattr(engine_model, "session_options", seen)
     command.worker_app(config, WorkerPart(2, shared))
