@@ -240,7 +240,8 @@ def jobs_of(
         config = sampling_settings(config, body.paraphrases)
     # Before the texts are tokenized, which takes long for many of them.
     check_number("max_tokens", config.max_tokens, at_most=limits.max_text_tokens, hint=LIMIT)
-    check_numbers(config, "samples", "beams", at_most=limits.max_samples, hint=LIMIT)
+    hint = f"{LIMIT} (candidates for {body.paraphrases} paraphrases)" if body.paraphrases else LIMIT
+    check_numbers(config, "samples", "beams", at_most=limits.max_samples, hint=hint)
     check_prompts(model, body.items)
     prompts = [model.encode_prompt(text) for text in body.items]
     _check_tokens(prompts, config, model.config.max_position_embeddings, limits)
