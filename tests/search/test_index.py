@@ -171,7 +171,7 @@ def test_a_condition_may_name_metadata_of_some_documents(folder):
     some = [Document("今天", "1", {"year": 2020}), Document("天气", "2", {"month": 3})]
     add_documents(folder, EMBEDDER, some)
     with SearchIndex(folder) as index:
-        (actual,) = index.search(QUERIES[:1], VECTORS[:1], 5, where="month = 3")
+        (actual,) = found(index, QUERIES[:1], VECTORS[:1], 5, where="month = 3")
     assert by_id(actual) == [2]
 
 
