@@ -27,13 +27,13 @@ from pretrain.demo.corpus import write_corpus
 from roformer_tf.training.run_files import read_metrics
 
 RATES = (0.0, 0.1)
+# Dropout on hidden states, as the recipes have it; the demo itself has none of either.
 HIDDEN = 0.1
-"""Dropout on hidden states, as the recipes have it; the demo itself has none of either."""
+# Student's t of a 95 % interval, by the number of pairs.
 T_95 = {2: 12.706, 3: 4.303, 4: 3.182, 5: 2.776}
-"""Student's t of a 95 % interval, by the number of pairs."""
 
+# Held-out losses by rate, in the order of the seeds.
 Losses = Mapping[float, Sequence[float]]
-"""Held-out losses by rate, in the order of the seeds."""
 
 
 def held_out_loss(rows: Path, output: Path, rate: float, seed: int, steps: int) -> float:

@@ -14,16 +14,16 @@ from benchmarks.peers.inputs import MASKED, texts_of
 from benchmarks.workers import Contender
 from roformer_tf.tokenizers.vocabulary import Tokenization
 
+# glibc's malloc gives no memory back, so that the kernel zeroes no page a second time.
 KEEP_MEMORY = {
     "MALLOC_ARENA_MAX": "1",
     "MALLOC_MMAP_MAX_": "0",
     "MALLOC_TRIM_THRESHOLD_": "1000000000000",
     "MALLOC_TOP_PAD_": "67108864",
 }
-"""glibc's malloc gives no memory back, so that the kernel zeroes no page a second time."""
 
+# Rows of a step by size and length: about 4,096 tokens, and 1,536.
 BATCHES = {"small": {128: 32, 512: 8, 1536: 3}, "base": {128: 12, 512: 3, 1536: 1}}
-"""Rows of a step by size and length: about 4,096 tokens, and 1,536."""
 
 LIMIT = "matrix products"
 
@@ -114,50 +114,50 @@ def mlm_step(material: Material) -> Iterator[Measurement]:
                 )
 
 
-def _trainers(settings: dict[str, Any], size: str, length: int) -> Iterator[Contender]:
+def _trainers(arguments: dict[str, Any], size: str, length: int) -> Iterator[Contender]:
     """Who trains.
 
     To spare time, base models without dropout meet only the best rival, bert4keras takes part
     with the small model and dropout and at 512 tokens, and other settings at one shape.
     """
-    yield Contender("ours", "ours", AUTO, settings)
+    yield Contender("ours", "ours", AUTO, arguments)
     settings = "bf16 autocast, fused AdamW, gradients clipped"
-    if settings["dropout"] or size == "small":
+    if arguments["dropout"] or size == "small":
         yield Contender(
             "Hugging Face, stock",
             "huggingface",
             f"torch.compile, every position projected, {settings}",
-            settings | {"variant": "stock"},
+            arguments | {"variant": "stock"},
         )
     yield Contender(
         "Hugging Face, tuned",
         "huggingface",
         f"torch.compile, masked positions projected, {settings}, inductor's fallback_random, "
         "malloc keeps its memory",
-        settings | {"variant": "tuned"},
+        arguments | {"variant": "tuned"},
         KEEP_MEMORY,
     )
-    fully = (size, length, settings["dropout"]) == ("small", 512, 0.1)
+    fully = (size, length, arguments["dropout"]) == ("small", 512, 0.1)
     if fully:
         yield Contender(
             "Hugging Face, eager",
             "huggingface",
             f"not compiled, every position projected, {settings}",
-            settings | {"variant": "eager"},
+            arguments | {"variant": "eager"},
         )
-    if (size == "small") + (settings["dropout"] > 0) + (length == 512) >= 2:
+    if (size == "small") + (arguments["dropout"] > 0) + (length == 512) >= 2:
         yield Contender(
             "bert4keras",
             "bert4keras",
             "TensorFlow graph, float32, every position projected, AdamW",
-            settings | {"variant": "stock"},
+            arguments | {"variant": "stock"},
         )
     if fully:
         yield Contender(
             "bert4keras, tuned",
             "bert4keras",
             "the same with TensorFlow's auto_mixed_precision_onednn_bfloat16",
-            settings | {"variant": "tuned"},
+            arguments | {"variant": "tuned"},
         )
 
 
@@ -206,6 +206,7 @@ def square(material: Material) -> Iterator[Measurement]:
     yield Measurement("square", {}, tuple(contenders), {})
 
 
+# Engines that answer without TensorFlow, each in its precisions.
 GRAPHS = (
     ("ONNX Runtime", "onnx", "float32"),
     ("ONNX Runtime, int8", "onnx", "int8"),
@@ -213,7 +214,6 @@ GRAPHS = (
     ("OpenVINO, bfloat16", "openvino", "bfloat16"),
     ("OpenVINO, int8", "openvino", "int8"),
 )
-"""Engines that answer without TensorFlow, each in its precisions."""
 
 
 def inference(material: Material) -> Iterator[Measurement]:
@@ -401,15 +401,15 @@ def linear_attention(material: Material) -> Iterator[Measurement]:
 
 def tokenization(material: Material) -> Iterator[Measurement]:
     """10 MB of Chinese text to ids, by tokenizers that have seen no text before."""
-    item, all_cores = {"TOKENIZERS_PARALLELISM": "false"}, {"TOKENIZERS_PARALLELISM": "true"}
+    one_core, all_cores = {"TOKENIZERS_PARALLELISM": "false"}, {"TOKENIZERS_PARALLELISM": "true"}
     for level, peers in {
         "word": (
             Contender("bert4keras", "bert4keras", "jieba without HMM", {"word": True}),
-            Contender("Hugging Face", "huggingface", "RoFormerTokenizer with rjieba", {}, item),
+            Contender("Hugging Face", "huggingface", "RoFormerTokenizer with rjieba", {}, one_core),
         ),
         "char": (
             Contender("bert4keras", "bert4keras", "", {"word": False}),
-            Contender("Hugging Face", "huggingface", "fast tokenizer, one core", {}, item),
+            Contender("Hugging Face", "huggingface", "fast tokenizer, one core", {}, one_core),
             Contender(
                 "Hugging Face, all cores", "huggingface", "fast tokenizer, all cores", {}, all_cores
             ),
@@ -532,6 +532,7 @@ def profile(material: Material) -> Iterator[Measurement]:
     )
 
 
+# In the order in which they run.
 CASES: dict[str, Callable[[Material], Iterator[Measurement]]] = {
     case.__name__: case
     for case in (
@@ -554,6 +555,5 @@ CASES: dict[str, Callable[[Material], Iterator[Measurement]]] = {
         corpus_scaling,
     )
 }
-"""In the order in which they run."""
+# Those that run only where they are asked for.
 BY_NAME_ALONE = ("embed_million",)
-"""Those that run only where they are asked for."""

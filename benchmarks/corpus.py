@@ -13,8 +13,8 @@ from pretrain.demo.corpus import write_corpus
 from roformer_tf.corpus.documents import CorpusConfig, CorpusReport, find_files, read_documents
 from roformer_tf.files import file_beside
 
+# Sentences of a document, on average.
 SENTENCES = 12
-"""Sentences of a document, on average."""
 
 _END = re.compile(r"(?<=[。！？!?\n])")
 

@@ -23,8 +23,8 @@ from roformer_tf.files import file_beside
 
 PACKAGES = ("libreoffice-help-zh-cn", "manpages-zh", "debian-reference-zh-cn")
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
+# Characters of Chinese that a page must have; one with less was not translated.
 LEAST_CHINESE = 20
-"""Characters of Chinese that a page must have; one with less was not translated."""
 _HIDDEN = frozenset(("script", "style", "head", "header", "aside", "nav", "footer", "pre"))
 _BLOCKS = frozenset("h1 h2 h3 h4 h5 h6 p li td th dt dd div br tr".split())  # noqa: SIM905
 _ROFF = re.compile(r"\\(?:f[A-Z]|f\[\w*\]|s[-+]?\d|[,/&|^])")  # fonts, sizes, no width

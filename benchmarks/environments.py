@@ -7,11 +7,11 @@ from pathlib import Path
 
 HERE = Path(__file__).parent
 
+# Environment variables of each peer's processes, in addition to ours.
 VARIABLES = {
     "bert4keras": {"TF_KERAS": "1", "TF_USE_LEGACY_KERAS": "1"},
     "huggingface": {"HF_HUB_OFFLINE": "1"},
 }
-"""Environment variables of each peer's processes, in addition to ours."""
 
 
 def make_environment(peer: str, here: Path = HERE) -> None:

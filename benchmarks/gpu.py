@@ -45,17 +45,17 @@ SIZES = {  # layers, hidden size, heads, vocabulary
     "large": (24, 1024, 16, 50_000),
 }
 
+# Names of kernels that multiply matrices, attention's among them; check them by --kernels.
 PRODUCTS = re.compile(r"gemm|nvjet|cutlass|xmma|matmul|dot|ynn|fmha|flash|sdpa|mha", re.IGNORECASE)
-"""Names of kernels that multiply matrices, attention's among them; check them by --kernels."""
 
+# How attention was computed, by the names of its kernels; without either: "plain".
 ATTENTION = {
     "segments": re.compile("mha_(forward|backward)"),
     "cuDNN": re.compile("fmha|flash|sdpa"),
 }
-"""How attention was computed, by the names of its kernels; without either: "plain"."""
 
+# Of attention, as `pretrain --attention-form` has them.
 FORMS = ["auto", "masked", "segments", "plain"]
-"""Of attention, as `pretrain --attention-form` has them."""
 
 MASKED = 0.15
 TOKENS = 131_072  # of the first batch that is tried
@@ -186,7 +186,7 @@ def compiled_model(case: Case) -> Any:
     from roformer_tf.pretraining.train_step import MaskedTokenLoss, PretrainingModel
     from roformer_tf.training.devices import choose_jit
     from roformer_tf.training.optimizers.factory import make_optimizer
-    from roformer_tf.training.optimizers.settings import OptimizerConfig
+    from roformer_tf.training.settings import OptimizerConfig
 
     keras.utils.set_random_seed(0)
     model = RoFormerForMaskedLM(architecture(case), dtype=case.dtype)
@@ -407,8 +407,8 @@ def arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+# Models of transformers: each token sees the whole row, or, isolated, its document alone.
 PEERS = ["bert", "bert isolated", "roformer", "roformer isolated"]
-"""Models of transformers: each token sees the whole row, or, isolated, its document alone."""
 
 
 def cases(asked: argparse.Namespace) -> Iterator[Case]:

@@ -27,11 +27,11 @@ from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.inference.opening import open_finetuned
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import example_key
-from roformer_tf.training.optimizers.settings import FinetuneOptimizerConfig
+from roformer_tf.training.settings import FinetuneOptimizerConfig
 
 SETS = ("train", "valid", "test")
+# Of the list, from its top.
 DEPTHS = (20, 50)
-"""Of the list, from its top."""
 
 
 @dataclass(frozen=True)

@@ -26,12 +26,12 @@ from roformer_tf.search.graph import WHEN_SEARCHED, Neighbours
 from roformer_tf.terminal import Progress
 from roformer_tf.top_k import top_k
 
+# Vectors that are added at a time.
 BLOCK = 65_536
-"""Vectors that are added at a time."""
+# Queries whose products with all vectors are in memory.
 QUERIES = 64
-"""Queries whose products with all vectors are in memory."""
+# Queries that are also asked one by one.
 ALONE = 1_000
-"""Queries that are also asked one by one."""
 
 
 @dataclass(frozen=True)

@@ -39,7 +39,6 @@ from roformer_tf.flags import check_names, parsed, with_yaml
 from roformer_tf.pretraining.settings import MAY_CHANGE, PretrainConfig
 from roformer_tf.recipes import find_recipe
 from roformer_tf.training.devices import describe_machine
-from roformer_tf.training.optimizers.settings import OptimizerConfig
 from roformer_tf.training.run_files import (
     CHECKPOINTS,
     EVALUATIONS_FILE,
@@ -51,11 +50,12 @@ from roformer_tf.training.run_files import (
     settle_precision,
     write_settings,
 )
-from roformer_tf.training.settings import Precision
+from roformer_tf.training.settings import OptimizerConfig, Precision
 
 PROGRAM = "python -m benchmarks.positions"
 
 PositionName: TypeAlias = Literal["rotary", "partial-rotary", "learned", "sinusoidal", "t5", "none"]
+# What each kind of positions changes in the architecture.
 CHANGES: Mapping[PositionName, Mapping[str, Any]] = {
     "rotary": {},
     "partial-rotary": {"rotary_share": 0.25},  # as in GPT-NeoX
@@ -64,7 +64,6 @@ CHANGES: Mapping[PositionName, Mapping[str, Any]] = {
     "t5": {"position_embedding_type": "t5"},
     "none": {"position_embedding_type": "none"},
 }
-"""What each kind of positions changes in the architecture."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,8 +29,8 @@ LINES: dict[str, dict[str, Any]] = {  # the thin one is seen on top of the broad
     "float32": {"color": "tab:blue", "linewidth": 3.5, "alpha": 0.4},
     "mixed_bfloat16": {"color": "black", "linewidth": 0.8},
 }
+# Share of the steps, the last ones, over which the training loss is averaged.
 AVERAGED = 0.2
-"""Share of the steps, the last ones, over which the training loss is averaged."""
 
 
 class Curve(NamedTuple):

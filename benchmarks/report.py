@@ -12,8 +12,8 @@ from benchmarks.results import Record, Results, exponent, median
 from roformer_tf.files import write_text
 
 FILE = HERE / "RESULTS.md"
+# Written by hand: what was tried, and what bounds what was missed. It ends the file.
 NOTES = HERE / "NOTES.md"
-"""Written by hand: what was tried, and what bounds what was missed. It ends the file."""
 
 TITLES = {
     "square": "What the machine can do",
@@ -34,8 +34,8 @@ TITLES = {
     "corpus_scaling": "How preparation grows",
 }
 
+# How many times as fast as each a training step with dropout shall be.
 GOALS = {"Hugging Face, stock": 4.0, "Hugging Face, tuned": 2.0, "bert4keras": 6.0, LIMIT: 0.75}
-"""How many times as fast as each a training step with dropout shall be."""
 
 HOW = """
 `make bench` measures all of this and writes this file; `make bench CASES="inference startup"` only

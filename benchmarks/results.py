@@ -18,8 +18,8 @@ from roformer_tf.files import file_beside
 
 FILE = HERE / "results.json"
 
+# {"case", "commit", "software", "shape", "settings", "rows": [a Row's fields, …]}.
 Record = dict[str, Any]
-"""{"case", "commit", "software", "shape", "settings", "rows": [a Row's fields, …]}."""
 
 
 class Results:

@@ -1,4 +1,4 @@
-"""The one description of an architecture, in BERT's words."""
+"""The description of an architecture, with the keys of BERT."""
 
 import dataclasses
 import warnings
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_type_and_number
 from roformer_tf.files import parse_json
 
 _CHOICES = {
@@ -34,15 +34,15 @@ class RoFormerConfig:
     vocab_size: int
     """Tokens in the vocabulary."""
     hidden_size: int
-    """Features of a hidden state."""
+    """Size of a hidden state."""
     num_hidden_layers: int
     """Transformer layers."""
     num_attention_heads: int
     """Heads of each attention; `hidden_size / num_attention_heads` must be even."""
     intermediate_size: int
-    """Features inside the feed-forward network."""
+    """Size of the hidden layer of the feed-forward network."""
     embedding_size: int = 0
-    """Features of an embedding. Default: `hidden_size`. If they differ, a projection follows."""
+    """Size of an embedding. Default: `hidden_size`. If they differ, a projection follows."""
     hidden_act: str = "gelu"
     """Activation of the feed-forward network and the MLM head: "gelu" is the exact (erf) one."""
     hidden_dropout_prob: float = 0.1
@@ -66,9 +66,9 @@ class RoFormerConfig:
     relative_attention_max_distance: int = 128
     """Distances from this one on are in T5's last bucket."""
     rotary_style: str = "interleaved"
-    """Which features form a pair: "interleaved" (2m, 2m + 1), as released, or "half" (m, m + H/2).
+    """Dimensions that form a pair: "interleaved" (2m, 2m + 1), as released, or "half" (m, m + H/2).
 
-    It changes the order of the features alone: a checkpoint gives the same numbers under both.
+    It changes only the order of the dimensions: outputs of a checkpoint are equal with both.
     """
     rotary_base: float = 10_000.0
     """Base of the rotary wavelengths."""
@@ -119,37 +119,19 @@ class RoFormerConfig:
             object.__setattr__(self, "embedding_size", self.hidden_size)
         if isinstance(self.rope_parameters, Mapping):
             self._read_rope_parameters(dict(self.rope_parameters))
-        for name in (*_COUNTS, "num_labels", "trained_length", "local_attention"):
-            value, least = getattr(self, name), int(name in _COUNTS)
-            if not isinstance(value, int) or isinstance(value, bool) or value < least:
-                raise InputError(
-                    f"{name} is {value!r}, but must be a whole number of at least {least}."
-                )
-        for name in ("hidden_dropout_prob", "attention_probs_dropout_prob"):
-            value = getattr(self, name)
-            if not isinstance(value, int | float) or not 0 <= value < 1:
-                raise InputError(f"{name} is {value!r}, but must be at least 0 and less than 1.")
-        for name in ("initializer_range", "layer_norm_eps", "rotary_base"):
-            value = getattr(self, name)
-            wrong = not isinstance(value, int | float) or isinstance(value, bool)
-            if wrong or not 0 < value <= _LARGEST:  # which is no NaN either
-                raise InputError(
-                    f"{name} is {value!r}, but must be a number above 0 and finite in float32."
-                )
-        for name, smallest in (("label_mean", -_LARGEST), ("label_deviation", 1 / _LARGEST)):
-            value = getattr(self, name)
-            number = isinstance(value, int | float) and not isinstance(value, bool)
-            if not (number and smallest <= value <= _LARGEST):
-                raise InputError(
-                    f"{name} is {value!r}, but must be a number that is finite in float32, and a "
-                    "deviation above 0. Give the config.json that the model came with."
-                )
-        if self.max_position_embeddings > _MOST_POSITIONS:
-            raise InputError(
-                f"max_position_embeddings is {self.max_position_embeddings:,}, but may be at most "
-                f"{_MOST_POSITIONS:,}: a table of them is written for transformers. Rotary "
-                "positions have no limit here: give the maximum sequence length in training."
-            )
+        for name in _COUNTS:
+            check_type_and_number(name, getattr(self, name), whole=True, at_least=1)
+        for name in ("num_labels", "trained_length", "local_attention"):
+            check_type_and_number(name, getattr(self, name), whole=True, at_least=0)
+        for name, bounds in _RANGES.items():
+            check_type_and_number(name, getattr(self, name), **bounds)
+        check_type_and_number(
+            "max_position_embeddings",
+            self.max_position_embeddings,
+            at_most=_MAX_POSITIONS,
+            hint="because a table of them is written for transformers. Rotary positions have no "
+            "limit here: give the maximum sequence length in training",
+        )
         if self.hidden_size % self.num_attention_heads or self.head_size % 2:
             raise InputError(
                 f"hidden_size {self.hidden_size} over num_attention_heads "
@@ -172,40 +154,40 @@ class RoFormerConfig:
     def _check_positions(self) -> None:
         if self.local_attention % 2:
             raise InputError(
-                f"local_attention is {self.local_attention}, but half of it lies on each side: "
-                "give an even number, such as 128, or 0 for attention to all."
+                f"local_attention is {self.local_attention}, but must be even, since half of it is "
+                "on each side: give a number such as 128, or 0 for attention to all tokens."
             )
         if self.use_logn_attn and (self.trained_length or self.max_position_embeddings) < 2:
             raise InputError(
                 "use_logn_attn scales beyond the trained length, which is 1. Give trained_length."
             )
-        turning = [name for name in ("rope_parameters", "rotary_value") if getattr(self, name)]
-        if turning and self.position_embedding_type != "rotary":
+        needs_rotary = [x for x in ("rope_parameters", "rotary_value") if getattr(self, x)]
+        if needs_rotary and self.position_embedding_type != "rotary":
             raise InputError(
-                f"{turning[0]} is about rotary positions, but position_embedding_type is "
-                f"{self.position_embedding_type!r}. Leave one of them out."
+                f"{needs_rotary[0]} is about rotary positions, but position_embedding_type is "
+                f"{self.position_embedding_type!r}. Omit one of them."
             )
-        fraction = self.rotary_share
-        number = isinstance(fraction, int | float) and not isinstance(fraction, bool)
-        features = int(self.head_size * fraction + 1e-6) if number and 0 <= fraction <= 1 else -1
-        if features <= 0 or features % 2:
+        check_type_and_number("rotary_share", self.rotary_share, above=0, at_most=1)
+        features = int(self.head_size * self.rotary_share + 1e-6)
+        if not features or features % 2:
             raise InputError(
-                f"rotary_share is {fraction!r} of heads of {self.head_size} features, but must be "
-                "a fraction above 0 and up to 1 that is an even number of them: they form pairs. "
+                f"rotary_share is {self.rotary_share!r} of heads of {self.head_size} dimensions, "
+                "but must be a fraction that is an even number of them: they form pairs. "
                 'For no positions at all give position_embedding_type "none".'
             )
         checked_rope_parameters(self.rope_parameters, features, self.rotary_base)
-        if self.relative_attention_num_buckets % 2 or self.relative_attention_num_buckets < 4:
+        buckets = self.relative_attention_num_buckets
+        if buckets % 2 or buckets < 4:
             raise InputError(
-                f"relative_attention_num_buckets is {self.relative_attention_num_buckets}, but "
-                "must be even and at least 4: both directions have as many. T5 has 32."
+                f"relative_attention_num_buckets is {buckets}, but must be even and at least 4: "
+                "both directions have the same number of buckets. T5 has 32."
             )
-        if self.relative_attention_max_distance <= self.relative_attention_num_buckets // 2:
-            raise InputError(
-                f"relative_attention_max_distance is {self.relative_attention_max_distance}, but "
-                "must lie above half of relative_attention_num_buckets, "
-                f"{self.relative_attention_num_buckets // 2}. T5 has 128 for 32 buckets."
-            )
+        check_type_and_number(
+            "relative_attention_max_distance",
+            self.relative_attention_max_distance,
+            above=buckets // 2,
+            hint="half of relative_attention_num_buckets. T5 has 128 for 32 buckets",
+        )
 
     def _read_rope_parameters(self, parameters: dict[str, Any]) -> None:
         """Move the keys that have a field of their own here out of `rope_parameters`."""
@@ -216,7 +198,7 @@ class RoFormerConfig:
             if current not in (type(self).__dataclass_fields__[name].default, value):
                 raise InputError(
                     f"{name} is {current!r}, but {key} of rope_parameters is {value!r}. "
-                    "Leave one of them out."
+                    "Omit one of them."
                 )
             object.__setattr__(self, name, value)
         unscaled = parameters in ({}, {"rope_type": "default"})
@@ -224,7 +206,7 @@ class RoFormerConfig:
 
     @property
     def head_size(self) -> int:
-        """Features of one attention head."""
+        """Dimensions of one attention head."""
         return self.hidden_size // self.num_attention_heads
 
     def check_length(self, length: int, name: str) -> None:
@@ -283,7 +265,7 @@ class RoFormerConfig:
         Unknown keys are kept in `unknown`, and warned of unless Hugging Face always writes them.
         """
         values = {key: value for key, value in values.items() if value is not None}
-        if values.get("is_decoder") is True:  # transformers' word for it
+        if values.get("is_decoder") is True:  # transformers' key for causal attention
             values = {"attention_type": "causal"} | values
         if values.get("model_type") == "bert":
             values = {"position_embedding_type": "learned"} | values
@@ -295,14 +277,14 @@ class RoFormerConfig:
         missing = [name for name in _REQUIRED if name not in values]
         if missing:
             raise InputError(
-                f"{source} lacks {', '.join(missing)}: it describes no RoFormer. "
+                f"{source} lacks {', '.join(missing)}: it is no config of a RoFormer. "
                 "Give the bert_config.json or config.json that belongs to the weights."
             )
         unknown = {key: value for key, value in values.items() if key not in names}
         strange = sorted(set(unknown) - _HUGGING_FACE_KEYS)
         if strange:
             warnings.warn(
-                f"{source} has keys that mean nothing here and are only kept: {', '.join(strange)}",
+                f"{source} has unknown keys, which are ignored and kept: {', '.join(strange)}",
                 stacklevel=2,
             )
         known = {name: values[name] for name in names if name in values}
@@ -313,7 +295,7 @@ class RoFormerConfig:
 
     @classmethod
     def from_file(cls, path: str | Path) -> "RoFormerConfig":
-        """Read a JSON file. Raises InputError where there is none or it is no JSON object."""
+        """Read a JSON file. Raises InputError if it is missing or contains no JSON object."""
         path = Path(path)
         try:
             values = parse_json(path.read_bytes())
@@ -322,24 +304,24 @@ class RoFormerConfig:
         except ValueError as error:
             raise InputError(f"{path} is not valid JSON: {error}. Give a config file.") from None
         if not isinstance(values, dict):
-            raise InputError(f"{path} holds no JSON object. Give a config file.")
+            raise InputError(f"{path} contains no JSON object. Give a config file.")
         return cls.from_dict(values, source=str(path))
 
     def to_dict(self) -> dict[str, Any]:
-        """All keys, for a JSON file: of `_FORMS` those that were chosen, and the unknown ones."""
+        """All keys for a JSON file, except those of `_FORMS` that have the default value."""
         chosen = self.chosen_forms()
         values = dataclasses.asdict(self)
         values = {key: x for key, x in values.items() if key not in _FORMS or key in chosen}
         if not self.has_label_scale:
             del values["label_mean"], values["label_deviation"]
-        if self.unknown.get("model_type") == "bert":  # which else would mean learned positions
+        if self.unknown.get("model_type") == "bert":  # `from_dict` would read learned positions
             values["position_embedding_type"] = self.position_embedding_type
         return dict(values.pop("unknown")) | values
 
     def replace(self, **changes: Any) -> "RoFormerConfig":
-        """Copy the config with some keys changed. Raises InputError for a key that it lacks.
+        """Copy the config with some keys changed. Raises InputError for an unknown key.
 
-        An embedding_size equal to the hidden_size follows it, unless it is changed, too.
+        An embedding_size equal to the hidden_size changes with it, unless it is given, too.
         """
         names = {f.name for f in dataclasses.fields(self)}
         wrong = sorted(set(changes) - names)
@@ -376,13 +358,11 @@ def checked_rope_parameters(
     for key, value in parameters.items():
         if key in ("rope_type", "truncate") or (value is None and key != "factor"):
             continue
-        least = 1 if key in ("factor", "original_max_position_embeddings") else 0
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not least <= value <= _LARGEST or not value:
-            raise InputError(
-                f"{key} of rope_parameters is {value!r}, but must be a number of at least "
-                f"{least or 'more than 0'}."
-            )
+        label = f"{key} of rope_parameters"
+        if key in ("factor", "original_max_position_embeddings"):
+            check_type_and_number(label, value, at_least=1, at_most=_LARGEST)
+        else:
+            check_type_and_number(label, value, above=0, at_most=_LARGEST)
     if "factor" not in parameters:
         raise InputError(f"rope_parameters of rope_type {kind!r} lack a factor, such as 4.0.")
     if (kind == "dynamic" and features <= 2) or (kind == "yarn" and base <= 1):
@@ -401,16 +381,16 @@ _ROPE_KEYS = {
         *("beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"),
     },
 }
-"""What transformers calls the scalings of angles, and what each goes by."""
+"""Types of scaling in transformers, and the keys of each."""
 
 
 def block_length(window: int) -> int:
-    """Queries of a block of local attention, for a window that reaches so far to a side."""
+    """Queries in a block of local attention, for a window of this size on each side."""
     return max(window, _SHORTEST_BLOCK)
 
 
 def _usual_forms() -> dict[str, Any]:
-    """The keys of `_FORMS`, with what a RoFormer has."""
+    """The keys of `_FORMS` with the values of a RoFormer."""
     fields = dataclasses.fields(RoFormerConfig)
     return {field.name: field.default for field in fields if field.name in _FORMS}
 
@@ -422,10 +402,19 @@ _REQUIRED = (
     "num_attention_heads",
     "intermediate_size",
 )
-_LARGEST = 3.4e38  # float32's
-_MOST_POSITIONS = 1 << 20
+_LARGEST = 3.4e38  # the largest number in float32
+_RANGES: dict[str, dict[str, Any]] = {
+    "hidden_dropout_prob": {"at_least": 0, "below": 1},
+    "attention_probs_dropout_prob": {"at_least": 0, "below": 1},
+    "initializer_range": {"above": 0, "at_most": _LARGEST},
+    "layer_norm_eps": {"above": 0, "at_most": _LARGEST},
+    "rotary_base": {"above": 0, "at_most": _LARGEST},
+    "label_mean": {"at_least": -_LARGEST, "at_most": _LARGEST},
+    "label_deviation": {"at_least": 1 / _LARGEST, "at_most": _LARGEST},
+}
+_MAX_POSITIONS = 1 << 20
 _SHORTEST_BLOCK = 32
-"""A block of fewer queries would spend more on the way to its products than on them."""
+"""With fewer queries in a block, the overhead of the products would exceed their cost."""
 _COUNTS = (
     *_REQUIRED,
     *("embedding_size", "max_position_embeddings", "type_vocab_size"),
@@ -444,9 +433,9 @@ _FORMS = (
     "local_attention",
     "global_attn_every_n_layers",
 )
-"""Keys of other forms than RoFormer's own: a file has those that were chosen."""
+"""Keys of architectures other than RoFormer. In files only if not the default."""
 _ABSOLUTE = {"absolute": "learned"}
-"""Words of transformers' BERT for `position_embedding_type`."""
+"""Values of `position_embedding_type` in transformers' BERT → ours."""
 _HUGGING_FACE_KEYS = frozenset(
     """
     _name_or_path add_cross_attention architectures bos_token_id classifier_dropout directionality

@@ -21,7 +21,7 @@ class TerminatedError(BaseException):
     """Stopped by SIGTERM with everything saved: commands print the message, exit with code 75.
 
     That is EX_TEMPFAIL of sysexits.h, "try again later", on which schedulers requeue a job. It is
-    no Exception, like KeyboardInterrupt: no handler of errors on the way should catch it.
+    no Exception, like KeyboardInterrupt, so that no handler of errors catches it.
     """
 
 
@@ -30,7 +30,7 @@ TRY_AGAIN = 75
 
 
 class DifferenceError(RuntimeError):
-    """Two things that should be equal are not: commands print the message and exit with code 1."""
+    """Outputs that should be equal differ: commands print the message and exit with code 1."""
 
 
 def check_number(
@@ -56,10 +56,19 @@ def check_number(
         ("below", below, operator.lt),
     ]
     used = [(words, bound, holds) for words, bound, holds in bounds if bound is not None]
-    if math.isfinite(value) and all(holds(value, bound) for _, bound, holds in used):
+    # Not math.isfinite, which fails for integers that are too large for a float.
+    if abs(value) < math.inf and all(holds(value, bound) for _, bound, holds in used):
         return
     span = " and ".join(f"{words} {_shown(bound)}" for words, bound, _ in used)
     raise InputError(f"{name} is {_shown(value)}, but must be {span}{hint and f', {hint}'}.")
+
+
+def check_type_and_number(name: str, value: Any, *, whole: bool = False, **bounds: Any) -> None:
+    """`check_number` for values of a JSON file, which may have any type."""
+    if isinstance(value, bool) or not isinstance(value, int if whole else int | float):
+        kind = "whole number" if whole else "number"
+        raise InputError(f"{name} is {value!r}, but must be a {kind}.")
+    check_number(name, value, **bounds)
 
 
 def check_numbers(settings: Any, *names: str, **bounds: Any) -> None:

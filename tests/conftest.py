@@ -107,7 +107,7 @@ def _optimise_graphs(yes):
 
 @pytest.fixture(scope="session", autouse=True)
 def automatic():
-    """What `--engine auto` does; but here it takes float32, however the processor multiplies.
+    """What `--engine auto` does; but here it takes float32, whatever the CPU supports.
 
     Answers are compared to the last digit. Tests of bfloat16 ask for it.
     """
@@ -368,10 +368,10 @@ def pretrain_flags(write_corpus, tmp_path_factory):
             "learning_rate": 1e-3,
             "output": output,
         }
-        given = {key: value for key, value in (settings | changes).items() if value is not None}
+        arguments = {key: value for key, value in (settings | changes).items() if value is not None}
         return [
             word
-            for key, value in given.items()
+            for key, value in arguments.items()
             for word in ("--" + key.replace("_", "-"), str(value))
         ]
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import roformer_tf
-from roformer_tf.internals import RELIANCES
+from tests.support.private_names import PRIVATE_NAMES
 
 PACKAGE = Path(roformer_tf.__file__).parent
 
@@ -39,7 +39,7 @@ MAY_IMPORT = {  # folder or top-level module: what it may import, and all that t
     "kernels": ("errors", "internals"),
     "layers": ("config", "kernels", "registration"),
     "engines": ("checkpoints", "machine"),
-    "models": ("layers", "checkpoints", "tokenizers", "engines"),
+    "models": ("layers", "checkpoints", "tokenizers", "engines", "top_k"),
     "readers": ("errors", "files"),
     "training": ("models", "flags", "machine"),
     # pretraining on a corpus
@@ -94,7 +94,7 @@ SEGMENTATION = "roformer_tf.tokenizers.segmentation"
 FRAMEWORKS = {  # whose own files these read, loaded lazily
     "roformer_tf.checkpoints.tf1": "tensorflow",
     "roformer_tf.checkpoints.huggingface": "torch",
-    "roformer_tf.conversion.peers.transformers_states": "torch",
+    "roformer_tf.conversion.other_libraries": "torch",
 }
 WITH_BACKENDS = {
     "internals",
@@ -104,7 +104,7 @@ WITH_BACKENDS = {
     "finetuning",
 }  # may have branches for one backend, loaded lazily
 INTERNALS = "roformer_tf.internals"
-HOOKS = {reliance.attribute for reliance in RELIANCES if reliance.hook}
+HOOKS = {reliance.attribute for reliance in PRIVATE_NAMES if reliance.hook}
 PRIVATE_MODULE = re.compile(r"(keras\.src|(tensorflow|tf)\.python|jax\._src|jaxlib)\b")
 OPEN = {"_replace", "_asdict", "_fields", "_make", "_field_defaults", "_exit"}
 """What Python documents of named tuples and of `os`, with an underscore or not."""
@@ -215,9 +215,9 @@ def foreign_private_names(modules: dict[str, str]) -> list[str]:
     """Private names of other libraries outside `internals`, as "module: the use".
 
     A private name is another's if nothing in the package defines it. What is listed in `internals`
-    is another's even so, but for the hooks, which our classes define.
+    is another's even so, except the hooks, which our classes define.
     """
-    listed = {reliance.attribute for reliance in RELIANCES} - HOOKS
+    listed = {reliance.attribute for reliance in PRIVATE_NAMES} - HOOKS
     own = (own_names(modules) | HOOKS | OPEN) - listed
     return [
         f"{module}: {use}"

@@ -13,7 +13,7 @@ from roformer_tf import flags as flag_parsing
 from roformer_tf.cli import COMMANDS, _split, load_settings, main
 from roformer_tf.errors import InputError
 from roformer_tf.finetuning.report.analysis import analyse
-from roformer_tf.finetuning.report.card import model_card
+from roformer_tf.finetuning.report.pages import model_card
 from roformer_tf.tasks.table import TASKS
 from tests.support.report_run import make_run
 
@@ -44,7 +44,7 @@ def flags_of(command, *typed):
 @cache
 def all_flags():
     instead = [(name, f"--{flag}") for name, c in COMMANDS.items() for flag in c.variants]
-    return set().union(*(flags_of(*one) for one in [*((name,) for name in COMMANDS), *instead]))
+    return set().union(*(flags_of(*words) for words in [*((name,) for name in COMMANDS), *instead]))
 
 
 def flags_in(text):
@@ -104,7 +104,7 @@ def commands_in(text):
 @cache
 def package_texts():
     """(place, text) of every string and template; what an f-string inserts is FILLED."""
-    found = [
+    texts = [
         (str(path.relative_to(ROOT)), path.read_text(encoding="utf-8"))
         for path in sorted((ROOT / "roformer_tf").rglob("*.md.jinja"))
     ]
@@ -120,8 +120,8 @@ def package_texts():
             elif isinstance(node, ast.Constant) and isinstance(node.value, str):
                 text = None if id(node) in inner else node.value
             if text:
-                found.append((f"{path.relative_to(ROOT)}:{node.lineno}", text))
-    return found
+                texts.append((f"{path.relative_to(ROOT)}:{node.lineno}", text))
+    return texts
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)

@@ -37,13 +37,14 @@ from roformer_tf.cli import main as roformer_tf
 from roformer_tf.errors import InputError
 
 HELD_OUT = 0.03
+# That of stages: half as wide as the demo's, with two fifths of its words.
 ARCHITECTURE = ("--architecture", Path(__file__).with_name("architecture.json"))
-"""That of stages: half as wide as the demo's, with two fifths of its words."""
 WORDS = ("--vocab-size", 8_000)
 RECIPE = (
     *("--config", "demo", *ARCHITECTURE, *WORDS),
     *("--held-out", HELD_OUT),
 )
+# As many tokens in both.
 STAGES = {
     "512 alone": ["length=512 batch-size=4 steps=280"],
     "512, 1536, 512": [
@@ -52,13 +53,12 @@ STAGES = {
         "length=512 batch-size=4 steps=55",
     ],
 }
-"""As many tokens in both."""
 LENGTHS = (512, 1024, 1536)
+# How `long_texts` trains, chosen on valid's triples at 512 tokens of a text.
 LONG_TEXTS = (
     *("--epochs", 1, "--batch-size", 32, "--learning-rate", 2e-3, "--layer-decay", 1),
     *("--dropout", 0.1, "--precision", "mixed_bfloat16", "--no-baseline"),
 )
-"""How `long_texts` trains, chosen on valid's triples at 512 tokens of a text."""
 
 
 @dataclass(frozen=True)

@@ -18,22 +18,22 @@ from roformer_tf.files import file_beside, write_text
 from roformer_tf.tasks.metrics import bootstrap, mean
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
+# Tokens that are read of each text, [CLS] and [SEP] among them.
 READ = (256, 512, 768)
-"""Tokens that are read of each text, [CLS] and [SEP] among them."""
+# Tokens of reviews before the news: more than the 254 that are read of a text at 256.
 IN_FRONT = 280
-"""Tokens of reviews before the news: more than the 254 that are read of a text at 256."""
+# Maximum tokens of half an article: with the reviews no more than is read at 768.
 HALF = 480
-"""Maximum tokens of half an article: with the reviews no more than is read at 768."""
+# Characters of an article at least.
 LEAST = 300
-"""Characters of an article at least."""
+# Articles of the test and validation sets, a triple of each; all others are trained on.
 SIZES = {"valid": 300, "test": 400}
-"""Articles of the test and validation sets, a triple of each; all others are trained on."""
+# Pairs of an article that is trained on, each cut elsewhere and after other reviews.
 VERSIONS = 4
-"""Pairs of an article that is trained on, each cut elsewhere and after other reviews."""
+# Between which parts of an article these are cut; test articles are cut in the middle.
 CUTS = (0.35, 0.65)
-"""Between which parts of an article these are cut; test articles are cut in the middle."""
+# (N,) bool: which test triples have a text that is not read to its end at 512.
 LONG = "long.npy"
-"""(N,) bool: which test triples have a text that is not read to its end at 512."""
 
 
 # News and reviews → files

@@ -10,6 +10,7 @@ import numpy as np
 
 from roformer_tf.config import RoFormerConfig
 
+# The released small size, with the demo's vocabulary.
 SIZE = RoFormerConfig(
     vocab_size=20_000,
     hidden_size=384,
@@ -17,7 +18,6 @@ SIZE = RoFormerConfig(
     num_attention_heads=6,
     intermediate_size=1536,
 )
-"""The released small size, with the demo's vocabulary."""
 BATCH, LENGTH, MASKED, ROUNDS = 8, 512, 76, 9
 KINDS = ("none", "learned", "rotary")
 
@@ -57,7 +57,7 @@ def _step(kind: str) -> Any:
     from roformer_tf.pretraining.train_step import MaskedTokenLoss, PretrainingModel
     from roformer_tf.training.devices import choose_jit
     from roformer_tf.training.optimizers.factory import make_optimizer
-    from roformer_tf.training.optimizers.settings import OptimizerConfig
+    from roformer_tf.training.settings import OptimizerConfig
 
     keras.utils.set_random_seed(0)
     model = RoFormerForMaskedLM(SIZE.replace(position_embedding_type=kind), dtype="mixed_bfloat16")

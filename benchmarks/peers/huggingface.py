@@ -19,8 +19,8 @@ from transformers.models.roformer.modeling_roformer import (
 from benchmarks.peers import inputs
 from benchmarks.peers.worker import Prepared, anew, fresh_processes, serve, timed
 
+# Tokens of a batch of "tuned" inference, padding included.
 GROUP = 2048
-"""Tokens of a batch of "tuned" inference, padding included."""
 
 START = """
 import sys, time

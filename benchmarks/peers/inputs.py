@@ -10,11 +10,11 @@ import numpy.typing as npt
 
 Ints = npt.NDArray[np.int64]
 
+# Ids below are special tokens.
 SPECIAL = 5
-"""Ids below are special tokens."""
 
+# Share of the tokens that are predicted.
 MASKED = 0.15
-"""Share of the tokens that are predicted."""
 
 
 class MaskedBatch(NamedTuple):

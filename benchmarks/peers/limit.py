@@ -14,11 +14,11 @@ from benchmarks.peers.worker import Figures, Prepared, fresh_processes, serve, t
 
 Call = Callable[[], Any]
 
+# Seconds for which one product is repeated.
 AT_LEAST = 0.02
-"""Seconds for which one product is repeated."""
 
+# Size of the plain product whose rate stands for the machine.
 SQUARE = 4096
-"""Size of the plain product whose rate stands for the machine."""
 
 
 READ = """

@@ -5,9 +5,10 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+# An operation's, "path:kind"; or what an island compiled by XLA leaves, whose own are others.
 EVENT = re.compile(r".*[^:]:_?[A-Z]\w+|ExecutorState::ProcessAsync::Start")
-"""An operation's, "path:kind"; or what an island compiled by XLA leaves, whose own are others."""
 
+# Which operations are of a group: the first whose pattern is in "path:kind".
 GROUPS = {
     "optimizer and clipping": r"\b(adam_w|muon)/|ResourceApply",
     "islands compiled by XLA": r"^ExecutorState::ProcessAsync::Start$",
@@ -22,7 +23,6 @@ GROUPS = {
     "element-wise and sums": r":(_Fused|_Mkl|Add|BiasAdd|Broadcast|Div|Erf|Exp|Max|Mean|Min|Mul|"
     r"Neg|Pow|Real|Rsqrt|Select|Sq|Sub|Sum|Tanh)",
 }
-"""Which operations are of a group: the first whose pattern is in "path:kind"."""
 
 
 def milliseconds(folder: Path, steps: int) -> dict[str, float]:

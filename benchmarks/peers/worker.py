@@ -24,8 +24,8 @@ from typing import Any, NamedTuple, TextIO
 
 Figures = dict[str, Any]
 
+# Characters of an error's message that are reported.
 LONGEST_ERROR = 300
-"""Characters of an error's message that are reported."""
 
 
 class Prepared(NamedTuple):

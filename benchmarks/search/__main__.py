@@ -94,7 +94,7 @@ def index_scores(texts: Sequence[str], queries: Sequence[str]) -> np.ndarray:
         documents = [Document(text, str(number)) for number, text in enumerate(texts)]
         with transaction(database):
             database.execute("INSERT INTO settings VALUES ('{}', 0)")
-            write_block(database, documents, np.ones((len(texts), 1)), [1] * len(texts))
+            write_block(database, documents, [np.ones((1, 1))] * len(texts))
         for row, query in zip(scores, queries, strict=True):
             numbers, values = word_scores(database, query)
             row[numbers - 1] = values

@@ -26,8 +26,8 @@ from roformer_tf.files import file_beside
 
 PACKAGE = "libreoffice-help-zh-cn"
 DOCUMENTS, QUERIES = "documents.jsonl.gz", "queries_{}.tsv.gz"
+# Of a hundred pages.
 SHARES = {"train": 73, "valid": 12, "test": 15}
-"""Of a hundred pages."""
 _TITLE = re.compile(r"<h1\b.*?</h1>", re.DOTALL)
 
 

@@ -25,15 +25,15 @@ from roformer_tf.errors import InputError
 from roformer_tf.files import file_beside, folder_beside, write_text
 
 CONFIGS = Path("benchmarks/search")
+# Tokens; prototypes on the valid queries found 112 to 160 alike, and fewer cost less.
 PASSAGE_LENGTH = 112
-"""Tokens; prototypes on the valid queries found 112 to 160 alike, and fewer cost less."""
+# Of a cosine relative to max-normalized BM25; chosen on the valid queries.
 HYBRID_WEIGHT = 1.0
-"""Of a cosine relative to max-normalized BM25; chosen on the valid queries."""
+# Of a page's first passage relative to its nearest; chosen on the valid queries, too.
 BEGINNING_WEIGHT = 0.5
-"""Of a page's first passage relative to its nearest; chosen on the valid queries, too."""
 RERANKED = 50
+# Wrong pages for each query in the training of the reranker.
 WRONG = 4
-"""Wrong pages for each query in the training of the reranker."""
 
 
 @dataclass(frozen=True)

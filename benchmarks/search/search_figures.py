@@ -15,8 +15,8 @@ from roformer_tf.errors import InputError
 from roformer_tf.tasks.metrics import bootstrap, mean
 from roformer_tf.tasks.vectors.ranked_texts import query_figures
 
+# The rank of a document that was not found.
 NEVER = 10**9
-"""The rank of a document that was not found."""
 SHOWN = ("recall_at_1", "recall_at_10", "mrr_at_10")
 
 

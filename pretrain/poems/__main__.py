@@ -1,12 +1,11 @@
 """`make poems`: a causal RoFormer learns Tang and Song verse in ten minutes and writes poems.
 
-It runs the commands that a user types, and prints them; only the measuring and the page are its
-own. What it writes is in the page `poems.html` and, with all figures, in `poems.json`.
+It prints and runs the commands that a user would type; only the measurements and the page are its
+own code. The poems are in the page `poems.html` and, with all figures, in `poems.json`.
 """
 
 import json
 import sys
-import tempfile
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -16,29 +15,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from pretrain.demo.__main__ import command, planned_steps, settings, steps_per_second
+from pretrain.demo.__main__ import command, settings, train
 from pretrain.poems.corpus import (
     PACKAGE,
     VERSION,
-    Poem,
     fetch,
     files_in,
     read_corpus,
     write_corpus,
 )
-from pretrain.poems.forms import (
-    BY_TOKEN,
-    FORMS,
-    MARKS,
-    Form,
-    form_of,
-    is_of_form,
-    lines_of,
-    with_marks,
-)
+from pretrain.poems.forms import BY_TOKEN, MARKS, with_marks
 from pretrain.poems.kneser_ney import Integers, KneserNey, bits
-from pretrain.poems.measures import final_of, measure
-from pretrain.poems.page import Facts, Piece, write_page
+from pretrain.poems.measures import Measures, final_of, measure
+from pretrain.poems.page import page
+from pretrain.poems.writing import TRIES, ask_as_real, forms_from, write, write_shown
 from roformer_tf.corpus.masking import MaskingConfig
 from roformer_tf.corpus.objectives import make_objective
 from roformer_tf.corpus.packing import DOCUMENT, TOKEN
@@ -53,51 +43,46 @@ if TYPE_CHECKING:
     from roformer_tf.models.heads import RoFormerForCausalLM
 
 PROGRAM = "python -m pretrain.poems"
+# Fraction of the poems that are held out: some four thousand.
 HELD_OUT = 0.02
-"""Fraction of the poems that are held out: some four thousand."""
+# Of the n-gram model. Longer n-grams hardly help: 8.31, 8.30 and 8.30 bits with 3, 4 and 5.
 ORDER = 4
-"""Of the n-gram model. Longer n-grams hardly help it: 8.31, 8.30 and 8.30 bits with 3, 4 and 5."""
-ROOM = 72
-"""Tokens to write at most: a 七律 with its marks has 64, and what is too long is to be seen."""
-ROWS = 128
-"""Poems that are written side by side."""
-TRIES = 8
-"""Poems that are written for each one shown; the first of the right form is taken."""
 
 
 @dataclass(frozen=True)
 class Poems:
-    """Train a small model on Tang and Song verse, have it write poems, and measure them."""
+    """Train a small model on Tang and Song verse, generate poems, and measure them."""
 
     corpus: Path | None = None
-    """Folder with the poems of chinese-poetry (poet.tang.0.json, …). Unset: npm fetches them."""
+    """Folder with the poems of chinese-poetry (poet.tang.0.json, …). Default: downloaded with
+    npm."""
     output: Path = Path("runs/poems")
     """Folder of the run: corpus, rows, `model/`, curves, `poems.html`, `poems.json`."""
     minutes: float = 9.0
-    """Of training; reading, counting, writing and measuring take three to four more."""
+    """Training time. Reading, counting, generating and measuring take three to four more."""
     steps: int | None = None
-    """Steps of training, which give the same model on every machine. Unset: as many as --minutes
-    hold at the speed of a short run before."""
+    """Steps of training, which give the same model on every machine. Default: estimated from
+    --minutes with a short run."""
     first_lines: tuple[str, ...] = ()
-    """First lines, of five or seven characters, to go on from. Unset: those of held-out poems."""
+    """First lines, of five or seven characters, to continue. Default: those of held-out poems."""
     form: str | None = None
-    """Show poems of this form alone: wujue, qijue, wulv or qilv. Unset: of all four."""
+    """Show poems of this form only: wujue, qijue, wulv or qilv. Default: all four."""
     rhyme: str | None = None
-    """Show poems with this rhyme alone, a final as pypinyin spells it: ang, ou, van (üan), …"""
+    """Show poems with this rhyme only, a final as pypinyin spells it: ang, ou, van (üan), …"""
     samples: int = 1000
     """Poems to generate and measure."""
     temperature: float = 0.8
-    """Below 1, likelier characters are preferred."""
+    """Sampling temperature; below 1, likely characters are preferred."""
     top_p: float = 0.95
-    """Each character is drawn from the likeliest ones that have this probability together."""
+    """Sample from the likeliest characters that together have this probability."""
     seed: int = 0
-    """Of the training and of what is written."""
+    """Seed of training and sampling."""
     config: Path = Path(__file__).parent / "training.yaml"
     """Flags of `pretrain`."""
     length: int = 104
-    """Tokens of a row: two 五律, or a 七律 and a 七絕, fill it."""
+    """Tokens of a sequence; two 五律, or a 七律 and a 七絕, fill it."""
     pilot_steps: int = 30
-    """Of the short run that shows how fast this machine is."""
+    """Steps of the short run that measures the speed of this machine."""
 
     def __post_init__(self) -> None:
         if self.minutes <= 0:
@@ -109,7 +94,7 @@ class Poems:
         for line in self.first_lines:
             if not forms_from(line):
                 raise InputError(
-                    f"--first-lines: {line!r} is no line of five or seven Chinese characters."
+                    f"--first-lines: {line!r} is not a line of five or seven Chinese characters."
                 )
 
     @property
@@ -124,26 +109,26 @@ class Poems:
 
     @property
     def rows(self) -> Path:
-        """What is prepared of them."""
+        """The prepared sequences."""
         return self.output / "rows"
 
     @property
     def sampling(self) -> dict[str, Any]:
-        """How characters are drawn."""
+        """Settings of sampling."""
         return {"temperature": self.temperature, "top_p": self.top_p}
 
 
 class Surprise(NamedTuple):
-    """How well the characters of held-out poems were predicted, in bits per character."""
+    """Cross-entropy of held-out poems, in bits per character."""
 
     model: float
+    # Of the n-gram model, which knows the positions of marks and ends.
     kneser_ney: float
-    """Of the n-gram model, which is given the positions of marks and ends."""
     characters: int
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run it all with the flags of `Poems`; give the exit code."""
+    """Run everything with the flags of `Poems`; return the exit code."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
         return make(parsed(Poems, arguments, PROGRAM))
@@ -153,45 +138,46 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def make(poems: Poems) -> int:
-    """Run it all; give the exit code of the command that failed, or 0."""
+    """Run everything; return the exit code of the command that failed, or 0."""
     began = time.monotonic()
-    final_of("山")  # pypinyin is missing now, or never
+    final_of("山")  # raises now, not after the training, if pypinyin is missing
     gather(poems)
     if code := command(
         "prepare",
         *("--corpus", poems.text, "--output", poems.rows),
         *("--vocab", poems.vocab, "--tokenization", "char", "--length", poems.length),
-        *("--fill", 0, "--held-out", HELD_OUT),  # no poem is cut
+        *("--fill", 0, "--held-out", HELD_OUT),  # with --fill 0 no poem is split
     ):
         return code
-    training = ("pretrain", "--config", poems.config, "--rows", poems.rows, "--seed", poems.seed)
-    steps = poems.steps or planned_steps(poems.output)
-    if steps is None:
-        print(f"\n{poems.pilot_steps} steps to see how fast this machine is")
-        with tempfile.TemporaryDirectory() as pilot:
-            quick = ("--embeddings", "random", "--steps", poems.pilot_steps, "--output", pilot)
-            if code := command(*training, *quick):
-                return code
-            speed = steps_per_second(Path(pilot), poems.length)
-        steps = max(1, int(speed * 60 * poems.minutes))
-    if code := command(*training, "--steps", steps, "--output", poems.output):
+    training = ("--config", poems.config, "--rows", poems.rows, "--seed", poems.seed)
+    speed = {"length": poems.length, "pilot_steps": poems.pilot_steps}
+    seconds = 60 * poems.minutes
+    if code := train(training, poems.output, seconds=seconds, steps=poems.steps, **speed):
         return code
     report(poems)
+    folder = poems.output
+    print(
+        f"\nto read     {folder / 'poems.html'}\n"
+        f"figures     {folder / 'poems.json'}\n"
+        f"model       {folder / 'model'}   (roformer-tf generate --model {folder / 'model'} "
+        f"--temperature {poems.temperature} --top-p {poems.top_p} qilvang)\n"
+        f"curves      {folder / 'loss.png'}, tensorboard --logdir {folder / 'tensorboard'}"
+    )
     print(f"\n{(time.monotonic() - began) / 60:.1f} minutes in all")
     return 0
 
 
 def gather(poems: Poems) -> None:
-    """Write the corpus and its vocabulary, unless they are there.
+    """Write the corpus and its vocabulary, unless they exist.
 
-    Raises InputError where it was written of something else, and for first lines with characters
-    that it lacks.
+    Raises InputError if they were written from another source, and for first lines with characters
+    that the vocabulary lacks.
     """
     source = poems.output / "source.txt"
     wanted = str(poems.corpus.absolute()) if poems.corpus else f"{PACKAGE} {VERSION}"
     if not source.exists():
         archive = poems.corpus or fetch()
-        print(f"writing {poems.text}: poems of the four forms out of {archive}", flush=True)
+        print(f"writing {poems.text}: poems of the four forms from {archive}", flush=True)
         written = write_corpus(files_in(archive), poems.text, poems.vocab, HELD_OUT)
         write_text(source, wanted + "\n")
         print(
@@ -200,14 +186,14 @@ def gather(poems: Poems) -> None:
         )
     elif (there := source.read_text(encoding="utf-8").strip()) != wanted:
         raise InputError(
-            f"{poems.output} was begun with the poems of {there}, not {wanted}. Choose another "
+            f"{poems.output} was started with the poems of {there}, not {wanted}. Choose another "
             "--output, or remove it."
         )
     known = set(poems.vocab.read_text(encoding="utf-8").split())
     if unknown := set("".join(poems.first_lines)) - known:
         raise InputError(
             f"--first-lines: {'、'.join(sorted(unknown))} is in none of the poems, or in few. "
-            "They are written in traditional characters: 龍, not 龙."
+            "Use traditional characters: 龍, not 龙."
         )
     shown = [poems.form] if poems.form else list(BY_TOKEN)
     if poems.rhyme and not known.issuperset(form + poems.rhyme for form in shown):
@@ -218,7 +204,7 @@ def gather(poems: Poems) -> None:
 
 
 def report(poems: Poems) -> None:
-    """Measure the model, have it write, print the figures, and save page and figures."""
+    """Measure the model, generate poems, print the figures, and save page and figures."""
     from roformer_tf.models.heads import RoFormerForCausalLM
 
     model = RoFormerForCausalLM.from_pretrained(poems.output / "model")
@@ -226,7 +212,6 @@ def report(poems: Poems) -> None:
     outside = [is_held_out(poem.text, HELD_OUT) for poem in corpus]
     trained = [poem for poem, out in zip(corpus, outside, strict=True) if not out]
     held_out = [poem for poem, out in zip(corpus, outside, strict=True) if out]
-
     surprise = compare(model, poems.rows)
     print(
         f"\nbits per character of held-out poems, {surprise.characters:,} of them (lower is better)"
@@ -234,62 +219,65 @@ def report(poems: Poems) -> None:
     print(f"  {'characters counted, n-grams of 1 to 4 (Kneser-Ney)':52}{surprise.kneser_ney:8.2f}")
     print(f"  {'this model':52}{surprise.model:8.2f}", flush=True)
 
+    # The model knows only control tokens that occur in the training text.
     vocabulary = set(poems.vocab.read_text(encoding="utf-8").split())
-    askable = [poem for poem in held_out if poem.front in vocabulary]
-    asked = ask_as_real(poems.samples, askable, poems.seed)
-    written = write(model, [(poem.front, "") for poem in asked], poems.sampling, poems.seed)
-    texts = [(poem.form, text) for poem, text in zip(asked, written, strict=True)]
+    usable = [poem for poem in held_out if poem.front in vocabulary]
+    requested = ask_as_real(poems.samples, usable, poems.seed)
+    texts = write(model, [(poem.front, "") for poem in requested], poems.sampling, poems.seed)
     known = {line for poem in trained for line in poem.lines}
-    measured = measure(texts, known)
+    forms = [poem.form for poem in requested]
+    generated = measure(list(zip(forms, texts, strict=True)), known)
     real = measure([(poem.form, with_marks(poem.lines)) for poem in held_out], known)
-    print(f"\nof {measured.poems:,} generated poems, the form given")
-    for name, share in (
-        ("have the form that was asked for", measured.of_form),
-        ("pairs of even lines that end in the same final", measured.rhymes.share),
-        ("  … in real poems, held out", real.rhymes.share),
-        ("  … by chance", real.rhymes.chance),
-        ("lines that are in no poem of the training text", measured.new_lines),
-    ):
-        print(f"  {name:52}{share:8.1%}")
-
-    pieces = write_pieces(model, poems, askable)
+    print_measures(generated, real)
+    shown = write_shown(model, poems, usable)
     print("\nsome generated poems; given first lines are in brackets")
-    for piece in pieces:
-        prompt = f"（{piece.given}）" if piece.given else ""
-        print(f"  {piece.form.name}  {prompt}{with_marks(piece.lines)[len(piece.given) :]}")
+    for poem in shown:
+        prompt = f"（{poem.first_line}）" if poem.first_line else ""
+        rest = with_marks(poem.lines)[len(poem.first_line) :]
+        print(f"  {poem.form.name}  {prompt}{rest}")
 
+    folder = poems.output
     figures = {
-        "settings": {key: settings(poems.output)[key] for key in ("steps", "seed", "batch_size")},
+        "settings": {key: settings(folder)[key] for key in ("steps", "seed", "batch_size")},
         "sampling": {**poems.sampling, "seed": poems.seed},
         "held_out": surprise._asdict() | {"poems": len(held_out)},
-        "written": measured._asdict() | {"rhymes": measured.rhymes._asdict()},
+        "written": generated._asdict() | {"rhymes": generated.rhymes._asdict()},
         "real": real._asdict() | {"rhymes": real.rhymes._asdict()},
         "poems": [
-            {"asked": poem.front, "text": text} for poem, text in zip(asked, written, strict=True)
+            {"asked": poem.front, "text": text} for poem, text in zip(requested, texts, strict=True)
         ],
     }
-    write_text(
-        poems.output / "poems.json", json.dumps(figures, ensure_ascii=False, indent=1) + "\n"
-    )
-    facts = Facts(
-        surprise.model, surprise.kneser_ney, len(trained), len(held_out), measured, real, TRIES
-    )
-    write_page(poems.output / "poems.html", pieces, facts)
-    folder = poems.output
-    print(
-        f"\nto read     {folder / 'poems.html'}\n"
-        f"figures     {folder / 'poems.json'}\n"
-        f"model       {folder / 'model'}   (roformer-tf generate --model {folder / 'model'} "
-        f"--temperature {poems.temperature} --top-p {poems.top_p} qilvang)\n"
-        f"curves      {folder / 'loss.png'}, tensorboard --logdir {folder / 'tensorboard'}"
-    )
+    write_text(folder / "poems.json", json.dumps(figures, ensure_ascii=False, indent=1) + "\n")
+    facts = {
+        "model_bits": surprise.model,
+        "kneser_ney_bits": surprise.kneser_ney,
+        "trained": len(trained),
+        "held_out": len(held_out),
+        "generated": generated,
+        "real": real,
+        "tries": TRIES,
+    }
+    write_text(folder / "poems.html", page(shown, facts))
+
+
+def print_measures(generated: Measures, real: Measures) -> None:
+    """Print form, rhymes and novelty of the generated poems, next to rhymes of real ones."""
+    print(f"\nof {generated.poems:,} generated poems, the form given")
+    for name, fraction in (
+        ("have the requested form", generated.of_form),
+        ("pairs of even lines that end in the same final", generated.rhymes.share),
+        ("  … in real poems, held out", real.rhymes.share),
+        ("  … by chance", real.rhymes.chance),
+        ("lines that are in no poem of the training text", generated.new_lines),
+    ):
+        print(f"  {name:52}{fraction:8.1%}")
 
 
 def compare(model: "RoFormerForCausalLM", folder: Path) -> Surprise:
-    """Bits per character of the held-out rows, by the model and by counting the training rows.
+    """Bits per character of held-out poems, of the model and of n-grams of the training text.
 
-    Characters of the vocabulary and control tokens count, since these carry information
-    about the poem; marks and ends do not. All is divided by the number of characters.
+    The sum is over characters of the vocabulary and control tokens, since these have information
+    about the poem; marks and ends are excluded. It is divided by the number of characters.
     """
     from roformer_tf.corpus.batches import held_out_batches
     from roformer_tf.pretraining.evaluation import TokenMetrics, token_metrics
@@ -318,91 +306,10 @@ def compare(model: "RoFormerForCausalLM", folder: Path) -> Surprise:
 
 
 def stream(rows: PreparedRows, cls_id: int) -> tuple[Integers, np.ndarray]:
-    """The tokens of rows, one document after the other, and where each begins: (T,) both."""
+    """The tokens of all documents, concatenated, and where each begins: (T,) both."""
     all_rows = np.stack([rows[i] for i in range(len(rows))])
     tokens = all_rows[:, TOKEN][all_rows[:, DOCUMENT] > 0].astype(np.int64)
     return tokens, tokens == cls_id
-
-
-def ask_as_real(count: int, held_out: Sequence[Poem], seed: int) -> list[Poem]:
-    """Held-out poems, drawn by chance, whose forms and rhymes are asked for; of like ones together.
-
-    So what is written has as much of each as the real poems that it is compared with.
-    """
-    chance = np.random.default_rng(seed)
-    drawn = chance.choice(len(held_out), count, replace=count > len(held_out))
-    return sorted((held_out[i] for i in drawn.tolist()), key=lambda poem: poem.front)
-
-
-def write(
-    model: "RoFormerForCausalLM",
-    asked: Sequence[tuple[str, str]],
-    sampling: dict[str, Any],
-    seed: int,
-) -> list[str]:
-    """A poem for each control token and given beginning; equal requests give different poems."""
-    prompts = [front + beginning for front, beginning in asked]
-    written = model.generate(prompts, max_tokens=ROOM, rows=ROWS, seed=seed, **sampling)
-    return [
-        beginning + "".join(text.split())
-        for (_, beginning), (text,) in zip(asked, written, strict=True)
-    ]
-
-
-def write_pieces(
-    model: "RoFormerForCausalLM", poems: Poems, held_out: Sequence[Poem]
-) -> list[Piece]:
-    """The poems to show: from first lines, from a form and a rhyme, and from nothing.
-
-    Of `TRIES` the first one of the right form; none of what never came right.
-    """
-    plans = plan_pieces(poems, held_out)
-    begun = [(plan.front, plan.given and plan.given + MARKS[0]) for plan in plans]
-    texts = write(model, begun * TRIES, poems.sampling, poems.seed + 1) if plans else []
-    pieces = []
-    for number, plan in enumerate(plans):
-        right = [text for text in texts[number :: len(plans)] if is_of_form(text, plan.form)]
-        pieces += [plan._replace(lines=lines_of(text)) for text in right[:1]]
-    return pieces
-
-
-def plan_pieces(poems: Poems, held_out: Sequence[Poem]) -> list[Piece]:
-    """What is to be shown, without its lines.
-
-    First lines: the user's, each for both forms that it may begin, or those of a held-out poem of
-    each form that rhymes. Forms: each twice. From nothing: four. Forms and rhymes are those of
-    held-out poems drawn by chance, so they come as often as they do in real ones.
-    """
-    chance = np.random.default_rng(poems.seed)
-    shown = [poem for poem in held_out if poems.form in (None, poem.form.token)]
-    by_form = {form: [p for p in shown if p.form == form] for form in FORMS}
-
-    def drawn(chosen: Sequence[Poem], rhyming: bool = True) -> Poem:
-        fitting = [p for p in chosen if p.front != p.form.token] if rhyming else []
-        fitting = fitting or list(chosen)
-        return fitting[int(chance.integers(len(fitting)))]
-
-    def piece(kind: str, poem: Poem, line: str = "", original: Sequence[str] = ()) -> Piece:
-        front = poem.form.token + poems.rhyme if poems.rhyme else poem.front
-        return Piece(kind, poem.form, [], line, original, front)
-
-    plans = [
-        piece("first line", drawn(by_form[form]), line)
-        for line in poems.first_lines
-        for form in forms_from(line)
-        if by_form[form]
-    ]
-    used = [of_form for of_form in by_form.values() if of_form]
-    if not poems.first_lines:
-        real = [drawn(of_form) for of_form in used]
-        plans = [piece("first line", poem, poem.lines[0], poem.lines) for poem in real]
-    plans += [piece("form", drawn(of_form)) for of_form in used for _ in range(2)]
-    return plans + [piece("nothing", drawn(shown, rhyming=False)) for _ in range(4 if shown else 0)]
-
-
-def forms_from(line: str) -> list[Form]:
-    """The forms whose first line this may be."""
-    return [form for form in FORMS if form_of([line] * form.lines) == form]
 
 
 if __name__ == "__main__":

@@ -20,15 +20,15 @@ _AROUND = re.compile(r"[，。？！；：、\s]+")
 
 
 class Form(NamedTuple):
-    """How many lines of how many characters."""
+    """Number of lines, and of characters in each."""
 
+    # Its Chinese name.
     name: str
-    """As it is called in Chinese."""
+    # Its name in pinyin, the first part of the control token.
     token: str
-    """Its name in pinyin, with which the control token of such a poem begins."""
     lines: int
+    # Characters of a line.
     size: int
-    """Characters of a line."""
 
     @property
     def characters(self) -> int:
@@ -47,7 +47,7 @@ _BY_SHAPE = {(form.lines, form.size): form for form in FORMS}
 
 
 def form_of(lines: Sequence[str]) -> Form | None:
-    """The form of a poem's lines; None for another one, and where a character is damaged.
+    """The form of a poem's lines; None for another one, or if a character is not Chinese.
 
     >>> form_of(["白日依山盡", "黃河入海流", "欲窮千里目", "更上一層樓"]).name
     '五絕'
@@ -63,11 +63,11 @@ def lines_of(text: str) -> list[str]:
 
 
 def with_marks(lines: Iterable[str]) -> str:
-    """Lines as they are written one after the other, a comma and a full stop in turn."""
+    """Lines as one text, with a comma and a full stop in turn."""
     return "".join(line + MARKS[number % 2] for number, line in enumerate(lines))
 
 
 def is_of_form(text: str, form: Form) -> bool:
-    """Whether a text is a poem of that form to the letter, its marks included."""
+    """Whether a text is exactly a poem of that form, marks included."""
     lines = lines_of(text)
     return form_of(lines) == form and with_marks(lines) == text

@@ -1,10 +1,9 @@
-"""What a model must beat: a character n-gram model, after Kneser and Ney, of the same text.
+"""The baseline: a character n-gram model of the same text, with Kneser–Ney smoothing.
 
-Interpolated, with three discounts for each order (Chen and Goodman 1998, "modified"): the
-strongest of the models that only count. The libraries that were measured do not do: NLTK's goes
-through all n-grams for every probability that it is asked for, KenLM's package does not hold what
-estimates, others have no wheels for today's Pythons. So it is written out here, on arrays; the
-tests hold it to NLTK's numbers.
+Interpolated, with three discounts for each order (Chen and Goodman 1998, "modified"): the best of
+the models that only count. No library was usable. NLTK iterates over all n-grams for every
+probability, KenLM's package cannot estimate, and others have no wheels for current Pythons. So it
+is implemented here, on arrays; tests compare it with NLTK.
 """
 
 from collections.abc import Sequence
@@ -15,22 +14,22 @@ import numpy.typing as npt
 
 Integers: TypeAlias = npt.NDArray[np.int64]
 Floats: TypeAlias = npt.NDArray[np.float64]
+# What is taken off a count of 1, of 2, and of 3 or more.
 Discounts: TypeAlias = tuple[float, float, float]
-"""What is taken off a count of 1, of 2, and of 3 or more."""
 
 
 class _Order(NamedTuple):
     """The n-grams of one length, by number in the order of their keys."""
 
+    # (n-grams,), rising: the context's number, times the vocabulary's size, plus the token.
     keys: Integers
-    """(n-grams,), rising: the context's number, times the vocabulary's size, plus the token."""
+    # (n-grams,): counts after the discount; counts of occurrences for the longest n-grams; for
+    # shorter ones, of the different tokens that precede them.
     discounted: Floats
-    """(n-grams,): counts after the discount; counts of occurrences for the longest n-grams; for
-    shorter ones, of the different tokens that precede them."""
+    # (contexts,): the sum of their n-grams' counts.
     totals: Floats
-    """(contexts,): the sum of their n-grams' counts."""
+    # (contexts,): the discounted mass, distributed by the shorter context.
     spared: Floats
-    """(contexts,): the discounted mass, distributed by the shorter context."""
 
 
 class KneserNey:

@@ -1,4 +1,4 @@
-"""What can be measured of poems, the real ones' by the same code: form, rhyme, novelty."""
+"""Measures of poems, generated or real: form, rhyme, novelty."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -11,37 +11,37 @@ from roformer_tf.errors import InputError
 
 
 class Rhymes(NamedTuple):
-    """How the even lines of poems end."""
+    """Statistics of the finals of even lines."""
 
+    # Pairs of even lines of one poem: 1 of four lines, 6 of eight.
     pairs: int
-    """Pairs of even lines of one poem: 1 of four lines, 6 of eight."""
+    # Of them, pairs that end in the same final.
     alike: int
-    """Of them, pairs that end in the same final."""
+    # Fraction of matching endings among all pairs of such endings, also of different poems.
     chance: float
-    """Fraction of matching endings among pairs of any such endings, of whatever poems."""
 
     @property
     def share(self) -> float:
-        """Of alike pairs, 0 to 1."""
+        """Fraction of pairs that are alike."""
         return self.alike / self.pairs if self.pairs else 0.0
 
 
 class Measures(NamedTuple):
-    """Figures of poems that were generated, each for a given form."""
+    """Figures of generated poems, each for a requested form."""
 
     poems: int
+    # Fraction of the poems with the requested form, 0 to 1.
     of_form: float
-    """Fraction of the poems with the form that was asked for, 0 to 1."""
+    # Of those that have it.
     rhymes: Rhymes
-    """Of those that have it."""
+    # Fraction of their lines that are in no poem of the training text.
     new_lines: float
-    """Fraction of their lines that are in no poem of the training text."""
+    # Fraction of them that repeat no line of the training text.
     new_poems: float
-    """Fraction of them that repeat no line of the training text at all."""
 
 
 def measure(texts: Sequence[tuple[Form, str]], known_lines: Collection[str]) -> Measures:
-    """Measure poems, (form asked for, text with its marks); `known_lines`: of the training text."""
+    """Measure poems, (requested form, text with marks); `known_lines`: of the training text."""
     right = [lines_of(text) for form, text in texts if is_of_form(text, form)]
     new = [[line not in known_lines for line in lines] for lines in right]
     lines = sum(map(len, new))
@@ -55,9 +55,9 @@ def measure(texts: Sequence[tuple[Form, str]], known_lines: Collection[str]) -> 
 
 
 def rhymes(poems: Iterable[Sequence[str]], final: Callable[[str], str] | None = None) -> Rhymes:
-    """Compare the finals of poems' even lines; `final` of a character, unless it is pypinyin's.
+    """Compare the finals of poems' even lines; `final`: of a character. Default: pypinyin's.
 
-    Today's finals: a 平水韻 rhyme of old need be none any more, and so real poems do not reach 1.
+    These are modern finals. A 平水韻 rhyme is not always one today, so real poems do not reach 1.
     """
     final = final or final_of
     alike = pairs = 0
@@ -74,7 +74,7 @@ def rhymes(poems: Iterable[Sequence[str]], final: Callable[[str], str] | None = 
 
 
 def rhyme_of(lines: Sequence[str]) -> str:
-    """The final in which most of a poem's even lines end, at least two; "" where there is none."""
+    """The final of most of a poem's even lines, at least two; "" without such a final."""
     finals = Counter(filter(None, (final_of(line[-1]) for line in lines[1::2])))
     final, count = finals.most_common(1)[0] if finals else ("", 0)
     return final if count > 1 else ""

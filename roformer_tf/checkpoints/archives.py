@@ -1,7 +1,7 @@
-"""Folders and zips alike; a zip is unpacked without trust, into a folder that goes away.
+"""The files of a checkpoint, in a folder or in a zip, which is unpacked into a temporary folder.
 
-Nothing is written outside that folder, whatever a zip's names say, and no more into it than a
-checkpoint may hold, whatever its sizes say.
+A zip is not trusted: whatever its member names are, nothing is written outside that folder, and
+whatever its declared sizes are, no more is unpacked than a checkpoint can have.
 """
 
 from __future__ import annotations
@@ -15,73 +15,65 @@ from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, BinaryIO
+from typing import BinaryIO
 
-from roformer_tf.checkpoints import huggingface, tf1
 from roformer_tf.errors import InputError
 
-if TYPE_CHECKING:
-    from types import TracebackType
+VOCABULARY = "vocab.txt"
+BERT_CONFIG = "bert_config.json"
+"""The config of a TF1 checkpoint."""
 
-    from typing_extensions import Self
+# Hugging Face's layout, which is also our own format.
+CONFIG = "config.json"
+WEIGHTS = "model.safetensors"
+SHARDS = "model.safetensors.index.json"
+PICKLE = "pytorch_model.bin"
+WEIGHT_FILES = (WEIGHTS, SHARDS, PICKLE)
+"""Files that may contain the weights; if there are several, the first is read."""
+TOKENIZER = "tokenizer.json"
+TOKENIZER_CONFIG = "tokenizer_config.json"
 
+# Limits of a zip. The largest released model has 1.3 GB, and all of them shrink to more than half.
 MAX_BYTES = 16 << 30
-"""What a zip may unpack to. The largest released model has 1.3 GB."""
+"""Maximum number of unpacked bytes."""
 MAX_RATIO = 100
-"""Times its own size that a zip may unpack to, from `UNSUSPICIOUS` on. Released ones: below 2."""
+"""Maximum ratio of unpacked to packed bytes, for zips that unpack to more than `UNSUSPICIOUS`."""
 UNSUSPICIOUS = 1 << 30
-"""Bytes that any zip may unpack to: weights that are all zeros are deflated to a thousandth."""
+"""Any zip may unpack to this many bytes: weights that are all zero shrink to a thousandth."""
 MAX_SMALL_FILE = 64 << 20
-"""Bytes of a file that is read into memory, such as a vocabulary."""
-SMALL_FILES = (
-    tf1.CONFIG,
-    tf1.VOCABULARY,
-    huggingface.CONFIG,
-    huggingface.SHARDS,
-    huggingface.TOKENIZER_CONFIG,
-)
-"""Files of a checkpoint that are read into memory whole."""
+"""Maximum bytes of a file that is read into memory as a whole, such as a vocabulary."""
+SMALL_FILES = (BERT_CONFIG, VOCABULARY, CONFIG, SHARDS, TOKENIZER_CONFIG)
 
 
-class Files:
-    """The files under a path, which is opened once: those of a folder, or of a zip.
+class Files(ExitStack):
+    """The files under a path, a folder or a zip, which is opened once; a context manager.
 
-    A context: unpacked files are gone at its end, and after every error; an InputError raised in
-    it names the zip in place of the folder where they lay. Nothing is read before it is asked for.
+    A zip is unpacked only if `folder` is used, and the unpacked files are removed at the end. An
+    InputError raised in the context names the zip instead of the temporary folder.
     """
 
     def __init__(self, path: Path) -> None:
+        super().__init__()
         self.path = path
-        self._held = ExitStack()
         self._small: dict[str, bytes | None] = {}
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._held.__exit__(kind, error, trace)
 
     @cached_property
     def is_zip(self) -> bool:
-        """Whether it is a zip, or is named like one: a truncated one is one, too.
+        """Whether the path is a zip, or has the name of one, as a truncated zip does.
 
         Raises OSError for a file that cannot be read.
         """
         if self.path.is_dir():
             return False
+        # zipfile.is_zipfile looks for the end of a zip, which a truncated one lacks.
         self._file.seek(0)
         return self._file.read(4) == b"PK\x03\x04" or self.path.suffix == ".zip"
 
     def read(self, name: str) -> bytes | None:
-        """One small file of a folder or, in whichever folder, of a zip; None without it.
+        """Content of a small file, in whatever folder of a zip it is; None if there is none.
 
-        It is read once. Raises InputError for a zip that is damaged, or holds several files of the
-        name, and for a file that would not be unpacked, or that is too large.
+        Raises InputError for a zip that is damaged or has several files of this name, and for a
+        file that is too large or would not be unpacked.
         """
         if name not in self._small:
             self._small[name] = self._read(name)
@@ -91,64 +83,59 @@ class Files:
         if self.path.is_dir():
             file = self.path / name
             return file.read_bytes() if file.is_file() else None
-        with _explained(self.path):
-            found = [info for info in self._archive.infolist() if _path(info).name == name]
-            if not found:
+        with _zip_errors(self.path):
+            members = [info for info in self._archive.infolist() if _path(info).name == name]
+            if not members:
                 return None
-            if len(found) > 1:
-                several = ", ".join(info.filename for info in found)
+            if len(members) > 1:
+                several = ", ".join(info.filename for info in members)
                 raise InputError(
-                    f"{self.path} should hold one {name}, but holds several: {several}."
+                    f"{self.path} should contain one {name}, but contains several: {several}."
                 )
-            _check_member(found[0], self.path)
-            _check_small(found[0], self.path)
-            with self._archive.open(found[0]) as member:
-                # Asked for all, zipfile inflates all, and only then cuts off what was not declared.
-                return member.read(found[0].file_size + 1)
+            _check_member(members[0], self.path)
+            _check_small(members[0], self.path)
+            with self._archive.open(members[0]) as member:
+                # Without a size, zipfile would inflate everything before it cuts off what
+                # exceeds the declared size.
+                return member.read(members[0].file_size + 1)
 
     @cached_property
     def folder(self) -> Path:
-        """A folder with the files of one checkpoint: the path itself, or its zip unpacked.
+        """A folder with the files of one checkpoint: the path itself, or its unpacked zip.
 
-        TensorFlow's reader can take its name. Raises InputError for a zip that is damaged, unsafe
-        or too large, or holds no checkpoint or several.
+        Raises InputError for a zip that is damaged, unsafe or too large, or that contains no
+        checkpoint or several.
         """
-        folder = self.path
-        if not self.path.is_dir():
-            folder = Path(
-                self._held.enter_context(
-                    TemporaryDirectory(prefix="roformer-tf-", ignore_cleanup_errors=True)
-                )
-            )
-            with _explained(self.path):
-                for member in _checkpoint_files(self._archive, self.path):
-                    _unpack(self._archive, member, folder)
-            self._held.enter_context(_zip_in_errors(folder, self.path))
-        return self._held.enter_context(tf1.plainly_named(folder))
+        if self.path.is_dir():
+            return self.path
+        temporary = TemporaryDirectory(prefix="roformer-tf-", ignore_cleanup_errors=True)
+        folder = Path(self.enter_context(temporary))
+        with _zip_errors(self.path):
+            for member in _checkpoint_files(self._archive, self.path):
+                target = folder / _path(member).name
+                with self._archive.open(member) as source, target.open("wb") as file:
+                    shutil.copyfileobj(source, file, 1 << 20)
+        self.enter_context(_zip_in_errors(folder, self.path))
+        return folder
 
     @cached_property
     def _file(self) -> BinaryIO:
-        return self._held.enter_context(self.path.open("rb"))
+        return self.enter_context(self.path.open("rb"))
 
     @cached_property
     def _archive(self) -> zipfile.ZipFile:
-        """The zip. Raises InputError for another file."""
-        try:
-            whole = zipfile.is_zipfile(self._file)
-        except OSError:
-            whole = False
-        if not whole:
-            raise InputError(
-                f"{self.path} is no whole zip file: another kind of file, or a broken download. "
-                "Fetch it again, or give a folder."
-            )
-        with _explained(self.path):
-            return self._held.enter_context(zipfile.ZipFile(self._file))
+        with _zip_errors(self.path):
+            if not zipfile.is_zipfile(self._file):
+                raise InputError(
+                    f"{self.path} is not a complete zip file: another kind of file, or a broken "
+                    "download. Download it again, or give a folder."
+                )
+            return self.enter_context(zipfile.ZipFile(self._file))
 
 
 @contextmanager
 def _zip_in_errors(folder: Path, path: Path) -> Iterator[None]:
-    """Name the zip in an InputError in place of its folder: the user does not know that one."""
+    """Name the zip in an InputError instead of its temporary folder, which the user never saw."""
     try:
         yield
     except InputError as error:
@@ -156,29 +143,32 @@ def _zip_in_errors(folder: Path, path: Path) -> Iterator[None]:
 
 
 @contextmanager
-def _explained(path: Path) -> Iterator[None]:
-    """Say in our words what is wrong with a zip that cannot be read."""
+def _zip_errors(path: Path) -> Iterator[None]:
+    """Turn the errors of a zip that cannot be read into an InputError."""
     try:
         yield
-    except InputError:  # a ValueError, but ours
+    except InputError:  # it is a ValueError, too
         raise
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, RuntimeError, ValueError) as error:
         raise InputError(
-            f"{path} cannot be unpacked: {error}. If it is damaged, fetch it again."
+            f"{path} cannot be unpacked: {error}. If it is damaged, download it again."
         ) from None
 
 
 def _checkpoint_files(archive: zipfile.ZipFile, path: Path) -> list[zipfile.ZipInfo]:
-    """The files in the folder of a zip's one checkpoint, if all of the zip is harmless."""
+    """The files in the folder of a zip's one checkpoint. All members of the zip are checked."""
     for info in archive.infolist():
         _check_member(info, path)
     files = [info for info in archive.infolist() if not info.is_dir()]
-    inside = _checkpoint_folder([_path(info) for info in files], path)
-    files = [info for info in files if _path(info).parent == inside]
+    folder = _checkpoint_folder([_path(info) for info in files], path)
+    files = [info for info in files if _path(info).parent == folder]
+    # Some file systems ignore case: there, two such files would overwrite each other.
     names = [_path(info).name.casefold() for info in files]
     if len(names) > len(set(names)):
         twice = next(name for name in names if names.count(name) > 1)
-        raise InputError(f"{path} cannot be unpacked: it holds {twice} twice. Fetch it again.")
+        raise InputError(
+            f"{path} cannot be unpacked: it contains {twice} twice. Download it again."
+        )
     for info in files:
         if _path(info).name in SMALL_FILES:
             _check_small(info, path)
@@ -187,26 +177,26 @@ def _checkpoint_files(archive: zipfile.ZipFile, path: Path) -> list[zipfile.ZipI
 
 
 def _check_member(info: zipfile.ZipInfo, path: Path) -> None:
-    """Refuse a member that means harm."""
-    if objection := _objection(info):
+    """Raise InputError for a member that is not safe to unpack."""
+    if problem := _problem(info):
         raise InputError(
-            f"{path} cannot be unpacked: {info.orig_filename!r} in it {objection}. "
-            "Fetch it again from where it was released."
+            f"{path} cannot be unpacked: {info.orig_filename!r} in it {problem}. "
+            "Download it again from where it was released."
         )
 
 
 def _check_small(info: zipfile.ZipInfo, path: Path) -> None:
-    """Refuse a file to be read into memory that is too large for it, by its declared size."""
+    """Raise InputError for a file that is too large to be read into memory as a whole."""
     if info.file_size > MAX_SMALL_FILE:
         raise InputError(
-            f"{path} holds a {_path(info).name} of {info.file_size:,} bytes, which can be none. "
-            "Fetch it again from where it was released."
+            f"{path} contains a {_path(info).name} of {info.file_size:,} bytes; at most "
+            f"{MAX_SMALL_FILE:,} are possible. Download it again from where it was released."
         )
 
 
-def _objection(info: zipfile.ZipInfo) -> str | None:
-    """Say why a member of a zip is not unpacked, if so."""
-    name = info.orig_filename  # zipfile has mended the other one
+def _problem(info: zipfile.ZipInfo) -> str | None:
+    """Why a member of a zip is not unpacked; None if it is."""
+    name = info.orig_filename  # in the other name zipfile has replaced such characters
     if any(mark in name for mark in "\\:\0") or name[:1] in ("", "/") or ".." in name.split("/"):
         return "does not stay in its folder"
     if stat.S_IFMT(info.external_attr >> 16) not in (0, stat.S_IFREG, stat.S_IFDIR):
@@ -219,31 +209,31 @@ def _objection(info: zipfile.ZipInfo) -> str | None:
 
 
 def _checkpoint_folder(files: Sequence[PurePosixPath], path: Path) -> PurePosixPath:
-    """The folder in a zip that a checkpoint's config stands in."""
-    beside_weights = {file.parent for file in files if file.name in huggingface.WEIGHT_FILES}
-    found = {
+    """The folder in a zip that contains a checkpoint's config."""
+    with_weights = {file.parent for file in files if file.name in WEIGHT_FILES}
+    # A config.json alone is no checkpoint: other parts of a model have such a file, too.
+    folders = {
         file.parent
         for file in files
-        if file.name == tf1.CONFIG
-        or (file.name == huggingface.CONFIG and file.parent in beside_weights)
+        if file.name == BERT_CONFIG or (file.name == CONFIG and file.parent in with_weights)
     }
-    if len(found) == 1:
-        return found.pop()
-    if not found:
+    if len(folders) == 1:
+        return folders.pop()
+    if not folders:
         raise InputError(
-            f"{path} holds no checkpoint: no {tf1.CONFIG}, and no {huggingface.CONFIG} beside "
-            f"{huggingface.WEIGHTS}. Give a released zip, or the folder of a checkpoint."
+            f"{path} contains no checkpoint: no {BERT_CONFIG}, and no {CONFIG} next to "
+            f"{WEIGHTS}. Give a released zip, or the folder of a checkpoint."
         )
-    folders = ", ".join(sorted(map(str, found)))
+    names = ", ".join(sorted(map(str, folders)))
     raise InputError(
-        f"{path} holds several checkpoints: {folders}. Unpack it and give the folder of one."
+        f"{path} contains several checkpoints: {names}. Unpack it and give the folder of one."
     )
 
 
 def _check_size(unpacked: int, path: Path) -> None:
-    """Refuse what no checkpoint unpacks to, by the sizes that the zip declares.
+    """Raise InputError for a zip that would unpack to more than a checkpoint has.
 
-    They bind: zipfile gives no byte beyond a member's declared size.
+    The declared sizes can be relied on: zipfile returns no byte beyond them.
     """
     packed = path.stat().st_size
     if unpacked > min(MAX_BYTES, max(UNSUSPICIOUS, MAX_RATIO * packed)):
@@ -251,11 +241,6 @@ def _check_size(unpacked: int, path: Path) -> None:
             f"{path} has {packed / 1e9:.2g} GB, but would unpack to {unpacked / 1e9:.3g} GB: no "
             "checkpoint is packed like that. If you trust it, unpack it and give the folder."
         )
-
-
-def _unpack(archive: zipfile.ZipFile, info: zipfile.ZipInfo, folder: Path) -> None:
-    with archive.open(info) as source, (folder / _path(info).name).open("wb") as target:
-        shutil.copyfileobj(source, target, 1 << 20)
 
 
 def _path(info: zipfile.ZipInfo) -> PurePosixPath:

@@ -1,9 +1,12 @@
 """Arrays by name, each read or computed on access: a checkpoint is never in memory as a whole."""
 
+from __future__ import annotations
+
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import ml_dtypes
 import numpy as np
@@ -11,21 +14,25 @@ from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from roformer_tf.checkpoints.names import table
-from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
+
+if TYPE_CHECKING:
+    from roformer_tf.config import RoFormerConfig
 
 DTYPES = {
     "float16": np.dtype("float16"),
     "bfloat16": np.dtype(ml_dtypes.bfloat16),
     "float32": np.dtype("float32"),
 }
-"""What weights may be written as."""
+"""The dtypes in which weights can be written."""
+BLOCK = 1 << 20
+"""Elements that are converted to float64 at a time: a whole copy of an array could be too large."""
 
 
 class LazyArrays(Mapping[str, np.ndarray]):
-    """A read-only mapping from names to arrays; shapes and dtypes are known unread.
+    """A read-only mapping from names to arrays, whose shapes and dtypes are known without reading.
 
-    Every access reads the array anew and keeps nothing of it.
+    Every access reads the array again; nothing is cached.
     """
 
     def __init__(
@@ -40,17 +47,12 @@ class LazyArrays(Mapping[str, np.ndarray]):
         """Name → dtype, for every name."""
         self._read = read
 
-    def of_parts(self, *parts: str) -> "LazyArrays":
-        """Those of some parts of a model, such as "encoder", by the first word of their names."""
-        names = [name for name in self if name.split("/")[0] in parts]
-        return LazyArrays(
-            {name: self.shapes[name] for name in names},
-            {name: self.dtypes[name] for name in names},
-            self._read,
-        )
+    def of_parts(self, *parts: str) -> LazyArrays:
+        """The arrays of some parts of a model, such as "encoder": the first word of a name."""
+        return self.renamed({name: name for name in self if name.split("/")[0] in parts})
 
-    def renamed(self, names: Mapping[str, str]) -> "LazyArrays":
-        """Those of the names, new name → old one."""
+    def renamed(self, names: Mapping[str, str]) -> LazyArrays:
+        """The arrays in `names` (new name → old name), under their new names."""
         return LazyArrays(
             {new: self.shapes[old] for new, old in names.items()},
             {new: self.dtypes[old] for new, old in names.items()},
@@ -75,33 +77,60 @@ class LazyArrays(Mapping[str, np.ndarray]):
 def tensors_of_file(
     arrays: Mapping[str, np.ndarray], config: RoFormerConfig, layout: str, dtype: str | None = None
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Give each array as a file holds it, with its name there; `dtype` None keeps its own.
+    """Yield the name in the file and the tensor for each array.
 
-    Raises InputError for numbers that are too large for the dtype.
+    With `dtype` None the tensors keep the dtype of the arrays. Raises InputError for numbers that
+    are too large for the dtype.
     """
     rows = {row.name: row for row in table(config)}
     for name in arrays:
         tensor = rows[name].to_file(arrays[name], layout, config.rotary_style)
-        there = rows[name].name_in(layout)
-        yield there, _cast(there, tensor, dtype) if dtype else tensor
+        name_in_file = rows[name].name_in(layout)
+        yield name_in_file, _cast(name_in_file, tensor, dtype) if dtype else tensor
 
 
 def is_finite(array: np.ndarray) -> bool:
-    """Whether no number of an array of any dtype is NaN or infinite."""
-    # A sum is several times as fast as looking at each number. It may overflow by itself.
+    """Whether an array of any dtype contains neither NaN nor infinity."""
+    # A sum is several times as fast as a check of each number. It can overflow even if all numbers
+    # are finite, so each is checked if the sum is not finite.
     with np.errstate(over="ignore", invalid="ignore"):
         total = np.sum(array, dtype="float32")
     return bool(np.isfinite(total) or np.isfinite(array).all())
 
 
+def statistics(array: np.ndarray) -> tuple[float, float, float, float]:
+    """Minimum, maximum, mean and standard deviation in float64; NaN if the array contains NaN."""
+    # Two passes: the difference of large sums of squares would lose digits.
+    mean = sum(float(block.sum()) for block in _blocks(array)) / array.size
+    variance = sum(float(((block - mean) ** 2).sum()) for block in _blocks(array)) / array.size
+    return float(array.min()), float(array.max()), mean, variance**0.5
+
+
+def largest_difference(first: np.ndarray, second: np.ndarray) -> float:
+    """The largest absolute difference of two arrays of the same shape; ∞ if one contains NaN."""
+    largest = 0.0
+    for a, b in zip(_blocks(first), _blocks(second), strict=True):
+        # Equal infinities have the difference 0, not NaN.
+        differences = np.abs(a - b, where=a != b, out=np.zeros_like(a))
+        largest = max(largest, float(np.nan_to_num(differences, nan=np.inf, posinf=np.inf).max()))
+    return largest
+
+
+def _blocks(array: np.ndarray) -> Iterator[np.ndarray]:
+    """The values in float64, in flat blocks."""
+    flat = array.reshape(-1)
+    for start in range(0, flat.size, BLOCK):
+        yield flat[start : start + BLOCK].astype(np.float64)
+
+
 def _cast(name: str, tensor: np.ndarray, dtype: str) -> np.ndarray:
-    """The tensor in a dtype of `DTYPES`. Raises InputError for numbers too large for it."""
+    """Cast to a dtype of `DTYPES`. Raises InputError for numbers that are too large for it."""
     with np.errstate(over="ignore"):
         cast = tensor.astype(DTYPES[dtype])
     if not is_finite(cast) and is_finite(tensor):
         raise InputError(
-            f"{name} has numbers as large as {np.abs(tensor).max():.3g}, which {dtype} cannot "
-            "hold. Write bfloat16 or float32."
+            f"{name} has numbers as large as {np.abs(tensor).max():.3g}, which is out of the range "
+            f"of {dtype}. Write bfloat16 or float32."
         )
     return cast
 
@@ -109,10 +138,11 @@ def _cast(name: str, tensor: np.ndarray, dtype: str) -> np.ndarray:
 def save_tensors(
     tensors: Mapping[str, np.ndarray], file: Path, metadata: dict[str, str] | None = None
 ) -> None:
-    """Write a safetensors file. Raises OSError where the disk is full, as other writing does."""
+    """Write a safetensors file. Raises OSError if the disk is full, as other functions do."""
     try:
         save_file(dict(tensors), file, metadata)
     except SafetensorError as error:
+        # The library has no errno, but its message quotes the operating system's number.
         number = re.search(r"os error (\d+)", str(error))
         if number is None:
             raise

@@ -1,27 +1,32 @@
-"""The purpose of a checkpoint, inferred from its config, its name and its weights."""
+"""What kind of model a checkpoint is, inferred from its config, its name and its weights."""
+
+from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from roformer_tf.checkpoints import embedding_config
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig, Pooling
-from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.errors import InputError
 
+if TYPE_CHECKING:
+    from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
+
 GPT = "chinese_roformer-gpt-char"
-"""Prefix of the released gpt models, whose files do not contain "causal"."""
+"""Prefix of the released GPT models, whose configs do not record that they are causal."""
 TASK_FILE = "task.json"
-"""What a model was fine-tuned for: its labels, its columns, how long texts are read."""
+"""File of a fine-tuned model: its task, labels, columns and maximum length."""
 
 
 def parts(checkpoint: Checkpoint) -> set[str]:
-    """The parts of a model that it holds, such as "encoder", "mlm", "pooler"."""
+    """The parts of a model that the checkpoint has, such as "encoder", "mlm", "pooler"."""
     return {name.split("/")[0] for name in checkpoint.arrays}
 
 
 def is_language_model(checkpoint: Checkpoint) -> bool:
-    """Whether it is a language model: it holds the head, or is a RoFormerV2, which needs none."""
+    """Whether it has a language model's head, or is a RoFormerV2, whose head has no weights."""
     config = checkpoint.config
+    # RoFormerV2's logits are products with the word embeddings, which need equal sizes.
     tied = config.is_v2 and config.embedding_size == config.hidden_size
     return tied or "mlm" in parts(checkpoint)
 
@@ -29,28 +34,32 @@ def is_language_model(checkpoint: Checkpoint) -> bool:
 def attention_type(checkpoint: Checkpoint, source: OpenedSource) -> str:
     """The mask that it was trained with: "causal", "unilm" or "bidirectional".
 
-    Its config's own word counts first. Where that is silent, a language model is "causal" if its
-    name begins as those of the released gpt models do, and "unilm" if it holds a pooler too, as
-    the released sim models alone. Models that write are the causal and the unilm ones.
+    The config has priority. Without an entry there, a language model is "causal" if it is named
+    like the released GPT models. It is "unilm" if it also has a pooler, as only the released sim
+    models have.
     """
     if checkpoint.config.attention_type is not None:
         return checkpoint.config.attention_type
-    if _writes_by_name(checkpoint, source.names):
+    is_gpt = any(name.casefold().startswith(GPT) for name in source.names)
+    if is_gpt and "mlm" in parts(checkpoint):
         return "causal"
     return "unilm" if {"pooler", "mlm"} <= parts(checkpoint) else "bidirectional"
 
 
 def is_called_gpt(checkpoint: Checkpoint, source: OpenedSource) -> bool:
-    """Whether a config is silent about a model with "gpt" in its name: it may well be causal."""
-    silent = checkpoint.config.attention_type is None
-    return silent and any("gpt" in name.casefold() for name in source.names)
+    """Whether a model has "gpt" in its name, but no attention type in its config.
+
+    It may be causal, so commands warn.
+    """
+    missing = checkpoint.config.attention_type is None
+    return missing and any("gpt" in name.casefold() for name in source.names)
 
 
 def embedding_settings(checkpoint: Checkpoint, source: OpenedSource) -> EmbeddingConfig:
-    """How it gives vectors: as its embedding.json says, or as its parts speak for.
+    """How the model computes sentence vectors, by its embedding.json.
 
-    Without that file it is the pooler of a sim model, and of any other the mean. Raises InputError
-    for a damaged file, and for a pooling that the checkpoint has no weights for.
+    Without that file, a sim model uses its pooler and any other model the mean. Raises InputError
+    for a damaged file, and for a pooling for which the checkpoint has no weights.
     """
     content = source.read(embedding_config.FILE)
     if content is None:
@@ -65,7 +74,7 @@ def embedding_settings(checkpoint: Checkpoint, source: OpenedSource) -> Embeddin
 
 
 def check_pooling(pooling: Pooling, checkpoint: Checkpoint, name: str) -> None:
-    """Raise InputError for the pooler of a checkpoint that has none; `name` is who asks for it."""
+    """Raise InputError for the pooling "pooler", set in `name`, if the checkpoint has no pooler."""
     if pooling == "pooler" and "pooler" not in parts(checkpoint):
         raise InputError(
             f"{name} asks for a pooler, but the model has none. Give --pooling mean or cls, or a "
@@ -74,24 +83,20 @@ def check_pooling(pooling: Pooling, checkpoint: Checkpoint, name: str) -> None:
 
 
 def described(checkpoint: Checkpoint, source: OpenedSource) -> Checkpoint:
-    """The checkpoint; its config says "causal" where so far only the name did."""
+    """The checkpoint, with "causal" in its config if only its name showed it."""
     if attention_type(checkpoint, source) != "causal":
         return checkpoint
     causal = checkpoint.config.replace(attention_type="causal")
     return dataclasses.replace(checkpoint, config=causal)
 
 
-def _writes_by_name(checkpoint: Checkpoint, names: Iterable[str]) -> bool:
-    """Whether it is called as the released gpt models are, and has the head that they have."""
-    return "mlm" in parts(checkpoint) and any(name.casefold().startswith(GPT) for name in names)
-
-
 def transformers_class(checkpoint: Checkpoint) -> str:
-    """The class of transformers that has the most of its parts."""
-    held = parts(checkpoint)
-    if "token_classifier" in held:
+    """The class of transformers that loads most of the checkpoint's parts."""
+    existing = parts(checkpoint)
+    if "token_classifier" in existing:
         return "RoFormerForTokenClassification"
-    if "classifier" in held and checkpoint.config.pooling == "cls":
+    # transformers classifies by the first token only
+    if "classifier" in existing and checkpoint.config.pooling == "cls":
         return "RoFormerForSequenceClassification"
     if not is_language_model(checkpoint):
         return "RoFormerModel"

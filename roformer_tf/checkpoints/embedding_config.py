@@ -1,4 +1,4 @@
-"""embedding.json: how a model's folder gives sentence vectors. No Keras here."""
+"""embedding.json: how the model in a folder computes sentence vectors. No Keras here."""
 
 import json
 from collections.abc import Mapping
@@ -12,26 +12,28 @@ from roformer_tf.files import parse_json, write_text
 FILE = "embedding.json"
 
 Pooling = Literal["pooler", "mean", "cls"]
-"""A vector is the linear pooler's output, the mean of all tokens, or the first token."""
+"""The output of the linear pooler, the mean of all tokens, or the first token."""
 
 
 @dataclass(frozen=True)
 class EmbeddingConfig:
-    """What was settled when the model learned to give vectors."""
+    """How sentence vectors were computed in training."""
 
     pooling: Pooling
     max_length: int
-    """Most tokens of a text, [CLS] and [SEP] included; the rest is cut."""
+    """Maximum tokens of a text, including [CLS] and [SEP]; the rest is cut."""
     dimensions: tuple[int, ...] | None = None
-    """Lengths that vectors may be cut to, rising; none where they were not trained for it."""
+    """Lengths to which vectors can be cut, in rising order. None: not trained for that."""
 
     def __post_init__(self) -> None:
+        # The class is frozen, hence object.__setattr__.
         if self.dimensions is not None:
             object.__setattr__(self, "dimensions", tuple(sorted(self.dimensions)))
         if self.pooling not in get_args(Pooling):
             raise InputError(
                 f"pooling is {self.pooling!r}, but must be one of {', '.join(get_args(Pooling))}."
             )
+        # The file can have been edited by hand, so that types are checked, too.
         if not _is_count(self.max_length) or self.max_length < 3:
             raise InputError(f"max_length is {self.max_length!r}, but must be at least 3.")
         if self.dimensions is not None and not (
@@ -51,16 +53,16 @@ class EmbeddingConfig:
 
 
 def load(folder: str | Path) -> EmbeddingConfig | None:
-    """Read a model's folder; None where it has no embedding.json. Raises InputError for a bad one.
+    """The settings in a model's folder; None without an embedding.json.
 
-    What more stands in the file, as a later version may write it, is left aside.
+    Unknown keys are ignored. Raises InputError for a damaged file.
     """
     path = Path(folder) / FILE
     return parse(path.read_bytes(), str(path)) if path.is_file() else None
 
 
 def parse(content: bytes, name: str) -> EmbeddingConfig:
-    """Read the content of an embedding.json. Raises InputError, with its name, for a bad one."""
+    """Read the content of an embedding.json. Raises InputError, with its name, if it is damaged."""
     try:
         values: Any = parse_json(content)
     except ValueError:
@@ -68,14 +70,13 @@ def parse(content: bytes, name: str) -> EmbeddingConfig:
     if not isinstance(values, Mapping) or not {"pooling", "max_length"} <= values.keys():
         raise InputError(f"{name} is damaged: put back the file that the model came with.")
     dimensions = values.get("dimensions")
-    given = dimensions if isinstance(dimensions, list) else [dimensions]
     try:
-        cuts = None if dimensions is None else tuple(given)
+        cuts = None if dimensions is None else tuple(dimensions)
         return EmbeddingConfig(values["pooling"], values["max_length"], cuts)
     except (InputError, TypeError) as error:
         raise InputError(f"{name}: {error} Put back the file that the model came with.") from None
 
 
 def _is_count(value: Any) -> bool:
-    """Whether it is a whole number of at least 1."""
+    """Whether the value is an integer of at least 1; True and False are none."""
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1

@@ -1,4 +1,6 @@
-"""Hugging Face folders, which are our own format too: `config.json` and `model.safetensors`."""
+"""Hugging Face folders, which are also our own format: `config.json` and `model.safetensors`."""
+
+from __future__ import annotations
 
 import json
 import re
@@ -7,37 +9,31 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
+from roformer_tf.checkpoints.archives import CONFIG, PICKLE, SHARDS, WEIGHTS
 from roformer_tf.checkpoints.arrays import DTYPES, LazyArrays, save_tensors, tensors_of_file
-from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.files import file_beside, parse_json, remove, write_text
 
-CONFIG = "config.json"
-WEIGHTS = "model.safetensors"
-SHARDS = "model.safetensors.index.json"
-PICKLE = "pytorch_model.bin"
-WEIGHT_FILES = (WEIGHTS, SHARDS, PICKLE)
-"""Files that the weights may be in; of several, the first is read."""
+if TYPE_CHECKING:
+    from roformer_tf.config import RoFormerConfig
+
 POSITIONS = "roformer.encoder.embed_positions.weight"
 MODEL_CARD = "README.md"
 CAUSAL = "RoFormerForCausalLM"
-"""The class of transformers that writes text."""
 SPECIAL_IDS = ("bos_token_id", "eos_token_id", "pad_token_id")
 CRF_TYPE, FORM_TYPE = "roformer_crf", "roformer_tf"
-"""The `model_type` of a tagger with a conditional random field, and of a form of positions,
-attention or head that transformers has no class for, neither of which it knows: it would take each
-label by itself, or every model for a RoFormer, and say nothing."""
+"""Values of `model_type` at which transformers stops with an error: a tagger with a conditional
+random field, and an architecture that transformers has no class for. With "roformer" it would load
+them without an error and compute something else."""
 SCALED_HEAD = ("classifier/out_proj/kernel", "classifier/out_proj/bias")
-"""The last layer of a classifier of texts."""
-TOKENIZER = "tokenizer.json"
-TOKENIZER_CONFIG = "tokenizer_config.json"
+"""The last layer of a text classifier."""
 GENERATION_CONFIG = "generation_config.json"
-"""What transformers' `generate` goes by, beside a model that writes alone."""
+"""Settings of transformers' `generate`; only a causal language model has this file."""
 
 _DTYPES = {
     "F64": np.dtype("float64"),
@@ -46,29 +42,30 @@ _DTYPES = {
     "BF16": DTYPES["bfloat16"],
     "I64": np.dtype("int64"),
 }
-"""What safetensors calls the dtypes that a model's file may hold."""
+"""Names of safetensors for the dtypes that are supported."""
 
 
 def read_tensors(path: Path) -> LazyArrays:
-    """Find the tensors of a file of weights, or of the shards that an index lists, by their names.
+    """The tensors of a file of weights, or of the shards that an index lists.
 
-    Raises InputError, here or on reading, where a file is truncated or damaged.
+    Raises InputError, here or on access, if a file is truncated or damaged.
     """
     if path.name == PICKLE:
         return _unpickled(path)
     parts = [_tensors(file) for file in (_shards(path) if path.name == SHARDS else [path])]
-    home = {name: part for part in parts for name in part}
+    part_of = {name: part for part in parts for name in part}
     return LazyArrays(
-        {name: part.shapes[name] for name, part in home.items()},
-        {name: part.dtypes[name] for name, part in home.items()},
-        lambda name: home[name][name],
+        {name: part.shapes[name] for name, part in part_of.items()},
+        {name: part.dtypes[name] for name, part in part_of.items()},
+        lambda name: part_of[name][name],
     )
 
 
 def as_roformer(tensors: LazyArrays) -> LazyArrays:
-    """Tensors under a RoFormer's names: a BERT's differ by the first word alone.
+    """The tensors under a RoFormer's names.
 
-    A model without a head has no such word, and old files call a norm's weights as TF1 does.
+    A BERT's names differ in the first word only, and a model without a head has no such word. Old
+    files use TF1's words for the weights of a norm.
     """
     bare = "embeddings.word_embeddings.weight" in tensors
     names = {}
@@ -90,25 +87,21 @@ def write(
     *,
     scale_head: bool = True,
 ) -> None:
-    """Write a config and arrays under our names, as transformers reads them.
+    """Write a config and arrays under our names so that transformers can read them.
 
-    `architecture` is the transformers class that the folder is offered to; `dtype` None keeps
-    the arrays' own. `special_ids`, under transformers' names, are written for a model that writes:
-    [CLS] as `bos_token_id`, [SEP], which ends a text, as `eos_token_id`, and `pad_token_id`.
-    Each file is replaced whole; the config comes last, so that a folder with one has its weights.
-    A RoFormerV2 gets a model card, for transformers would misread it; and with a conditional
-    random field the config has another `model_type`, at which transformers' pipelines stop: they
-    would leave it out. So has a form that transformers has no class for, such as a classifier of
-    the mean of all tokens. A model with learned
-    positions and the rest a BERT's is written as one.
-    A regression's head is written such that it gives the number itself, unless `scale_head` is
-    False, for a training that goes on with exactly these weights.
+    folder: each file in it is replaced atomically. The config is written last, so that a folder
+    with a config always has the weights.
+    architecture: the class of transformers that should load the folder.
+    dtype: None keeps the dtypes of the arrays.
+    special_ids: special tokens under transformers' names, for a causal language model.
+    scale_head: whether the head of a regression is scaled so that it predicts the label itself.
+    False for training checkpoints, which must restore exactly these weights.
     """
     folder = Path(folder)
     tensors = dict(tensors_of_file(arrays, config, "huggingface", dtype))
     dtypes = {str(tensor.dtype) for tensor in tensors.values()}
     if scale_head and has_scaled_head(config, arrays):
-        # float32 in files of every dtype: in bfloat16 the years 2017 and 2023 are one number
+        # float32 in files of every dtype: in bfloat16 the years 2017 and 2023 are equal.
         head = {name: scale_head_array(arrays[name], name, config) for name in SCALED_HEAD}
         tensors |= tensors_of_file(head, config, "huggingface", "float32")
     else:
@@ -118,34 +111,42 @@ def write(
     if kind == "bert":
         tensors = {re.sub(r"^roformer\.", "bert.", name): x for name, x in tensors.items()}
         architecture = bert_class(architecture)
+    # transformers stores the table although it could be computed.
     elif config.position_embedding_type == "rotary":
         tensors[POSITIONS] = _position_table(config)
-    with file_beside(folder / WEIGHTS) as beside:
-        save_tensors(tensors, beside, {"format": "pt"})  # the word transformers asks for
-    if config.is_v2:
-        write_text(folder / MODEL_CARD, model_card(config))
+    with file_beside(folder / WEIGHTS) as file:
+        save_tensors(tensors, file, {"format": "pt"})  # transformers requires this metadata
+    if config.is_v2:  # transformers would load it without an error, and compute something else
+        card = _V2_CARD.format(
+            layers=config.num_hidden_layers,
+            hidden=config.hidden_size,
+            heads=config.num_attention_heads,
+            vocabulary=config.vocab_size,
+        )
+        write_text(folder / MODEL_CARD, card)
     dtype = dtypes.pop() if len(dtypes) == 1 else "float32"
     values = _config_values(config, architecture, dtype, kind)
+    # transformers' `generate` needs to know which token begins and ends a text.
     if architecture in (CAUSAL, "BertLMHeadModel"):
         values |= special_ids or {}
         generation = {key: values[key] for key in SPECIAL_IDS if values.get(key) is not None}
         write_text(folder / GENERATION_CONFIG, json.dumps(generation, indent=2) + "\n")
     else:
-        remove(folder / GENERATION_CONFIG)  # of an earlier model in its place
+        remove(folder / GENERATION_CONFIG)  # of a model that was in the folder before
     write_text(folder / CONFIG, json.dumps(values, ensure_ascii=False, indent=2) + "\n")
 
 
 def has_scaled_head(config: RoFormerConfig, names: Container[str]) -> bool:
-    """Whether a saved head gives numbers where the model's gives deviations from their mean.
+    """Whether a saved head predicts labels while the model predicts standardized labels.
 
-    names: ours, of all weights. RoFormerV2's head has no bias that could add the mean.
+    names: our names of all weights. RoFormerV2's head has no bias that could add the mean.
     """
-    held = all(name in names for name in SCALED_HEAD)
-    return config.has_label_scale and config.num_labels == 1 and held
+    has_head = all(name in names for name in SCALED_HEAD)
+    return config.has_label_scale and config.num_labels == 1 and has_head
 
 
 def scale_head_array(array: np.ndarray, name: str, config: RoFormerConfig) -> np.ndarray:
-    """A weight of the head, kernel (H, 1) or bias (1,), such that it gives the number: float32."""
+    """Kernel (H, 1) or bias (1,) of a head that predicts the label itself: float32."""
     mean = config.label_mean if name == SCALED_HEAD[1] else 0.0
     return (array.astype("float64") * config.label_deviation + mean).astype("float32")
 
@@ -157,24 +158,14 @@ def unscale_head_array(array: np.ndarray, name: str, config: RoFormerConfig) -> 
 
 
 def bert_class(name: str) -> str:
-    """What transformers calls the class of a BERT that has the head of this one of a RoFormer."""
+    """The class of transformers for a BERT with the head of this class of a RoFormer."""
     return "BertLMHeadModel" if name == CAUSAL else name.replace("RoFormer", "Bert")
 
 
-def model_card(config: RoFormerConfig) -> str:
-    """Give a RoFormerV2's `README.md`: what reads the folder, and what only seems to."""
-    return _V2_CARD.format(
-        layers=config.num_hidden_layers,
-        hidden=config.hidden_size,
-        heads=config.num_attention_heads,
-        vocabulary=config.vocab_size,
-    )
-
-
 def _tensors(path: Path) -> LazyArrays:
-    """The tensors of one safetensors file, which is opened anew for each.
+    """The tensors of one safetensors file, which is opened again for each access.
 
-    An open one is mapped into memory, where what was once read of it stays.
+    An open file is mapped into memory, and every tensor that was read from it would stay there.
     """
 
     @contextmanager
@@ -184,17 +175,18 @@ def _tensors(path: Path) -> LazyArrays:
                 yield file
         except (SafetensorError, OSError) as error:
             raise InputError(
-                f"cannot read {path}: {error}. The file is incomplete or damaged: fetch it again."
+                f"cannot read {path}: {error}. The file is incomplete or damaged: download it "
+                "again."
             ) from None
 
     with opened() as file:
         slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118
-        shapes = {name: tuple(piece.get_shape()) for name, piece in slices.items()}
-        kinds = {name: piece.get_dtype() for name, piece in slices.items()}
-    if strange := sorted(name for name, kind in kinds.items() if kind not in _DTYPES):
+        shapes = {name: tuple(tensor.get_shape()) for name, tensor in slices.items()}
+        kinds = {name: tensor.get_dtype() for name, tensor in slices.items()}
+    if unsupported := sorted(name for name, kind in kinds.items() if kind not in _DTYPES):
         raise InputError(
-            f"cannot read {path}: {strange[0]} is of dtype {kinds[strange[0]]}, which is not "
-            f"known here. Save the model as one of {', '.join(DTYPES)}."
+            f"cannot read {path}: {unsupported[0]} has the dtype {kinds[unsupported[0]]}, which is "
+            f"not supported. Save the model as one of {', '.join(DTYPES)}."
         )
 
     def read(name: str) -> np.ndarray:
@@ -205,23 +197,25 @@ def _tensors(path: Path) -> LazyArrays:
 
 
 def _shards(index: Path) -> list[Path]:
-    """The files that an index of shards lists, in its folder."""
+    """The files that an index of shards lists. Files outside its folder are refused."""
     try:
         names = set(parse_json(index.read_text(encoding="utf-8"))["weight_map"].values())
         inside = all(Path(name).name == name for name in names)
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         inside = False
     if not inside:
-        raise InputError(f"cannot read {index}: it is no index of files beside it. Fetch it again.")
+        raise InputError(
+            f"cannot read {index}: it is not an index of files in its folder. Download it again."
+        )
     return [index.with_name(name) for name in sorted(names)]
 
 
 def _unpickled(path: Path) -> LazyArrays:
-    """The tensors of a `pytorch_model.bin`, by the reader of torch that makes nothing else."""
+    """The tensors of a `pytorch_model.bin`, read by torch's reader that creates only tensors."""
     if find_spec("torch") is None:
         raise InputError(
-            f"{path} is a pickle, which is never opened without torch's guard (weights_only). "
-            f"Install torch, or save the model as {WEIGHTS} with transformers."
+            f"{path} is a pickle, which can run code when it is loaded; only torch can read its "
+            f"weights alone. Install torch, or save the model as {WEIGHTS} with transformers."
         )
     import torch
 
@@ -230,15 +224,15 @@ def _unpickled(path: Path) -> LazyArrays:
         dtypes = {
             name: np.dtype(str(t.dtype).removeprefix("torch.")) for name, t in tensors.items()
         }
-    except Exception as error:  # torch has no class of its own for a bad file
+    except Exception as error:  # torch has no exception class for a bad file
         raise InputError(
             f"cannot read {path}: {str(error).strip().splitlines()[0]} "
-            "The file is damaged or holds more than tensors: fetch it again."
+            "The file is damaged, or contains more than tensors: download it again."
         ) from None
 
     def read(name: str) -> np.ndarray:
         tensor = tensors[name].contiguous()
-        if tensor.dtype == torch.bfloat16:  # which torch gives NumPy as bits alone
+        if tensor.dtype == torch.bfloat16:  # torch has no conversion to NumPy, only its bits
             return tensor.view(torch.int16).numpy().view(DTYPES["bfloat16"])
         return tensor.numpy()
 
@@ -246,11 +240,10 @@ def _unpickled(path: Path) -> LazyArrays:
 
 
 def _position_table(config: RoFormerConfig) -> np.ndarray:
-    """Sines, then cosines: (positions, head size) float32, as transformers keeps it.
+    """Sines, then cosines: (positions, head size) float32, in the layout of transformers.
 
-    Where it is missing, transformers makes one, warns of an untrained weight, and knows only the
-    base 10,000. It is float32 in files of every dtype: half of it would be lost on a reader that
-    computes in float32.
+    Without this table, transformers warns of an untrained weight, and computes one with the base
+    10,000 only. It is float32 in files of every dtype, for programs that compute in float32.
     """
     pairs = np.arange(0, config.head_size, 2) / config.head_size
     theta = np.outer(np.arange(config.max_position_embeddings), config.rotary_base**-pairs)
@@ -258,25 +251,25 @@ def _position_table(config: RoFormerConfig) -> np.ndarray:
 
 
 def model_type(config: RoFormerConfig, arrays: Iterable[str]) -> str:
-    """What transformers calls a model of this config and these weights, by our names.
+    """The `model_type` for transformers of a model with these weights (our names).
 
-    "roformer" and "bert" it knows, and reads right; at any other word its pipelines stop.
+    transformers loads "roformer" and "bert" correctly. With any other type it stops with an error.
     """
     if config.crf:
         return CRF_TYPE
     classifies = any(name.startswith("classifier/") for name in arrays)
-    # transformers would give a head on the mean of all tokens a new, random layer
+    # transformers has no head on the mean of all tokens: it would create a new, random layer.
     if config.unusual_form(learned=True, value=True) or (classifies and config.pooling == "mean"):
         return FORM_TYPE
     if config.position_embedding_type == "rotary":
         return "roformer"
-    # BERT has one size for embeddings and layers, norms with weights, and another head for texts.
+    # BERT has one size for embeddings and layers, norms with weights, and another classifier head.
     other = config.embedding_size != config.hidden_size or config.is_v2 or config.rotary_value
     return FORM_TYPE if other or classifies else "bert"
 
 
 def classifier_opens_in_transformers(config: RoFormerConfig) -> bool:
-    """Whether transformers computes what we do of a classifier of texts with this config."""
+    """Whether a text classifier with this config gives the same numbers in transformers."""
     return not config.is_v2 and model_type(config, SCALED_HEAD) == "roformer"
 
 
@@ -284,9 +277,10 @@ def _config_values(
     config: RoFormerConfig, architecture: str, dtype: str, kind: str
 ) -> dict[str, Any]:
     values = config.to_dict()
-    for key in ("torch_dtype", "transformers_version"):  # true of the file it was read from
+    for key in ("torch_dtype", "transformers_version"):  # these describe the file that was read
         values.pop(key, None)
-    labels = values.pop("num_labels")  # transformers counts them in its two tables
+    labels = values.pop("num_labels")  # transformers derives it from id2label
+    # A changed number of labels makes the old names wrong.
     if len(values.get("id2label", ())) != labels:
         values["id2label"] = {str(i): f"LABEL_{i}" for i in range(labels)}
         values["label2id"] = {label: int(i) for i, label in values["id2label"].items()}
@@ -299,12 +293,15 @@ def _config_values(
         "is_decoder": config.attention_type == "causal",
         "pad_token_id": 0,
         "tie_word_embeddings": True,
-        **(_BERT_VALUES if kind == "bert" else {"rotary_value": config.rotary_value}),
+        **(
+            {"position_embedding_type": "absolute"}
+            if kind == "bert"
+            else {"rotary_value": config.rotary_value}
+        ),
     }
 
 
 _BARE = re.compile(r"(embeddings|embeddings_project|encoder|pooler)\.")
-_BERT_VALUES = {"position_embedding_type": "absolute"}
 
 _V2_CARD = """\
 ---
@@ -316,12 +313,12 @@ tags:
 
 # RoFormerV2, {layers} layers of {hidden}, {heads} heads, {vocabulary:,} tokens
 
-**Not for `transformers`.** `config.json` says `model_type: roformer`, and transformers' RoFormer
-loads this folder without an error; but it knows neither `norm_type: rms_norm` nor
-`use_bias: false`, adds the biases and layer norms that RoFormerV2 does not have, and computes
-nonsense.
+**Do not load this model with `transformers`.** Its RoFormer loads this folder without an error,
+because `config.json` has `model_type: roformer`. But it does not support `norm_type: rms_norm` and
+`use_bias: false`. It adds biases and layer norms that RoFormerV2 does not have, so its outputs are
+wrong.
 
-What reads it:
+Load it with:
 
 ```python
 from roformer_tf import RoFormerForMaskedLM  # or RoFormerEncoder, or a classifier
@@ -329,5 +326,6 @@ from roformer_tf import RoFormerForMaskedLM  # or RoFormerEncoder, or a classifi
 model = RoFormerForMaskedLM.from_pretrained("this folder")
 ```
 
-So does the PyTorch package `roformer` (github.com/JunnYu/RoFormer_pytorch), whose keys these are.
+The PyTorch package `roformer` (github.com/JunnYu/RoFormer_pytorch) has the same keys and loads it,
+too.
 """

@@ -1,20 +1,26 @@
-"""The one table of weights: our name, TF1's, Hugging Face's, the shapes, the change of value.
+"""The table of weights: our name, TF1's and Hugging Face's, and the shape in each of them.
 
-Nothing else knows a checkpoint's names. Reading, writing and inspecting walk `table(config)`;
-a new family or a new head is new rows.
+No other module knows the names in checkpoints. Reading, writing and inspecting iterate over
+`table(config)`. A new family or a new head means new rows.
 
 Axes: V vocabulary, S segments, E embedding, H hidden, N heads, K head size (N · K = H),
 F intermediate, C labels.
 """
 
+from __future__ import annotations
+
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
+
+if TYPE_CHECKING:
+    from roformer_tf.config import RoFormerConfig
 
 IGNORED = re.compile(
     r"(.*/adam_[mv]|global_step|bert/embeddings/position_embeddings"
@@ -22,15 +28,14 @@ IGNORED = re.compile(
     r"|roformer\.embeddings\.position_(ids|embeddings\.weight)"
     r"|cls\.predictions\.decoder\.(weight|bias))"
 )
-"""Names that carry no weight of a model: optimizer slots, position tables (rotary angles are
-computed; a BERT's own is in the table of a config that has it), and the second names of `TIED`."""
+"""Names of tensors that are no weights of a model: optimizer slots, position tables, and the second
+names of `TIED`. Rotary angles are computed, and a BERT's learned positions have a row below."""
 
 TIED = {
     "cls.predictions.decoder.weight": "roformer.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
 }
-"""Second names in Hugging Face's older files, each with the first name of the same weight."""
-
+"""Second name in Hugging Face's older files → first name of the same weight."""
 
 _LAYER = {
     "tf1": re.compile(r"bert/encoder/layer_(\d+)/"),
@@ -38,7 +43,7 @@ _LAYER = {
 }
 _CRF = "crf/transitions"
 _LABELLED = ("classifier/out_proj/bias", "token_classifier/bias")
-"""Weights (C,) that tell how many labels a classification head knows."""
+"""Weights (C,) whose size is the number of labels of a classification head."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +51,7 @@ class Weight:
     """One row: the same weight under its three names."""
 
     name: str
-    """Ours; before the first slash the part of a model that it belongs to."""
+    """Our name. Its first word is the part of a model, such as "encoder", "mlm" or "pooler"."""
     tf1: str
     """In a TF1 checkpoint, as bert4keras writes and reads it."""
     huggingface: str
@@ -54,17 +59,17 @@ class Weight:
     shape: tuple[int, ...]
     """Ours."""
     tf1_shape: tuple[int, ...]
-    """In a TF1 checkpoint: heads and head size are one axis there."""
+    """In a TF1 checkpoint, where heads and head size are one axis."""
     transposed_in: tuple[str, ...] = ()
-    """File layouts that hold the transpose of the TF1 shape's matrix."""
+    """File layouts that store the transpose of the matrix with the TF1 shape."""
     rotated: int = 0
-    """How many features of a head are turned in pairs, so that the rotary style orders them."""
+    """Number of dimensions of a head that are rotated in pairs. The rotary style orders them."""
     head_axis: int = -1
-    """Which axis (ours) these features lie along."""
+    """Axis of these dimensions in our shape."""
 
     @property
     def part(self) -> str:
-        """The part of a model, such as "encoder", "mlm", "pooler" or "classifier"."""
+        """The part of a model to which the weight belongs."""
         return self.name.split("/")[0]
 
     def name_in(self, layout: str) -> str:
@@ -76,16 +81,16 @@ class Weight:
         return self.tf1_shape[::-1] if layout in self.transposed_in else self.tf1_shape
 
     def from_file(self, array: np.ndarray, layout: str, style: str) -> np.ndarray:
-        """Change a file's array into ours, for a model of this rotary style.
+        """Convert an array of a file into ours, for a model of this rotary style.
 
-        Files pair neighbouring features, as the paper does; a "half" model holds the same
-        features in another order, and so gives the same numbers.
+        In files the dimensions of a pair are neighbours, as in the paper. A "half" model has the
+        same dimensions in another order, so it computes the same numbers.
         """
         array = (array.T if layout in self.transposed_in else array).reshape(self.shape)
         return self._in_order(half_order, array) if self._reordered(style) else array
 
     def to_file(self, array: np.ndarray, layout: str, style: str) -> np.ndarray:
-        """Undo `from_file`."""
+        """The inverse of `from_file`."""
         if self._reordered(style):
             array = self._in_order(interleaved_order, array)
         array = array.reshape(self.tf1_shape)
@@ -100,7 +105,7 @@ class Weight:
 
 
 def table(config: RoFormerConfig) -> list[Weight]:
-    """Give every weight that a checkpoint of this architecture may hold."""
+    """All weights that a checkpoint of this architecture can have."""
     return [
         *_embeddings(config),
         *(row for i in range(config.num_hidden_layers) for row in _layer(config, i)),
@@ -113,32 +118,34 @@ def table(config: RoFormerConfig) -> list[Weight]:
 def complete_config(
     config: RoFormerConfig, shapes: Mapping[str, tuple[int, ...]], layout: str, source: object
 ) -> RoFormerConfig:
-    """Complete a config by what its checkpoint's tensors say, and hold the two together.
+    """Complete a config from the tensors of its checkpoint, and check that they agree.
 
-    `shapes` are those of a file's tensors under their names there. No `bert_config.json` tells
-    of RoFormerV2, of labels and their order, or of BERT, by its positions or its head for pairs of
-    sentences, which is trained with all tokens in sight: the tensors do. Raises InputError, naming
-    both, where config and tensors disagree.
+    `shapes` are those of the file's tensors, under their names there. What a `bert_config.json`
+    does not record is recognized by the tensors: RoFormerV2, the number of labels, and a BERT,
+    which attends in both directions. Raises InputError if config and tensors disagree.
     """
-    if config.num_hidden_layers > len(shapes):  # or the table of its weights takes minutes
+    if config.num_hidden_layers > len(shapes):  # otherwise `table` could take minutes
         raise InputError(
             f"{source}: its config has num_hidden_layers {config.num_hidden_layers:,}, but its "
-            f"weights are {len(shapes):,} tensors in all. Give the config that belongs to them."
+            f"weights are only {len(shapes):,} tensors. {_GIVE_CONFIG}"
         )
     config = _with_version(config, shapes, layout, source)
-    layers = [int(found[1]) for name in shapes if (found := _LAYER[layout].match(name))]
+    # A clearer message than a list of all weights that are missing or unknown.
+    layers = [int(match[1]) for name in shapes if (match := _LAYER[layout].match(name))]
     if layers and max(layers) + 1 != config.num_hidden_layers:
         raise InputError(
             f"{source}: its config has num_hidden_layers {config.num_hidden_layers}, but its "
-            f"weights are of layers 0 to {max(layers)}. Give the config that belongs to them."
+            f"weights are of layers 0 to {max(layers)}. {_GIVE_CONFIG}"
         )
     rows = {row.name: row.name_in(layout) for row in table(config.replace(num_labels=1))}
+    # A file without a number of labels still shows it by the size of a head's bias.
     if config.num_labels == 0:
         counts = [shapes[rows[name]][0] for name in _LABELLED if rows[name] in shapes]
         config = config.replace(num_labels=max(counts, default=0))
     config = config.replace(crf=rows[_CRF] in shapes)
-    of_bert = rows["seq_relationship/bias"] in shapes or config.position_embedding_type == "learned"
-    if config.attention_type is None and of_bert:
+    # Learned positions, or the head of next sentence prediction: both only BERT has.
+    is_bert = rows["seq_relationship/bias"] in shapes or config.position_embedding_type == "learned"
+    if config.attention_type is None and is_bert:
         config = config.replace(attention_type="bidirectional")
     return config
 
@@ -146,25 +153,25 @@ def complete_config(
 def _with_version(
     config: RoFormerConfig, shapes: Mapping[str, tuple[int, ...]], layout: str, source: object
 ) -> RoFormerConfig:
-    """Tell RoFormerV2 by the biases and norms that it lacks."""
+    """Recognize RoFormerV2: it has no biases and no weights of norms."""
     v1 = config.replace(norm_type="layer_norm", use_bias=True)
     v2 = config.replace(norm_type="rms_norm", use_bias=False)
-    of_v1, of_v2 = (
+    v1_names, v2_names = (
         {row.name_in(layout) for row in table(c) if row.part == "encoder"} for c in (v1, v2)
     )
-    only_v1 = sorted((of_v1 - of_v2) & shapes.keys())
+    only_v1 = sorted((v1_names - v2_names) & shapes.keys())
     if config.is_v2 and only_v1:
         raise InputError(
             f"{source}: its config has norm_type 'rms_norm', which is RoFormerV2, but its weights "
-            f"hold {only_v1[0]}, which only RoFormer has. Give the config that belongs to them."
+            f"contain {only_v1[0]}, which only RoFormer has. {_GIVE_CONFIG}"
         )
-    return v2 if not only_v1 and of_v2 & shapes.keys() else config
+    return v2 if not only_v1 and v2_names & shapes.keys() else config
 
 
 def _embeddings(config: RoFormerConfig) -> list[Weight]:
     size = config.embedding_size
     ours, tf1, hf = "encoder/embeddings", "bert/embeddings", "roformer.embeddings"
-    tables = [
+    tables = [  # our name, that of the files, number of rows
         ("word", "word", config.vocab_size),
         ("segment", "token_type", config.type_vocab_size),
     ]
@@ -172,12 +179,12 @@ def _embeddings(config: RoFormerConfig) -> list[Weight]:
         tables.append(("position", "position", config.max_position_embeddings))
     rows = [
         _same(
-            f"{ours}/{our}/embeddings",
-            f"{tf1}/{his}_embeddings",
-            f"{hf}.{his}_embeddings.weight",
+            f"{ours}/{name}/embeddings",
+            f"{tf1}/{file_name}_embeddings",
+            f"{hf}.{file_name}_embeddings.weight",
             (n, size),
         )
-        for our, his, n in tables
+        for name, file_name, n in tables
     ]
     if config.position_embedding_type == "t5":
         rows.append(
@@ -188,13 +195,13 @@ def _embeddings(config: RoFormerConfig) -> list[Weight]:
                 (config.relative_attention_num_buckets, config.num_attention_heads),
             )
         )
-    rows += _norm(config, f"{ours}/norm", f"{tf1}/LayerNorm", f"{hf}.LayerNorm", size)
-    if size != config.hidden_size:
+    rows += _norm(config, f"{ours}/norm", f"{tf1}/LayerNorm", size)
+    if size != config.hidden_size:  # a projection to the hidden size, ALBERT's name in TF1
         rows += _dense(
             f"{ours}/projection",
             "bert/encoder/embedding_hidden_mapping_in",
-            "roformer.embeddings_project",
             (size, config.hidden_size),
+            "roformer.embeddings_project",
             use_bias=config.use_bias,
         )
     return rows
@@ -203,76 +210,47 @@ def _embeddings(config: RoFormerConfig) -> list[Weight]:
 def _layer(config: RoFormerConfig, index: int) -> list[Weight]:
     hidden, inner = config.hidden_size, config.intermediate_size
     heads = (config.num_attention_heads, config.head_size)
-    turned = int(config.head_size * config.rotated_fraction + 1e-6)
-    turned_values = turned if config.rotary_value else 0
-    ours = f"encoder/layer_{index}"
-    tf1, hf = f"bert/encoder/layer_{index}", f"roformer.encoder.layer.{index}"
+    # The small number keeps int() from rounding 0.3 · 10 = 2.9999… down.
+    rotated = int(config.head_size * config.rotated_fraction + 1e-6)
+    rotated_values = rotated if config.rotary_value else 0
+    ours, tf1 = f"encoder/layer_{index}", f"bert/encoder/layer_{index}"
+    dense = partial(_dense, use_bias=config.use_bias)
     rows = []
     for role in ("query", "key", "value"):
-        rows += _dense(
+        rows += dense(
             f"{ours}/attention/{role}",
             f"{tf1}/attention/self/{role}",
-            f"{hf}.attention.self.{role}",
             (hidden, hidden),
             kernel_shape=(hidden, *heads),
             bias_shape=heads,
-            use_bias=config.use_bias,
-            rotated=turned_values if role == "value" else turned,
+            rotated=rotated_values if role == "value" else rotated,
         )
-    rows += _dense(
+    rows += dense(
         f"{ours}/attention/attention_output",
         f"{tf1}/attention/output/dense",
-        f"{hf}.attention.output.dense",
         (hidden, hidden),
         kernel_shape=(*heads, hidden),
-        use_bias=config.use_bias,
-        rotated=turned_values,  # what comes out of attention lies as the values do
+        rotated=rotated_values,  # the output of attention has the order of the values
         head_axis=1,
     )
     return [
         *rows,
-        *_norm(
-            config,
-            f"{ours}/attention_norm",
-            f"{tf1}/attention/output/LayerNorm",
-            f"{hf}.attention.output.LayerNorm",
-            hidden,
-        ),
-        *_dense(
-            f"{ours}/intermediate",
-            f"{tf1}/intermediate/dense",
-            f"{hf}.intermediate.dense",
-            (hidden, inner),
-            use_bias=config.use_bias,
-        ),
-        *_dense(
-            f"{ours}/output",
-            f"{tf1}/output/dense",
-            f"{hf}.output.dense",
-            (inner, hidden),
-            use_bias=config.use_bias,
-        ),
-        *_norm(
-            config,
-            f"{ours}/output_norm",
-            f"{tf1}/output/LayerNorm",
-            f"{hf}.output.LayerNorm",
-            hidden,
-        ),
+        *_norm(config, f"{ours}/attention_norm", f"{tf1}/attention/output/LayerNorm", hidden),
+        *dense(f"{ours}/intermediate", f"{tf1}/intermediate/dense", (hidden, inner)),
+        *dense(f"{ours}/output", f"{tf1}/output/dense", (inner, hidden)),
+        *_norm(config, f"{ours}/output_norm", f"{tf1}/output/LayerNorm", hidden),
     ]
 
 
 def _masked_lm(config: RoFormerConfig) -> list[Weight]:
-    if config.is_v2:  # scores by the word embeddings alone
+    if config.is_v2:  # its logits are the product with the word embeddings, without weights
         return []
     size = config.embedding_size
-    tf1, hf = "cls/predictions/transform", "cls.predictions.transform"
+    tf1 = "cls/predictions"
     return [
-        *_dense("mlm/dense", f"{tf1}/dense", f"{hf}.dense", (config.hidden_size, size)),
-        *_norm(config, "mlm/norm", f"{tf1}/LayerNorm", f"{hf}.LayerNorm", size),
-        _same(
-            "mlm/bias", "cls/predictions/output_bias", "cls.predictions.bias", (config.vocab_size,)
-        ),
+        *_dense("mlm/dense", f"{tf1}/transform/dense", (config.hidden_size, size)),
+        *_norm(config, "mlm/norm", f"{tf1}/transform/LayerNorm", size),
+        _same("mlm/bias", f"{tf1}/output_bias", "cls.predictions.bias", (config.vocab_size,)),
     ]
 
 
@@ -280,8 +258,8 @@ def _sentence_heads(config: RoFormerConfig) -> list[Weight]:
     hidden = config.hidden_size
     tf1, hf = "cls/seq_relationship", "cls.seq_relationship"
     return [
-        *_dense("pooler/dense", "bert/pooler/dense", "roformer.pooler.dense", (hidden, hidden)),
-        # Google's BERT holds this kernel transposed, under another name
+        *_dense("pooler/dense", "bert/pooler/dense", (hidden, hidden)),
+        # Google's BERT stores this kernel transposed, under another name.
         Weight(
             "seq_relationship/kernel",
             f"{tf1}/output_weights",
@@ -295,26 +273,21 @@ def _sentence_heads(config: RoFormerConfig) -> list[Weight]:
 
 
 def _classifiers(config: RoFormerConfig) -> list[Weight]:
-    """Heads of transformers' classes; bert4keras has no names for them, so TF1 has ours."""
+    """Heads of transformers' classes. bert4keras has no names for them, so TF1 files use ours."""
     if not config.num_labels:
         return []
     hidden, labels = config.hidden_size, config.num_labels
-    rows = [
-        row
-        for ours, shape in (
-            ("classifier/dense", (hidden, hidden)),
-            ("classifier/out_proj", (hidden, labels)),
-            ("token_classifier", (hidden, labels)),
-        )
-        for row in _dense(ours, ours, ours.removeprefix("token_").replace("/", "."), shape)
-    ]
-    return rows + [
-        _same(ours, ours, ours.replace("/", "."), shape)  # as in the package pytorch-crf
-        for ours, shape in (
-            ("crf/start_transitions", (labels,)),
-            (_CRF, (labels, labels)),
-            ("crf/end_transitions", (labels,)),
-        )
+    text, tokens = "classifier", "token_classifier"
+    crf = {  # the names of the package pytorch-crf
+        "crf/start_transitions": (labels,),
+        _CRF: (labels, labels),
+        "crf/end_transitions": (labels,),
+    }
+    return [
+        *_dense(f"{text}/dense", f"{text}/dense", (hidden, hidden)),
+        *_dense(f"{text}/out_proj", f"{text}/out_proj", (hidden, labels)),
+        *_dense(tokens, tokens, (hidden, labels), "classifier"),
+        *(_same(name, name, _dotted(name), shape) for name, shape in crf.items()),
     ]
 
 
@@ -322,20 +295,20 @@ def _same(ours: str, tf1: str, huggingface: str, shape: tuple[int, ...]) -> Weig
     return Weight(ours, tf1, huggingface, shape, shape)
 
 
-def _norm(config: RoFormerConfig, ours: str, tf1: str, huggingface: str, size: int) -> list[Weight]:
-    if config.norm_type == "rms_norm":  # which has no weights
+def _norm(config: RoFormerConfig, ours: str, tf1: str, size: int) -> list[Weight]:
+    if config.norm_type == "rms_norm":  # it has no weights
         return []
     return [
-        _same(f"{ours}/beta", f"{tf1}/beta", f"{huggingface}.bias", (size,)),
-        _same(f"{ours}/gamma", f"{tf1}/gamma", f"{huggingface}.weight", (size,)),
+        _same(f"{ours}/beta", f"{tf1}/beta", f"{_dotted(tf1)}.bias", (size,)),
+        _same(f"{ours}/gamma", f"{tf1}/gamma", f"{_dotted(tf1)}.weight", (size,)),
     ]
 
 
 def _dense(
     ours: str,
     tf1: str,
-    huggingface: str,
     shape: tuple[int, int],
+    huggingface: str | None = None,
     *,
     kernel_shape: tuple[int, ...] | None = None,
     bias_shape: tuple[int, ...] | None = None,
@@ -344,6 +317,7 @@ def _dense(
     head_axis: int = -1,
 ) -> list[Weight]:
     """Kernel and bias of a dense layer: (in, out) in TF1, (out, in) in Hugging Face."""
+    huggingface = huggingface or _dotted(tf1)
     kernel = Weight(
         f"{ours}/kernel",
         f"{tf1}/kernel",
@@ -360,15 +334,25 @@ def _dense(
         f"{huggingface}.bias",
         bias_shape or shape[1:],
         shape[1:],
-        rotated=rotated if head_axis == -1 else 0,  # the features that go in have no bias
+        rotated=rotated if head_axis == -1 else 0,  # if the inputs are rotated, the bias is not
     )
     return [kernel, bias] if use_bias else [kernel]
 
 
-def half_order(head_size: int, rotated: int) -> np.ndarray:
-    """Features (H,) of a head of style "interleaved", in the order that style "half" has them.
+def _dotted(tf1: str) -> str:
+    """Hugging Face's name of a layer, which mostly follows from TF1's.
 
-    Of those that turn all firsts of the pairs, then all seconds; behind them those that do not.
+    >>> _dotted("bert/encoder/layer_0/output/dense")
+    'roformer.encoder.layer.0.output.dense'
+    """
+    name = re.sub("^bert/", "roformer/", tf1)
+    return re.sub(r"/layer_(\d+)/", r"/layer/\1/", name).replace("/", ".")
+
+
+def half_order(head_size: int, rotated: int) -> np.ndarray:
+    """Indices (K,) of the dimensions of an "interleaved" head in the order of style "half".
+
+    First come the first dimensions of all pairs, then the second ones, then the unrotated ones.
     """
     order = np.arange(head_size)
     order[:rotated] = order[:rotated].reshape(-1, 2).T.reshape(-1)
@@ -376,5 +360,8 @@ def half_order(head_size: int, rotated: int) -> np.ndarray:
 
 
 def interleaved_order(head_size: int, rotated: int) -> np.ndarray:
-    """Undo `half_order`."""
+    """The inverse of `half_order`."""
     return np.argsort(half_order(head_size, rotated))
+
+
+_GIVE_CONFIG = "Give the config that belongs to the weights."

@@ -1,13 +1,12 @@
 """The released checkpoints by name: descriptions, locations, and downloads.
 
-A download lands in the cache: the folder of the environment variable ROFORMER_TF_CACHE, or else
-the user's cache folder, where a zip may also be put by hand. ROFORMER_TF_MIRROR, a URL, is asked
-for the files instead of where they were released.
+Downloads are stored in the cache: the folder in the environment variable ROFORMER_TF_CACHE, or the
+user's cache folder. A zip can also be put there by hand. ROFORMER_TF_MIRROR is the URL of a mirror.
 
-Nobody published checksums, so each zip's is recorded beside it when it is first used, as
-`NAME.zip.json`, and outlives it: later uses and later downloads must agree. Hashing a large zip
-takes a second, so `locate` does it only where size or time of change are no longer those
-recorded; `download` always does.
+No checksums were published. So the checksum of each zip is recorded in `NAME.zip.json` at its first
+use, and stays there if the zip is removed: later uses and downloads must match it. Hashing a large
+zip takes a second, so `locate` hashes only if size or modification time have changed; `download`
+always does.
 """
 
 import difflib
@@ -22,7 +21,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from roformer_tf.checkpoints import archives, tf1
+from roformer_tf.checkpoints.archives import BERT_CONFIG, Files
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.files import file_beside, leftovers, parse_json, remove, write_text
@@ -30,12 +29,12 @@ from roformer_tf.files import file_beside, leftovers, parse_json, remove, write_
 CACHE = "ROFORMER_TF_CACHE"
 MIRROR = "ROFORMER_TF_MIRROR"
 BY_HAND = Path("checkpoints")
-"""The folder of a clone (in the working directory) that is looked into before the cache."""
+"""The folder of a clone, relative to the working directory, that has priority over the cache."""
 
 
 @dataclass(frozen=True)
 class Baidu:
-    """A file on Baidu's netdisk, which only a browser can fetch."""
+    """A file on Baidu Netdisk, which only a browser can download."""
 
     url: str
     code: str
@@ -47,7 +46,7 @@ class Release:
     """One released checkpoint, as `registry.json` describes it."""
 
     name: str
-    """The zip's stem."""
+    """The name of the zip without its suffix."""
     aliases: tuple[str, ...]
     """Shorter names."""
     family: str
@@ -58,19 +57,19 @@ class Release:
     file: str
     url: str
     bytes: int | None
-    """Size of the file; None where it was not published."""
+    """Size of the file; None if it was not published."""
     sha256: str | None
-    """Checksum of the file; None where it was not published."""
+    """Checksum of the file; None if it was not published."""
     baidu: Baidu
     huggingface: str | None
-    """The repository there that holds the same weights; None where there is none."""
+    """The repository on Hugging Face with the same weights, if there is one."""
     config: Mapping[str, Any]
-    """What is known without the file: its name's numbers and the published conversions'."""
+    """The part of the config that is known without the file."""
 
 
 @dataclass(frozen=True)
 class CachedFile:
-    """What was written down when a file in the cache was last hashed."""
+    """The record of a file in the cache when it was last hashed."""
 
     sha256: str
     bytes: int
@@ -79,7 +78,7 @@ class CachedFile:
 
 @cache
 def releases() -> tuple[Release, ...]:
-    """Give every released checkpoint."""
+    """All released checkpoints."""
     entries = parse_json(Path(__file__).with_name("registry.json").read_text(encoding="utf-8"))
     return tuple(
         Release(**entry | {"aliases": tuple(entry["aliases"]), "baidu": Baidu(**entry["baidu"])})
@@ -88,15 +87,15 @@ def releases() -> tuple[Release, ...]:
 
 
 def find(name: str) -> Release | None:
-    """Give the release of this name or alias, if there is one."""
+    """The release with this name or alias, if there is one."""
     return next((r for r in releases() if name in (r.name, *r.aliases)), None)
 
 
 def locate(source: str | Path) -> Path:
-    """Give a source's path: one that exists, or the zip of a released name, fetched if need be.
+    """The path of a source: an existing path, or the zip of a released name.
 
-    Looks for a name's zip in `checkpoints/`, which is the user's own and is not checked, then in
-    the cache. Raises InputError for anything else, and as `cached` and `download` do.
+    The zip is searched in `checkpoints/`, whose files are not checked, then in the cache, and is
+    downloaded otherwise. Raises InputError for anything else, and as `cached` and `download` do.
     """
     if _exists(source):
         return Path(source)
@@ -109,29 +108,29 @@ def locate(source: str | Path) -> Path:
 
 
 def download(name: str, *, from_file: str | Path | None = None) -> Path:
-    """Fetch a release into the cache, or copy it there from a zip fetched by hand; give the path.
+    """Download a release into the cache, or copy it there from `from_file`; return the path.
 
-    What is there already is hashed once more. Two processes asking at once do it one after the
-    other. Raises InputError for an unknown name, where the file cannot be had, is no whole zip of
-    this release or not the one recorded, and where the cache cannot be written to.
+    A file that is in the cache already is hashed again. Two processes wait for each other. Raises
+    InputError for an unknown name, a failed download, a file that is not a complete zip of this
+    release or not the recorded one, and a cache that cannot be written.
     """
     release = find(name)
     if release is None:
         raise InputError(_unknown(name))
     try:
-        with _alone(release):
+        with _locked(release):
             if from_file is not None:
                 return _store(Path(from_file), release)
             return cached(release, thoroughly=True) or _download(release)
     except OSError as error:
         raise InputError(
-            f"cannot keep {release.file} in {folder()}: {error}. "
-            f"Make room or give another folder in the environment variable {CACHE}."
+            f"cannot store {release.file} in {folder()}: {error}. "
+            f"Free some space, or set another folder in the environment variable {CACHE}."
         ) from None
 
 
 def folder() -> Path:
-    """Give the cache's folder."""
+    """The folder of the cache."""
     if chosen := os.environ.get(CACHE):
         return Path(chosen).expanduser()
     import pooch
@@ -140,10 +139,10 @@ def folder() -> Path:
 
 
 def cached(release: Release, *, thoroughly: bool = False) -> Path | None:
-    """Give a release's zip in the cache, if it is there; `thoroughly` hashes it in any case.
+    """The zip of a release in the cache, if it is there; `thoroughly` hashes it in any case.
 
-    Raises InputError where it has changed since it was recorded, and where one that is not
-    recorded yet, put there by hand, is not this release.
+    Raises InputError if it has changed since it was recorded, or if it is not recorded, because it
+    was put there by hand, and is not this release.
     """
     path = folder() / release.file
     if not path.is_file():
@@ -151,16 +150,17 @@ def cached(release: Release, *, thoroughly: bool = False) -> Path | None:
     record = _record(path)
     if not thoroughly and record and record == _stamp(path, record.sha256):
         return path
+    # The first use: there is nothing to compare with but the config in the zip.
     if record is None:
         _check_zip(path, release)
     checksum = _checksum(path, release)
-    with suppress(OSError):  # in a cache that others keep, and one may only read
+    with suppress(OSError):  # a shared cache can be read-only
         _write_record(path, checksum)
     return path
 
 
 def _download(release: Release) -> Path:
-    """Fetch a release that is not in the cache."""
+    """Download a release that is not in the cache."""
     from roformer_tf.checkpoints import transfer
 
     url = _url(release)
@@ -168,72 +168,74 @@ def _download(release: Release) -> Path:
     try:
         transfer.fetch(url, part)
     except transfer.TransferError as error:
-        kept = f"try again to go on after {transfer.kept(part):,} bytes, or "
+        received = transfer.size(part)
+        again = f"try again to continue after {received:,} bytes, or " if received else ""
         raise InputError(
-            f"cannot download {release.name}: {error}; {kept if transfer.kept(part) else ''}"
-            f"{_how_to_get(release)}"
+            f"cannot download {release.name}: {error}; {again}{_how_to_get(release)}"
         ) from None
     try:
         path = _store(part, release)
     except InputError as error:
-        transfer.discard(part)  # to fetch more of it would not mend it
-        raise InputError(f"what {url} sent cannot be used: {error}") from None
+        transfer.discard(part)  # to resume would not fix it
+        raise InputError(f"the file that {url} sent cannot be used: {error}") from None
     transfer.discard(part)
     return path
 
 
 def _store(source: Path, release: Release) -> Path:
-    """Copy a release's zip into the cache, checked and recorded."""
+    """Check a zip of a release, copy it into the cache and record its checksum."""
     if not source.is_file():
-        raise InputError(f"{source} is no file. Give the {release.file} that you fetched.")
+        raise InputError(f"{source} is no file. Give the {release.file} that you downloaded.")
     _check_zip(source, release)
     path = folder() / release.file
     checksum = _checksum(source, release)
-    with file_beside(path) as beside:
-        shutil.copyfile(source, beside)
+    with file_beside(path) as file:
+        shutil.copyfile(source, file)
     _write_record(path, checksum)
     return path
 
 
 def _check_zip(path: Path, release: Release) -> None:
-    """Raise InputError unless it is a whole zip of a checkpoint of this release's sizes."""
-    with archives.Files(path) as files:
-        config = RoFormerConfig.from_file(files.folder / tf1.CONFIG)  # every byte of it is read
+    """Raise InputError unless it is a complete zip of a checkpoint with this release's sizes."""
+    with Files(path) as files:
+        # Unpacking verifies the checksums of all members.
+        config = RoFormerConfig.from_file(files.folder / BERT_CONFIG)
     for key in ("num_hidden_layers", "hidden_size", "num_attention_heads"):
         if getattr(config, key) != release.config[key]:
             raise InputError(
-                f"{path} is not {release.name}: its {tf1.CONFIG} has {key} "
+                f"{path} is not {release.name}: its {BERT_CONFIG} has {key} "
                 f"{getattr(config, key)}, not {release.config[key]}. "
                 f"Give the {release.file} that was released."
             )
 
 
 def _checksum(path: Path, release: Release) -> str:
-    """SHA-256 of a file. Raises InputError where another one is recorded or published."""
+    """SHA-256 of a file. Raises InputError if a different one is recorded or published."""
     import pooch
 
     checksum = pooch.file_hash(str(path), alg="sha256")
     stored = folder() / release.file
     record = _record(stored)
+    # The record is of the file that was used here before; a published checksum matters once.
     known = record.sha256 if record else release.sha256
     if known not in (None, checksum):
         raise InputError(
             f"{path} is not the {release.file} that was first used here: its SHA-256 is "
-            f"{checksum}, not {known}. Remove it and fetch it again; if it is the right one after "
-            f"all, remove {_record_path(stored)}."
+            f"{checksum}, not {known}. Remove it and download it again. If it is the right file, "
+            f"remove {_record_path(stored)}."
         )
     return checksum
 
 
 def _record(path: Path) -> CachedFile | None:
-    """What is recorded of a file in the cache, which may be gone itself; None where nothing is."""
+    """The record of a file in the cache, even if the file was removed; None without a record."""
     try:
         return CachedFile(**parse_json(_record_path(path).read_text(encoding="utf-8")))
     except FileNotFoundError:
         return None
     except (ValueError, TypeError):
         raise InputError(
-            f"{_record_path(path)} is damaged. Remove it: the checksum is then recorded anew."
+            f"{_record_path(path)} is damaged. Remove it: the checksum is then recorded again."
         ) from None
 
 
@@ -252,19 +254,20 @@ def _record_path(path: Path) -> Path:
 
 
 @contextmanager
-def _alone(release: Release) -> Iterator[None]:
-    """Keep other processes from writing this release. The lock of a killed one is free again."""
+def _locked(release: Release) -> Iterator[None]:
+    """Keep other processes from writing this release. A killed process loses its lock."""
     from filelock import FileLock, Timeout
 
     folder().mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder() / f"{release.file}.lock")
     try:
+        # Without waiting first, so that the user learns why nothing happens.
         lock.acquire(timeout=0)
     except Timeout:
-        print(f"waiting for another process to fetch {release.name} …", file=sys.stderr)
+        print(f"waiting for another process to download {release.name} …", file=sys.stderr)
         lock.acquire()
     try:
-        for path in leftovers(folder()):  # of a killed process: its own, as nobody else writes
+        for path in leftovers(folder()):  # of a killed process, since we have the lock
             if path.name.startswith(f".{release.file}."):
                 remove(path)
         yield
@@ -273,10 +276,10 @@ def _alone(release: Release) -> Iterator[None]:
 
 
 def _exists(source: str | Path) -> bool:
-    """Whether a path exists. Raises InputError for one that cannot even be looked for."""
+    """Whether a path exists. Raises InputError if that cannot be determined."""
     try:
         return Path(source).exists()
-    except OSError as error:  # a name too long, or a folder that others may not look into
+    except OSError as error:  # the name is too long, or a folder above is not readable
         raise InputError(
             f"cannot look for {source}: {error.strerror}. Give a released .zip, a folder with a "
             "checkpoint, or a name that `roformer-tf checkpoints list` shows."
@@ -284,32 +287,32 @@ def _exists(source: str | Path) -> bool:
 
 
 def _url(release: Release) -> str:
-    """Where the file is asked for."""
+    """The URL of a release, on the mirror if one is set."""
     mirror = os.environ.get(MIRROR)
     return f"{mirror.rstrip('/')}/{release.file}" if mirror else release.url
 
 
 def _how_to_get(release: Release) -> str:
-    """How somebody with a browser gets a release to where it is looked for."""
+    """Instructions to download a release with a browser."""
     return (
-        f"fetch {release.file} from {release.url} or {release.baidu.url} (extraction code "
+        f"download {release.file} from {release.url} or {release.baidu.url} (extraction code "
         f"{release.baidu.code}) and put it into {folder()}."
     )
 
 
 def _unknown(source: str | Path) -> str:
-    """Say what a source may be, and which names are near to what was given."""
-    named = str(source)
+    """The message for an unknown source: what a source can be, and similar names."""
+    name = str(source)
     for release in releases():
-        if release.huggingface == named:
+        if release.huggingface == name:
             return (
-                f"{named} does not exist here. Give {release.name}, which holds the same weights, "
-                "or a folder into which you fetched that repository from Hugging Face."
+                f"{name} does not exist here. Give {release.name}, which has the same weights, "
+                "or a folder into which you downloaded that repository from Hugging Face."
             )
     names = [name for release in releases() for name in (release.name, *release.aliases)]
-    near = difflib.get_close_matches(Path(named).name.removesuffix(".zip"), names)
+    near = difflib.get_close_matches(Path(name).name.removesuffix(".zip"), names)
     return (
-        f"{named} does not exist. Give a released .zip, a folder with {tf1.CONFIG} or "
+        f"{name} does not exist. Give a released .zip, a folder with {BERT_CONFIG} or "
         "config.json and the weights, or a name that `roformer-tf checkpoints list` shows."
         + (f" Did you mean {' or '.join(near)}?" if near else "")
     )

@@ -1,8 +1,8 @@
-"""A source → config, arrays and a tokenizer's files: opened once, and passed to its readers.
+"""A source → config, arrays and the files of a tokenizer. It is opened once and passed on.
 
-A source is the name of a released checkpoint, a released `.zip`, an unpacked folder with
-`bert_config.json`, a Hugging Face folder, or one of ours, which has the same layout; zips of these
-folders, too.
+A source is the name of a released checkpoint, a released `.zip`, a folder with `bert_config.json`,
+or a folder with `config.json`, which is Hugging Face's layout and ours. A zip of such a folder is a
+source, too.
 """
 
 import logging
@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from roformer_tf.checkpoints import huggingface, registry, tf1
-from roformer_tf.checkpoints.archives import Files
+from roformer_tf.checkpoints.archives import BERT_CONFIG, CONFIG, WEIGHT_FILES, WEIGHTS, Files
 from roformer_tf.checkpoints.arrays import LazyArrays, is_finite
 from roformer_tf.checkpoints.names import IGNORED, TIED, complete_config, table
 from roformer_tf.config import RoFormerConfig
@@ -26,43 +26,43 @@ logger = logging.getLogger(__name__)
 _WORD_EMBEDDINGS = re.compile(
     r"(?P<prefix>|.*?[./])((roformer|bert)[./])?embeddings[./]word_embeddings(\.weight)?"
 )
-"""The one tensor that every model has."""
+"""The one tensor that every model has. What precedes its usual name is a prefix of all names."""
 _AVERAGE = "ExponentialMovingAverage"
-"""The suffix that TensorFlow gives the name of a moving average."""
+"""The suffix that TensorFlow appends to the name of a moving average."""
 _BARE = re.compile(r"(embeddings|encoder|pooler)/")
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """An architecture and its weights; it knows no model."""
+    """An architecture and its weights."""
 
     config: RoFormerConfig
     arrays: LazyArrays
     """Under our names, in our shapes; each is read from the file on access."""
     layout: str
-    """What the file is: "tf1" or "huggingface"."""
+    """The layout of the file: "tf1" or "huggingface"."""
     ignored: tuple[str, ...]
-    """Names of the file's tensors that are no weights of a RoFormer, and are left aside."""
+    """Names of the file's tensors that are no weights of a RoFormer and are ignored."""
 
 
 class OpenedSource(Files):
-    """A source, located and opened once; what it holds is read when it is asked for.
+    """A source, located and opened once, whose files are read on demand; a context manager.
 
-    A context, within which arrays can be read; a zip lies unpacked so long, if it had to be. Files
-    beside the weights are given by `read`: a tokenizer's, as `vocab.txt`. Raises InputError for
-    what is no source, and where the name of a released checkpoint cannot be had.
+    Arrays can be read within the context, until which an unpacked zip is kept. `read` returns other
+    files, such as `vocab.txt`. Raises InputError for what is no source, and if a released
+    checkpoint cannot be downloaded.
     """
 
     def __init__(self, source: str | Path) -> None:
         super().__init__(registry.locate(source))
         self.name = str(source)
         """The user's name for it, for messages; `path` is its location."""
-        self._said = False
+        self._warned = False
 
     @property
     def names(self) -> set[str]:
-        """What its file or folder is called, and what that is a link to."""
-        return {self.path.name, self.path.resolve().name}  # of which "." has the second alone
+        """The name of its file or folder, and the name of the target if it is a link."""
+        return {self.path.name, self.path.resolve().name}  # the first is empty for "."
 
     def checkpoint(
         self,
@@ -72,27 +72,30 @@ class OpenedSource(Files):
         prefix: str | None = None,
         **overrides: Any,
     ) -> Checkpoint:
-        """Give the config and the arrays, which can be read until the source is closed.
+        """The config and the arrays, which can be read until the source is closed.
 
-        `overrides` replace keys of the config. Raises InputError where there is no checkpoint,
-        where it is damaged (of an array: when that is read), where config and tensors disagree,
-        and for tensors that the table of names does not hold; `ignore_unknown` leaves these aside
-        with a warning. Reading an array that is not finite raises InputError too, unless
-        `check_finite` is False. A prefix that the names of all tensors share is removed and logged;
-        of several copies of the weights, such as moving averages, `prefix` says which is meant, and
-        InputError is raised without it.
+        Raises InputError if there is no checkpoint, if it is damaged (for an array: on access), and
+        if config and tensors disagree.
+
+        Args:
+            ignore_unknown: whether to ignore tensors that are not in the table of names, with a
+                warning, instead of raising InputError.
+            check_finite: whether reading an array with NaN or infinity raises InputError.
+            prefix: which of several copies of the weights to read, such as moving averages. If
+                all names have the same prefix, it is removed and logged without this argument.
+            overrides: keys of the config to replace.
         """
         weights = _weights(self.folder)
         if weights.suffix == ".index":
-            layout, file = "tf1", self.folder / tf1.CONFIG
+            layout, file = "tf1", self.folder / BERT_CONFIG
             tensors = with_bert(self._plain(tf1.read_tensors(weights.with_suffix("")), prefix))
         else:
-            layout, file = "huggingface", self.folder / huggingface.CONFIG
+            layout, file = "huggingface", self.folder / CONFIG
             tensors = huggingface.read_tensors(weights)
             tensors = huggingface.as_roformer(self._plain(tensors, prefix))
         config = RoFormerConfig.from_file(file)
         if layout == "tf1" and tf1.BERT_POSITIONS in tensors:
-            config = self._of_bert(config)
+            config = self._bert_config(config)
         config = config.replace(**overrides)
         config = complete_config(config, tensors.shapes, layout, self.folder)
         return _in_our_names(tensors, config, layout, self.folder, ignore_unknown, check_finite)
@@ -100,20 +103,21 @@ class OpenedSource(Files):
     def _plain(self, tensors: LazyArrays, wanted: str | None) -> LazyArrays:
         """The tensors of one copy of the weights, without its prefix."""
         prefix, names = plain_names(tensors, wanted, self.folder)
-        if prefix and not self._said:
-            self._said = True  # a source may be read twice
+        if prefix and not self._warned:
+            self._warned = True  # once, even if the checkpoint is read twice
             logger.warning("%s: %r is removed from the names of its tensors.", self.name, prefix)
         return tensors.renamed(names)
 
-    def _of_bert(self, config: RoFormerConfig) -> RoFormerConfig:
-        """The config of a TF1 checkpoint with a table of positions: no file of a BERT says so.
+    def _bert_config(self, config: RoFormerConfig) -> RoFormerConfig:
+        """The config of a TF1 checkpoint with a table of positions, which no config file records.
 
-        A RoFormer that began as a BERT may still have the table; its name tells.
+        The checkpoint is a BERT, unless its name contains "roformer": a RoFormer that was
+        initialized from a BERT can still have the table.
         """
         if any("roformer" in name.casefold() for name in self.names):
             logger.warning(
-                "%s holds a table of learned positions, which a RoFormer, as its name says it is, "
-                'leaves aside. For a BERT give position_embedding_type="learned".',
+                "%s contains a table of learned positions. It is ignored, because the name is that "
+                'of a RoFormer. For a BERT give position_embedding_type="learned".',
                 self.path,
             )
             return config
@@ -121,25 +125,25 @@ class OpenedSource(Files):
 
 
 def _weights(folder: Path) -> Path:
-    """The one file of a folder that its weights are in, or their index."""
-    found = sorted(folder.glob("*.index")) if (folder / tf1.CONFIG).is_file() else []
-    if (folder / huggingface.CONFIG).is_file():
-        files = [folder / name for name in huggingface.WEIGHT_FILES]
-        found += [file for file in files if file.is_file()][:1]
-    if not found:
-        raise InputError(f"{folder} holds no checkpoint. {_what_is_missing(folder)}")
-    if len(found) > 1:
-        names = ", ".join(path.name for path in found)
-        raise InputError(f"{folder} holds several checkpoints: {names}. Leave one of them there.")
-    return found[0]
+    """The file in a folder that contains its weights, or their index."""
+    files = sorted(folder.glob("*.index")) if (folder / BERT_CONFIG).is_file() else []
+    if (folder / CONFIG).is_file():
+        candidates = [folder / name for name in WEIGHT_FILES]
+        files += [file for file in candidates if file.is_file()][:1]
+    if not files:
+        raise InputError(f"{folder} contains no checkpoint. {_what_is_missing(folder)}")
+    if len(files) > 1:
+        names = ", ".join(path.name for path in files)
+        raise InputError(f"{folder} contains several checkpoints: {names}. Keep one of them.")
+    return files[0]
 
 
 def _what_is_missing(folder: Path) -> str:
-    if (folder / "model" / huggingface.CONFIG).is_file():
-        return f"It is a run's folder: its model is in {folder / 'model'}."
+    if (folder / "model" / CONFIG).is_file():
+        return f"It is the folder of a training run: its model is in {folder / 'model'}."
     return (
-        f"A checkpoint is {tf1.CONFIG} with a TF1 checkpoint's .index and .data files, "
-        f"or {huggingface.CONFIG} with {huggingface.WEIGHTS}."
+        f"A checkpoint is {BERT_CONFIG} with a TF1 checkpoint's .index and .data files, "
+        f"or {CONFIG} with {WEIGHTS}."
     )
 
 
@@ -151,88 +155,87 @@ def _in_our_names(
     ignore_unknown: bool,
     check_finite: bool,
 ) -> Checkpoint:
-    """Give each tensor of a file its place in the table; refuse what has none or another shape."""
+    """Map the tensors of a file to our names; refuse unknown names and other shapes."""
+    # Three kinds of tensors: those of the table, those that are no weights, and mistakes.
     rows = {row.name_in(layout): row for row in table(config)}
-    _check_strangers([name for name in tensors if name not in rows], source, ignore_unknown)
+    _check_unknown([name for name in tensors if name not in rows], source, ignore_unknown)
     _check_tied(tensors, source)
     for name, row in rows.items():
         if name in tensors and tensors.shapes[name] != row.shape_in(layout):
             raise InputError(
-                f"{source}: {name} has the shape {tensors.shapes[name]}, but its config asks for "
+                f"{source}: {name} has the shape {tensors.shapes[name]}, but its config requires "
                 f"{row.shape_in(layout)}. Give the config that belongs to the weights."
             )
-    held = {row.name: (name, row) for name, row in rows.items() if name in tensors}
-    is_scaled = layout == "huggingface" and huggingface.has_scaled_head(config, held)
+    existing = {row.name: (name, row) for name, row in rows.items() if name in tensors}
+    is_scaled = layout == "huggingface" and huggingface.has_scaled_head(config, existing)
     scaled = huggingface.SCALED_HEAD if is_scaled else ()
 
     def read(ours: str) -> np.ndarray:
-        name, row = held[ours]
+        name, row = existing[ours]
         tensor = tensors[name]
+        # Checked on access, because reading all weights first would take twice as long.
         if check_finite and not is_finite(tensor):
             wrong = int((~np.isfinite(tensor)).sum())
             raise InputError(
-                f"{source}: the tensor {name} is not finite: {wrong:,} of its {tensor.size:,} "
-                "numbers are NaN or infinite. The weights are damaged, or their training has "
-                "diverged. Give another model."
+                f"{source}: {wrong:,} of the {tensor.size:,} numbers of the tensor {name} are "
+                "not finite. The weights are damaged, or their training has diverged. Give "
+                "another model."
             )
         array = row.from_file(tensor, layout, config.rotary_style)
         return huggingface.unscale_head_array(array, ours, config) if ours in scaled else array
 
     arrays = LazyArrays(
-        {ours: row.shape for ours, (_, row) in held.items()},
-        {ours: tensors.dtypes[name] for ours, (name, _) in held.items()},
+        {ours: row.shape for ours, (_, row) in existing.items()},
+        {ours: tensors.dtypes[name] for ours, (name, _) in existing.items()},
         read,
     )
     return Checkpoint(config, arrays, layout, tuple(sorted(tensors.shapes.keys() - rows.keys())))
 
 
-def _check_strangers(names: list[str], source: Path, ignore_unknown: bool) -> None:
-    """Refuse tensors without a row, or warn of them, unless their names carry no weight."""
-    strange = sorted(name for name in names if not IGNORED.fullmatch(name))
-    if not strange:
+def _check_unknown(names: list[str], source: Path, ignore_unknown: bool) -> None:
+    """Refuse tensors without a row, or warn of them, except those that are no weights."""
+    unknown = sorted(name for name in names if not IGNORED.fullmatch(name))
+    if not unknown:
         return
     if not ignore_unknown:
+        shown = ", ".join(unknown[:10])
+        if len(unknown) > 10:
+            shown += f" and {len(unknown) - 10} more"
         raise InputError(
-            f"{source} holds {len(strange)} tensors that no RoFormer of its config has: "
-            f"{_listed(strange)}. Give the config that belongs to the weights, or leave them aside "
-            "with ignore_unknown (a command's --ignore-unknown)."
+            f"{source} contains {len(unknown)} tensors that no RoFormer of its config has: "
+            f"{shown}. Give the config that belongs to the weights, or ignore them with "
+            "ignore_unknown (a command's --ignore-unknown)."
         )
-    logger.warning("Left aside, for no RoFormer has them: %s.", ", ".join(strange))
+    logger.warning("Ignored, because no RoFormer has them: %s.", ", ".join(unknown))
 
 
 def _check_tied(tensors: LazyArrays, source: Path) -> None:
-    """Refuse a second copy of a weight that is not equal to the first."""
+    """Refuse a second copy of a weight that differs from the first."""
     for second, first in TIED.items():
         if second in tensors and not (
             first in tensors and np.array_equal(tensors[first], tensors[second])
         ):
             raise InputError(
-                f"{source} has a decoder of its own ({second} is not {first}), but here the "
+                f"{source} has a separate decoder ({second} is not {first}), but here the "
                 "decoder is always the word embeddings. Give a model with tied weights."
             )
-
-
-def _listed(names: list[str], most: int = 10) -> str:
-    """The names, or the first of many."""
-    rest = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + rest
 
 
 def plain_names(
     names: Iterable[str], wanted: str | None, source: object
 ) -> tuple[str, dict[str, str]]:
-    """The prefix of a model's tensors, and their names without it → those in the file.
+    """The prefix of a model's tensors, and a mapping: name without it → name in the file.
 
-    Of several copies of the weights only the one under the prefix `wanted` is used. Raises
-    InputError where a file has several and none was chosen, or not the chosen one, and where two
-    tensors would have one name.
+    Of several copies of the weights only the one with the prefix `wanted` is used. Raises
+    InputError if a file has several and `wanted` is None, if it has no such copy, and if two
+    tensors would have the same name.
     """
     ordered = {average_first(name): name for name in names}
     matches = map(_WORD_EMBEDDINGS.fullmatch, ordered)
     prefixes = sorted({match["prefix"] for match in matches if match})
     if wanted is None and len(prefixes) > 1:
         raise InputError(
-            f"{source} holds the weights {len(prefixes)} times, under names that begin with "
+            f"{source} contains the weights {len(prefixes)} times, under names that begin with "
             f"{', '.join(map(repr, prefixes))}. Choose one, such as prefix={prefixes[-1]!r} (a "
             f"command's --prefix {prefixes[-1]})."
         )
@@ -242,22 +245,23 @@ def plain_names(
     prefix = wanted if wanted is not None else next(iter(prefixes), "")
     plain: dict[str, str] = {}
     for name, in_file in ordered.items():
-        # "model." and "model.ema.": a name belongs to the longest prefix that it begins with.
+        # With the prefixes "model." and "model.ema.", a name belongs to the longest one that fits.
         owner = max((x for x in prefixes if name.startswith(x)), key=len, default=None)
+        # Names without any prefix, such as global_step, belong to every copy.
         if owner not in (prefix, None):
             continue
         ours = name.removeprefix(prefix) if owner == prefix else name
         if ours in plain:
             raise InputError(
-                f"{source} holds {plain[ours]} and {in_file}, which both would be {ours}. Remove "
-                "one of them."
+                f"{source} contains {plain[ours]} and {in_file}, which both would be {ours}. "
+                "Remove one of them."
             )
         plain[ours] = in_file
     return prefix, plain
 
 
 def with_bert(tensors: LazyArrays) -> LazyArrays:
-    """Tensors of a TF1 checkpoint, with `bert/` where all lack it."""
+    """Tensors of a TF1 checkpoint, with `bert/` added if all names lack it."""
     if "embeddings/word_embeddings" not in tensors:
         return tensors
     return tensors.renamed(
@@ -266,6 +270,6 @@ def with_bert(tensors: LazyArrays) -> LazyArrays:
 
 
 def average_first(name: str) -> str:
-    """The name of a moving average, with TensorFlow's suffix as a prefix."""
+    """The name of a moving average, with TensorFlow's suffix turned into a prefix."""
     plain = name.removesuffix(f"/{_AVERAGE}")
     return name if plain == name else f"{_AVERAGE}/{plain}"

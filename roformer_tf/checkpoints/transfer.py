@@ -1,6 +1,6 @@
-"""One file over HTTP: what has come is kept, and a broken download goes on from there.
+"""Download of a file over HTTP that resumes after a broken connection.
 
-pooch, which is here for the cache's place and the checksums, begins every download anew.
+pooch, which is used for the folder of the cache and for checksums, would always start again.
 """
 
 import json
@@ -14,9 +14,9 @@ from roformer_tf.files import parse_json, remove, write_text
 from roformer_tf.terminal import Progress
 
 TIMEOUT = 60
-"""Seconds without an answer, or without a further byte, after which a connection is given up."""
+"""Seconds without a response, or without a further byte, after which a connection is closed."""
 CHUNK = 1 << 14
-"""Bytes written at a time: at most so many are lost when a connection breaks."""
+"""Bytes written at a time: the maximum that is lost when a connection breaks."""
 
 
 class TransferError(Exception):
@@ -24,42 +24,44 @@ class TransferError(Exception):
 
 
 def fetch(url: str, part: Path) -> None:
-    """Download a URL into `part`, which may hold its beginning; stderr shows a bar.
+    """Download a URL into `part`, with a progress bar on stderr.
 
-    It goes on from that beginning if the server says that its file is still the same one, and
-    starts afresh otherwise. A connection that breaks is taken up again as long as each brings
-    something. Raises TransferError when that ends; `part` keeps what has come.
+    `part` can contain the beginning of the file. The download resumes from there if the server
+    confirms that its file has not changed, and starts again otherwise. A broken connection is
+    repeated as long as each one brings some bytes. Then TransferError is raised, and `part` stays.
     """
     while True:
-        before = kept(part)
+        before = size(part)
         try:
             return _fetch_rest(url, part)
         except requests.RequestException as error:
-            if kept(part) <= before:
+            # Progress resets the patience: on a bad line, a large file needs many connections.
+            if size(part) <= before:
                 raise TransferError(_reason(url, error)) from None
 
 
-def kept(part: Path) -> int:
-    """Bytes that have come."""
+def size(part: Path) -> int:
+    """Bytes that were received so far."""
     return part.stat().st_size if part.exists() else 0
 
 
 def discard(part: Path) -> None:
-    """Remove what has come: the next download starts afresh."""
+    """Remove a partial download: the next one starts again."""
     remove(part)
     remove(_note(part))
 
 
 def _fetch_rest(url: str, part: Path) -> None:
-    headers = {"Accept-Encoding": "identity"}  # the file's own bytes, which can be counted
+    headers = {"Accept-Encoding": "identity"}  # a compressed response cannot be resumed by bytes
     if version := _version_of(part, url):
-        headers |= {"Range": f"bytes={kept(part)}-", "If-Range": version}
+        headers |= {"Range": f"bytes={size(part)}-", "If-Range": version}
     with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as response:
         if response.status_code == requests.codes.requested_range_not_satisfiable:
-            return  # nothing follows what is here
+            return  # the file is complete
         response.raise_for_status()
-        if response.status_code != requests.codes.partial_content:  # from the first byte
+        if response.status_code != requests.codes.partial_content:  # it starts at the first byte
             discard(part)
+            # Written before the first byte: without the note, the bytes cannot be trusted.
             note = {"url": url, "version": _version(response.headers)}
             write_text(_note(part), json.dumps(note))
         _append(response, part)
@@ -67,13 +69,13 @@ def _fetch_rest(url: str, part: Path) -> None:
 
 def _append(response: requests.Response, part: Path) -> None:
     """Append the body to the partial file, chunk by chunk."""
-    here, length = kept(part), response.headers.get("Content-Length")
+    start, length = size(part), response.headers.get("Content-Length")
     with (
         part.open("ab") as file,
         Progress(
             desc=part.stem,
-            initial=here,
-            total=here + int(length) if length else None,
+            initial=start,
+            total=start + int(length) if length else None,
             unit="B",
             unit_scale=True,
         ) as bar,
@@ -85,30 +87,30 @@ def _append(response: requests.Response, part: Path) -> None:
 
 def _version(headers: Mapping[str, str]) -> str | None:
     """The validator of the server's version of the file; None if there is no reliable one."""
-    tag = headers.get("ETag", "W/")
+    tag = headers.get("ETag", "W/")  # a weak tag, W/"…", does not promise the same bytes
     return headers.get("Last-Modified") if tag.startswith("W/") else tag
 
 
 def _version_of(part: Path, url: str) -> str | None:
-    """The version that `part` is a beginning of; None where it is no beginning of this URL's."""
+    """The version of the file of which `part` is the beginning; None if it is of another URL."""
     try:
         note = parse_json(_note(part).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return note["version"] if kept(part) and note["url"] == url else None
+    return note["version"] if size(part) and note["url"] == url else None
 
 
 def _note(part: Path) -> Path:
-    """The small file that records which version `part` is the beginning of."""
+    """The small file that records URL and version of a partial download."""
     return part.with_name(part.name + ".json")
 
 
 def _reason(url: str, error: requests.RequestException) -> str:
     if error.response is not None:
-        return f"the answer to {url} is {error.response.status_code} {error.response.reason}"
+        return f"{url} responds with {error.response.status_code} {error.response.reason}"
     host = urlsplit(url).netloc or url
     if isinstance(error, requests.exceptions.ChunkedEncodingError):
-        return f"{host} broke the connection off"
+        return f"{host} closed the connection too early"
     if isinstance(error, requests.Timeout):
-        return f"{host} has been silent for {TIMEOUT} seconds"
+        return f"{host} has sent nothing for {TIMEOUT} seconds"
     return f"the connection to {host} failed ({type(error).__name__})"

@@ -1,8 +1,8 @@
-"""The mean of several checkpoints' weights, such as trainings of one recipe with several seeds.
+"""The mean of several models' weights, such as those of trainings with several seeds.
 
-Trainings that began with the same weights often end in one valley of the loss, and the mean of
-their weights is better than each of them, for the price of one: a "model soup" (Wortsman et al.,
-2022, arXiv 2203.05482). Of models that began apart, the mean is noise.
+Trainings that started from the same weights often end in the same basin of the loss. The mean of
+their weights is better than each of them, at the same cost of inference: a "model soup" (Wortsman
+et al., 2022, arXiv 2203.05482). The mean of models that started from different weights is noise.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from roformer_tf.conversion.convert import (
     OutputConfig,
     check_target,
     convert_checkpoint,
-    files_beside,
+    extra_files,
 )
 from roformer_tf.errors import InputError
 from roformer_tf.files import parse_json
@@ -32,36 +32,37 @@ from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, check_fits, find
 
 logger = logging.getLogger(__name__)
 
-TRAINING_ALONE = {
+TRAINING_KEYS = {
     "hidden_dropout_prob",
     "attention_probs_dropout_prob",
     "initializer_range",
 }
-"""Keys of a config that say how a model is trained, not what it answers: these may differ."""
+"""Keys of a config that matter only for training: they may differ."""
 UNRELATED = 1.0
-"""Distance of two models, in parts of the first one's norm, from which the mean is hardly of use:
-weights that have nothing in common are √2 apart, trainings of one start some tenths."""
+"""Distance of two models, relative to the norm of the first, from which the mean is useless. The
+distance of independent weights is √2, that of trainings from the same weights some tenths."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AverageConfig:
-    """Write the mean of several models' weights, such as of trainings with several seeds.
+    """Write the mean of several models' weights, such as those of trainings with several seeds.
 
-    The models have one architecture, one vocabulary and, if they are fine-tuned, one task; they
-    should have begun with the same weights.
+    The models must have the same architecture, vocabulary and, if fine-tuned, the same task. They
+    should have started from the same weights.
     """
 
     sources: Annotated[tuple[str, ...], tyro.conf.Positional]
-    """Two models or more: released zips, their names, or folders with a checkpoint."""
+    """Two or more models: released zips, their names, or folders with a checkpoint."""
     output: Path
-    """The folder to write, as models are saved here. It must not exist."""
+    """The folder to write, in our own format. It must not exist."""
 
 
 def average(config: AverageConfig) -> None:
-    """Read, compare, write the mean; print how far the models are from each other."""
+    """Write the mean of the models, and print the distances between them."""
     if len(config.sources) < 2:
-        raise InputError("there is one model. Give two or more to take the mean of.")
+        raise InputError("a mean needs two or more models. Give another one.")
     check_target(config.output, "own")
+    # All sources stay open: arrays are read one by one while the mean is written.
     with ExitStack() as stack:
         opened = [stack.enter_context(OpenedSource(source)) for source in config.sources]
         checkpoints = [described(source.checkpoint(), source) for source in opened]
@@ -70,31 +71,33 @@ def average(config: AverageConfig) -> None:
         if tokenizer is not None:
             check_fits(tokenizer, mean.config.vocab_size, config.sources[0])
         files = _common_files(checkpoints, opened)
-        far = [distance(checkpoints[0].arrays, other.arrays) for other in checkpoints[1:]]
+        distances = [distance(checkpoints[0].arrays, other.arrays) for other in checkpoints[1:]]
         convert_checkpoint(mean, tokenizer, config.output, OutputConfig(to="own"), files)
-    told = ", ".join(f"{value:.2f}" for value in far)
+    shown = ", ".join(f"{value:.2f}" for value in distances)
     print(
-        f"{config.output} is written: the mean of {len(checkpoints)} models. From the first one, "
-        f"in parts of its norm, the others are {told} away."
+        f"{config.output} is written: the mean of {len(checkpoints)} models. Distances from the "
+        f"first one, relative to its norm: {shown}."
     )
-    if max(far) > UNRELATED:
+    # Only a warning: a distance is a hint, not a proof.
+    if max(distances) > UNRELATED:
         logger.warning(
-            "Models that began with the same weights are nearer to each other: the mean of others "
-            "is noise. Evaluate it before you use it."
+            "The distances are large for models that started from the same weights; otherwise the "
+            "mean is noise. Evaluate it before you use it."
         )
 
 
 def average_checkpoints(checkpoints: Sequence[Checkpoint], names: Sequence[str]) -> Checkpoint:
-    """The mean of checkpoints by name, in the first one's dtypes.
+    """The mean of checkpoints, in the dtypes of the first.
 
-    Each array is made when it is asked for; sums are float64. Raises InputError, with their names,
-    where architectures or weights differ.
+    Each array is computed on access; sums are float64. Raises InputError, with the names, if
+    architectures or weights differ.
     """
     first = checkpoints[0]
     for name, other in zip(names[1:], checkpoints[1:], strict=True):
-        _check_alike(names[0], first, name, other)
+        _check_equal(names[0], first, name, other)
 
     def mean(tensor: str) -> np.ndarray:
+        # float64: the sum of several float32 or bfloat16 models must not lose digits.
         total = np.zeros(first.arrays.shapes[tensor])
         for checkpoint in checkpoints:
             total += checkpoint.arrays[tensor]
@@ -105,50 +108,53 @@ def average_checkpoints(checkpoints: Sequence[Checkpoint], names: Sequence[str])
 
 
 def distance(first: LazyArrays, second: LazyArrays) -> float:
-    """Euclidean distance of all weights of two models of one architecture, by the first's norm."""
-    apart = norm = 0.0
+    """Euclidean distance of all weights of two models, relative to the norm of the first."""
+    squares = norm = 0.0
     for name in first:
         values = first[name].astype(np.float64)
-        apart += float(((second[name] - values) ** 2).sum())
+        # Relative to the norm, so that the figure does not depend on the size of the model.
+        squares += float(((second[name] - values) ** 2).sum())
         norm += float((values**2).sum())
-    return math.sqrt(apart / norm) if norm else math.inf
+    return math.sqrt(squares / norm) if norm else math.inf
 
 
-def _check_alike(name: str, first: Checkpoint, other_name: str, other: Checkpoint) -> None:
-    ours, theirs = _what_counts(first), _what_counts(other)
+def _check_equal(name: str, first: Checkpoint, other_name: str, other: Checkpoint) -> None:
+    ours, theirs = _inference_keys(first), _inference_keys(other)
     if differing := sorted(key for key in ours if ours[key] != theirs[key]):
         key = differing[0]
         raise InputError(
-            f"{name} and {other_name} are of two architectures: {key} is {ours[key]!r} there and "
-            f"{theirs[key]!r} here. Give models of one."
+            f"{name} and {other_name} have different architectures: {key} is {ours[key]!r} in the "
+            f"first and {theirs[key]!r} in the second. Give models with the same architecture."
         )
-    if lacking := sorted(first.arrays.shapes.items() ^ other.arrays.shapes.items()):
+    # Equal configs can still have different heads.
+    if missing := sorted(first.arrays.shapes.items() ^ other.arrays.shapes.items()):
         raise InputError(
-            f"{name} and {other_name} hold other weights, such as {lacking[0][0]}. Give models "
-            "that were trained for one task."
+            f"{name} and {other_name} have different weights, such as {missing[0][0]}. Give models "
+            "that were trained for the same task."
         )
 
 
-def _what_counts(checkpoint: Checkpoint) -> dict[str, object]:
-    """Keys of the config that say what a model answers."""
+def _inference_keys(checkpoint: Checkpoint) -> dict[str, object]:
+    """Keys of the config that affect predictions."""
     values = dataclasses.asdict(checkpoint.config)
-    labels = values.pop("unknown").get("id2label")  # the rest of these is for other programs
-    kept = {key: value for key, value in values.items() if key not in TRAINING_ALONE}
+    labels = values.pop("unknown").get("id2label")  # the other unknown keys are for other programs
+    kept = {key: value for key, value in values.items() if key not in TRAINING_KEYS}
     return kept | {"id2label": labels}
 
 
 def _common_tokenizer(opened: Sequence[OpenedSource]) -> RoFormerTokenizer | None:
-    """The tokenizer of all sources. Raises InputError where they have several."""
+    """The tokenizer of all sources. Raises InputError if they differ."""
     tokenizers = [find_tokenizer(source) for source in opened]
-    first, *others = (
+    settings = [
         tokenizer and (tokenizer.vocabulary, tokenizer.tokenization, tokenizer.lower_case)
         for tokenizer in tokenizers
-    )
-    for source, other in zip(opened[1:], others, strict=True):
-        if other != first:
+    ]
+    # The first source is compared with itself, which is harmless.
+    for source, theirs in zip(opened, settings, strict=True):
+        if theirs != settings[0]:
             raise InputError(
-                f"{opened[0].name} and {source.name} read text by different vocabularies, so that "
-                "their embeddings are of different tokens. Give models with one vocab.txt."
+                f"{opened[0].name} and {source.name} have different vocabularies, so that their "
+                "embeddings are of different tokens. Give models with the same vocab.txt."
             )
     return tokenizers[0]
 
@@ -156,20 +162,20 @@ def _common_tokenizer(opened: Sequence[OpenedSource]) -> RoFormerTokenizer | Non
 def _common_files(
     checkpoints: Sequence[Checkpoint], opened: Sequence[OpenedSource]
 ) -> dict[str, bytes]:
-    """What stands beside the weights of all. Raises InputError where it differs."""
-    found = [files_beside(*each) for each in zip(checkpoints, opened, strict=True)]
-    for source, files in zip(opened[1:], found[1:], strict=True):
-        for name in sorted(found[0].keys() | files.keys()):
-            if _read(found[0].get(name)) != _read(files.get(name)):
+    """The extra files of all sources. Raises InputError if they differ."""
+    files = [extra_files(*each) for each in zip(checkpoints, opened, strict=True)]
+    for source, theirs in zip(opened, files, strict=True):
+        for name in sorted(files[0].keys() | theirs.keys()):
+            if _parsed(files[0].get(name)) != _parsed(theirs.get(name)):
                 raise InputError(
-                    f"{opened[0].name} and {source.name} do not answer alike: their {name} differ, "
-                    "or one has none. Give models that were trained for one task, by one recipe."
+                    f"{opened[0].name} and {source.name} have different files {name}, or one has "
+                    "none. Give models that were trained for the same task, with the same recipe."
                 )
-    return found[0]
+    return files[0]
 
 
-def _read(content: bytes | None) -> object:
-    """What a file says, however it is laid out; its bytes where it is no JSON."""
+def _parsed(content: bytes | None) -> object:
+    """The values in a JSON file, whose layout may differ; the bytes of any other file."""
     try:
         return content and parse_json(content)
     except ValueError:

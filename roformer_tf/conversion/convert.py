@@ -1,4 +1,4 @@
-"""A checkpoint into another layout, every weight that it holds; read back and compared."""
+"""Write a checkpoint with all its weights in another layout; read it back and compare."""
 
 import json
 import logging
@@ -11,7 +11,7 @@ import numpy as np
 import tyro
 
 from roformer_tf.checkpoints import embedding_config, huggingface, tf1, whitening
-from roformer_tf.checkpoints.arrays import LazyArrays
+from roformer_tf.checkpoints.arrays import LazyArrays, largest_difference
 from roformer_tf.checkpoints.detection import (
     TASK_FILE,
     described,
@@ -22,7 +22,6 @@ from roformer_tf.checkpoints.detection import (
 from roformer_tf.checkpoints.sentence_transformers import save_modules
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.config import RoFormerConfig
-from roformer_tf.conversion.statistics import largest_difference
 from roformer_tf.errors import InputError
 from roformer_tf.files import check_writable, folder_beside
 from roformer_tf.terminal import Progress
@@ -34,51 +33,52 @@ logger = logging.getLogger(__name__)
 CheckpointLayout = Literal["tf1", "huggingface", "own"]
 Dtype = Literal["float16", "bfloat16", "float32"]
 
-_OF_VECTORS = (embedding_config.FILE, whitening.FILE)
+_VECTOR_FILES = (embedding_config.FILE, whitening.FILE)
 
 
 @dataclass(frozen=True, kw_only=True)
 class OutputConfig:
-    """How a checkpoint is written."""
+    """Layout and dtype of the checkpoint to write."""
 
     to: CheckpointLayout
-    """tf1: as released, for bert4keras; huggingface: for transformers; own: the same folder."""
+    """tf1: the released layout, for bert4keras; huggingface: a folder for transformers; own: the
+    same folder, also for models that transformers does not support."""
     dtype: Dtype | None = None
-    """What the weights are rounded to; unset, they stay what they are."""
+    """Dtype to round the weights to. Default: as they are."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConvertConfig:
-    """Write a checkpoint in another layout, and show the largest difference found afterwards."""
+    """Write a checkpoint in another layout, read it back and print the largest difference."""
 
     source: Annotated[str, tyro.conf.Positional]
     """A released zip, its name, or a folder with a checkpoint."""
     target: Annotated[Path, tyro.conf.Positional]
-    """What is written: a folder or, for tf1, a name that ends in .zip. It must not exist."""
+    """The folder or, for tf1, the zip to write. It must not exist."""
     output: OutputConfig
     attention_type: Literal["bidirectional", "causal", "unilm"] | None = None
-    """What a token sees, to be written down. Unset, it is what the config says, or "causal" where
-    the name begins with chinese_roformer-gpt-char: a gpt model's own files do not say so."""
+    """Attention type to record. Default: as in the config, or "causal" if the name starts with
+    chinese_roformer-gpt-char, because the files of the released gpt models do not record it."""
     ignore_unknown: bool = False
-    """Leave out tensors that no RoFormer has, instead of refusing the checkpoint."""
+    """Ignore tensors that no RoFormer has, instead of refusing the checkpoint."""
     prefix: str | None = None
-    """Which copy of the weights is meant where a file has several, by how its names begin, such as
-    "ema."."""
+    """Prefix of the names of the weights to read, such as "ema.", if a file has several copies."""
 
 
 class Difference(NamedTuple):
-    """How far one weight is from itself."""
+    """The largest difference between two copies of a weight."""
 
     value: float
     name: str
 
 
 def convert(config: ConvertConfig) -> None:
-    """Convert, and print what was measured."""
+    """Convert, and print the largest difference and warnings."""
     check_target(config.target, config.output.to)
     mask: dict[str, Any] = {}
     if config.attention_type:
         mask = {"attention_type": config.attention_type}
+    # The vocabulary is checked before anything is written.
     with OpenedSource(config.source) as source:
         checkpoint = source.checkpoint(
             ignore_unknown=config.ignore_unknown, prefix=config.prefix, **mask
@@ -87,42 +87,44 @@ def convert(config: ConvertConfig) -> None:
         tokenizer = find_tokenizer(source)
         if tokenizer is not None:
             check_fits(tokenizer, checkpoint.config.vocab_size, config.source)
-        files = files_beside(checkpoint, source)
-        found = convert_checkpoint(checkpoint, tokenizer, config.target, config.output, files)
-        print_difference(found, config.target)
+        files = extra_files(checkpoint, source)
+        difference = convert_checkpoint(checkpoint, tokenizer, config.target, config.output, files)
+        print_difference(difference, config.target)
         for note in _notes(config, checkpoint, tokenizer, is_called_gpt(checkpoint, source)):
             logger.warning(note)
 
 
 def print_difference(difference: Difference, target: Path) -> None:
-    """Print what `convert_checkpoint` found."""
-    found = f"{difference.value:.1e}, in {difference.name}" if difference.value else "0"
-    print(f"{target} is written. Largest round-trip difference: {found}.")
+    """Print the result of `convert_checkpoint`."""
+    shown = f"{difference.value:.1e}, in {difference.name}" if difference.value else "0"
+    print(f"{target} is written. Largest round-trip difference: {shown}.")
 
 
 def check_target(target: Path, to: CheckpointLayout) -> None:
-    """Raise InputError for a target that cannot be written, is there, or is named wrongly."""
+    """Raise InputError for a target that cannot be written, exists, or has a wrong suffix."""
     check_writable(target)
+    # An empty folder is allowed: users create it first.
     if target.is_file() or (target.is_dir() and any(target.iterdir())):
         raise InputError(
             f"{target} exists, and nothing is overwritten. Remove it, or give another name."
         )
     if to != "tf1" and target.suffix == ".zip":
         raise InputError(
-            f"{target} would be a folder. Leave .zip out, or convert --to tf1, which packs zips."
+            f"{target} would be a folder. Remove .zip, or convert --to tf1, which writes zips."
         )
 
 
-def files_beside(checkpoint: Checkpoint, source: OpenedSource) -> dict[str, bytes]:
-    """What says how a model answers, as files to put beside its weights.
+def extra_files(checkpoint: Checkpoint, source: OpenedSource) -> dict[str, bytes]:
+    """Files of a model in addition to weights and tokenizer: its task, and settings of vectors.
 
-    The task that it was fine-tuned for, and how it gives sentence vectors; none for one that was
-    trained for neither and is no sim model. Raises InputError for bad ones.
+    A model that was not fine-tuned has none, unless it is a sim model. Raises InputError for
+    damaged ones.
     """
-    held = {name: source.read(name) for name in (TASK_FILE, *_OF_VECTORS)}
-    files = {name: content for name, content in held.items() if content is not None}
+    contents = {name: source.read(name) for name in (TASK_FILE, *_VECTOR_FILES)}
+    files = {name: content for name, content in contents.items() if content is not None}
     settings = embedding_settings(checkpoint, source)
-    if settings.pooling == "pooler":  # of a released sim model: it has no file that says so
+    # Every other model has the default "mean" if it has no file, so none is written.
+    if settings.pooling == "pooler":  # a released sim model, which has no such file
         files.setdefault(embedding_config.FILE, settings.as_json().encode())
     return files
 
@@ -134,25 +136,25 @@ def convert_checkpoint(
     output: OutputConfig,
     files: Mapping[str, bytes] | None = None,
 ) -> Difference:
-    """Write all that a checkpoint holds, with its tokenizer; read it back and compare.
+    """Write a checkpoint with its tokenizer; read it back and compare.
 
-    files: what `files_beside` gives; with those of vectors a folder is one for
-    sentence-transformers too, and the released layout has no place for any. Nothing stands
-    under the target's name before it is whole. Raises InputError where something is there already,
-    for a vocabulary that no file holds line by line, and for a form of positions or attention that
-    the layout cannot say.
+    files: the result of `extra_files`. With settings of vectors, the folder is also one for
+    sentence-transformers. The released layout has none of these files. The target appears when it
+    is complete. Raises InputError if it exists, for a vocabulary that cannot be written line by
+    line, and for a form of positions or attention that the layout cannot record.
     """
     check_target(target, output.to)
     config, dtype = checkpoint.config, output.dtype
+    # transformers would load other architectures without an error and compute something else.
     kind = huggingface.model_type(config, checkpoint.arrays)
     if output.to == "huggingface" and kind == huggingface.FORM_TYPE:
         form = config.unusual_form(learned=True) or config.unusual_form() or "pooling 'mean'"
         raise InputError(
-            f"{target} would be for transformers, which has no model with {form} and the rest of "
-            "this one: it would leave out what it does not know. Convert --to own."
+            f"{target} cannot be written for transformers, which has no model with {form} and the "
+            "rest of this config: it would ignore a part. Convert --to own."
         )
     with Progress(total=len(checkpoint.arrays), desc=target.name, unit=" tensors") as bar:
-        arrays = _watched(checkpoint.arrays, bar)
+        arrays = _with_progress(checkpoint.arrays, bar)
         if output.to == "tf1":
             tf1.write(target, config, arrays, _vocabulary(tokenizer, target), dtype)
         else:
@@ -168,14 +170,16 @@ def convert_checkpoint(
                     )
                 for name, content in (files or {}).items():
                     (folder / name).write_bytes(content)
-                if tokenizer is not None and set(_OF_VECTORS) & set(files or {}):
+                if tokenizer is not None and set(_VECTOR_FILES) & set(files or {}):
                     save_modules(folder)
+    # Read it back through the usual path: a wrong name or transpose shows as a difference.
     with OpenedSource(target) as written:
         return compare(checkpoint.arrays, written.checkpoint().arrays)
 
 
 def compare(first: LazyArrays, second: LazyArrays) -> Difference:
-    """Find the weight that differs most between two checkpoints of the same weights."""
+    """The weight that differs most between two copies of a checkpoint."""
+    # The writer has written all names of the table, so a difference is our mistake.
     assert first.shapes == second.shapes
     values = {name: largest_difference(first[name], second[name]) for name in first}
     name = max(values, key=values.__getitem__)
@@ -188,23 +192,24 @@ def _notes(
     tokenizer: RoFormerTokenizer | None,
     called_gpt: bool,
 ) -> Iterator[str]:
-    """What the target lacks that one would expect of it."""
+    """Warnings about what the target lacks."""
     if tokenizer is None:
         yield (
-            f"{config.source} holds no vocab.txt, so {config.target} has no tokenizer. To have "
-            "one, put the vocab.txt that belongs to the weights beside them and convert again."
+            f"{config.source} contains no vocab.txt, so {config.target} has no tokenizer. To have "
+            "one, put the vocab.txt of the weights into the same folder and convert again."
         )
     masked = transformers_class(checkpoint) == "RoFormerForMaskedLM"
     if config.output.to != "tf1" and masked and called_gpt:
         yield (
-            f"{config.source} is a gpt model by its name, which reads from left to right, but none "
-            f"of its files says so: {config.target} is written as RoFormerForMaskedLM, which sees "
+            f"{config.source} has the name of a gpt model, which is causal, but its files do not "
+            f"record that: {config.target} is written as RoFormerForMaskedLM, which attends to "
             "all tokens. For RoFormerForCausalLM convert with --attention-type causal."
         )
 
 
 def _max_length(config: RoFormerConfig, files: Mapping[str, bytes]) -> int:
-    """Most tokens of a text: what the model was fine-tuned for, or as many as it has positions."""
+    """Maximum tokens of a text: that of fine-tuning, or the number of positions."""
+    # transformers truncates to it: without a limit, long texts would fail there.
     limits = [config.max_position_embeddings]
     for name in sorted(files.keys() & {TASK_FILE, embedding_config.FILE}):
         try:
@@ -217,22 +222,24 @@ def _max_length(config: RoFormerConfig, files: Mapping[str, bytes]) -> int:
 
 
 def _vocabulary(tokenizer: RoFormerTokenizer | None, target: Path) -> bytes | None:
-    """Content of a `vocab.txt`, all that the released layout holds of a tokenizer."""
+    """Content of a `vocab.txt`, the only file of a tokenizer in the released layout."""
     if tokenizer is None:
         return None
+    # bert4keras users pass these settings in code; ours are guessed from the vocabulary.
     guessed = guess_tokenization(tokenizer.vocabulary)
     if (tokenizer.tokenization, tokenizer.lower_case) != (guessed, True):
         logger.warning(
-            "%s has no place for the tokenizer's settings: read it with tokenization=%r and "
+            "%s does not record the tokenizer's settings: read it with tokenization=%r and "
             "lower_case=%r.",
             *(target, tokenizer.tokenization, tokenizer.lower_case),
         )
     return tokenizer.vocabulary_text().encode()
 
 
-def _watched(arrays: LazyArrays, bar: Progress) -> LazyArrays:
-    """The arrays; a progress bar moves with each that is read."""
+def _with_progress(arrays: LazyArrays, bar: Progress) -> LazyArrays:
+    """The arrays; each access advances a progress bar."""
 
+    # Lazy arrays are read when they are written, so that reading shows the progress.
     def read(name: str) -> np.ndarray:
         bar.update()
         return arrays[name]

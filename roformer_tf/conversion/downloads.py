@@ -1,4 +1,4 @@
-"""The released checkpoints on the command line: which there are, and fetching one."""
+"""The released checkpoints on the command line: list them, download one."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -14,17 +14,17 @@ from roformer_tf.checkpoints.registry import Release
 
 @dataclass(frozen=True, kw_only=True)
 class ListConfig:
-    """Show every released checkpoint: its name, its short name, its size and whether it is here."""
+    """List the released checkpoints with their names, sizes, and whether they are downloaded."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class DownloadConfig:
-    """Fetch a released checkpoint into the cache, or go on where a broken download stopped."""
+    """Download a released checkpoint into the cache, or resume a broken download."""
 
     name: Annotated[str, tyro.conf.Positional]
     """A name that `roformer-tf checkpoints list` shows."""
     from_file: Path | None = None
-    """A zip that you fetched yourself: it is checked, and copied into the cache."""
+    """A zip that you downloaded yourself: it is checked and copied into the cache."""
 
 
 def list_checkpoints(config: ListConfig) -> None:
@@ -33,17 +33,18 @@ def list_checkpoints(config: ListConfig) -> None:
 
 
 def download(config: DownloadConfig) -> None:
-    """Print where the checkpoint lies, once it does."""
+    """Download, and print the path of the zip."""
     print(registry.download(config.name, from_file=config.from_file))
 
 
 def table() -> str:
-    """Lay out the registry: for each family what it is for, then a line for each size.
+    """The registry as text: for each family its purpose, then a line for each size.
 
     char: fills masks …
       chinese_roformer-char_L-6_H-384_A-6  chinese_roformer-char-small   6 × 384  in the cache
     """
     lines = []
+    # registry.json lists the releases of a family together, as `groupby` requires.
     for family, group in groupby(registry.releases(), key=lambda release: release.family):
         members = list(group)
         lines += [f"{family}: {members[0].what_for}", *map(_line, members), ""]
@@ -56,17 +57,17 @@ def _line(release: Release) -> str:
 
 
 def _where(release: Release) -> str:
-    """Whether a release is here, without a look into it."""
-    for path, place in (
+    """The location of a release if it is downloaded; the file is not checked."""
+    for path, location in (
         (registry.BY_HAND / release.file, f"in {registry.BY_HAND}/"),
         (registry.folder() / release.file, "in the cache"),
     ):
         if path.is_file():
-            return f"{place}, {path.stat().st_size / 1e6:,.0f} MB"
+            return f"{location}, {path.stat().st_size / 1e6:,.0f} MB"
     return f"{release.bytes / 1e6:,.0f} MB" if release.bytes else "-"
 
 
 def _notes() -> Iterator[str]:
-    yield "Name, short name, layers × hidden size, and where it is (-: not here)."
+    yield "Name, short name, layers × hidden size, and location or size (-: unknown)."
     yield f"The cache: {registry.folder()}"
-    yield "`roformer-tf checkpoints download NAME` fetches one; so does using its name as a source."
+    yield "`roformer-tf checkpoints download NAME` downloads it, as does any command with its name."

@@ -1,4 +1,4 @@
-"""What is in a checkpoint: its architecture, its vocabulary, and every tensor with its values."""
+"""Describe a checkpoint: its architecture, its vocabulary, and every tensor with its values."""
 
 import os
 import sys
@@ -10,29 +10,28 @@ from typing import Annotated
 
 import tyro
 
-from roformer_tf.checkpoints.arrays import is_finite
+from roformer_tf.checkpoints.arrays import is_finite, statistics
 from roformer_tf.checkpoints.detection import attention_type
 from roformer_tf.checkpoints.names import IGNORED
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
-from roformer_tf.conversion.statistics import statistics
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, find_tokenizer
 
 
 @dataclass(frozen=True, kw_only=True)
 class InspectConfig:
-    """Show what is in a checkpoint, and what of it would not be loaded."""
+    """Print the contents of a checkpoint, and which tensors would not be loaded."""
 
     source: Annotated[str, tyro.conf.Positional]
     """A released zip, its name, or a folder with a checkpoint."""
     ignore_unknown: bool = False
     """List tensors that no RoFormer has, instead of refusing the checkpoint."""
     prefix: str | None = None
-    """Which copy of the weights is meant where a file has several, by how its names begin, such as
-    "ema."."""
+    """Prefix of the names of the weights to read, such as "ema.", if a file has several copies."""
 
 
 def inspect(config: InspectConfig) -> None:
-    """Print the description, a line as soon as it is known."""
+    """Print the description line by line."""
+    # Damaged weights are shown, not refused: this command is for finding them.
     with OpenedSource(config.source) as source:
         checkpoint = source.checkpoint(
             ignore_unknown=config.ignore_unknown, check_finite=False, prefix=config.prefix
@@ -41,16 +40,16 @@ def inspect(config: InspectConfig) -> None:
         try:
             for line in describe(checkpoint, tokenizer, attention_type(checkpoint, source)):
                 print(line, flush=True)
-        except BrokenPipeError:  # `… | head` has seen enough; Python flushes once more at its end
+        except BrokenPipeError:  # `… | head` closed the pipe; Python would flush again at exit
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def describe(
     checkpoint: Checkpoint, tokenizer: RoFormerTokenizer | None, attention: str
 ) -> Iterator[str]:
-    """Lay out what `inspect` prints; tensors are read one at a time.
+    """The lines that `inspect` prints; tensors are read one at a time.
 
-    `attention`: what `detection.attention_type` says of it.
+    attention: the result of `detection.attention_type`.
     """
     level = f"{tokenizer.tokenization}-level, " if tokenizer else ""
     kind = "RoFormerV2" if checkpoint.config.is_v2 else "RoFormer"
@@ -61,9 +60,9 @@ def describe(
     wrong: list[str] = []
     yield from _tensors(checkpoint, wrong)
     if wrong:
-        yield "\nrefused by every other command, as not finite:"
+        yield "\nnot finite, so that other commands refuse the checkpoint:"
         yield from (f"  {name}" for name in wrong)
-    yield from _left_aside(checkpoint)
+    yield from _ignored(checkpoint)
 
 
 def _architecture(checkpoint: Checkpoint, attention: str) -> Iterator[str]:
@@ -74,22 +73,23 @@ def _architecture(checkpoint: Checkpoint, attention: str) -> Iterator[str]:
         f"{config.num_attention_heads} heads, feed-forward {config.intermediate_size}, "
         f"embeddings {config.embedding_size}"
     )
-    yield f"attention   {config.attention_type or _TOLD_OTHERWISE[attention]}"
+    yield f"attention   {config.attention_type or _NOT_RECORDED[attention]}"
     each = ", ".join(f"{part} {count:,}" for part, count in sizes.items())
     yield f"parameters  {sizes.total():,} ({each})"
 
 
-_TOLD_OTHERWISE = {
+_NOT_RECORDED = {
     "causal": "causal, by its name: not recorded",
-    "unilm": "unilm, by its pooler beside the language model's head: not recorded",
+    "unilm": "unilm, because it has a pooler and a language model's head: not recorded",
     "bidirectional": "not recorded: the model class decides",
 }
 
 
 def _sizes(checkpoint: Checkpoint) -> Counter[str]:
-    """How many parameters each part of the model has."""
+    """Number of parameters of each part of the model."""
     sizes: Counter[str] = Counter()
     for name, shape in checkpoint.arrays.shapes.items():
+        # Shapes come from the file's index: nothing is read.
         sizes[name.split("/")[0]] += prod(shape)
     return sizes
 
@@ -108,6 +108,7 @@ def _tensors(checkpoint: Checkpoint, wrong: list[str]) -> Iterator[str]:
     The names of those that are not finite are added to `wrong`.
     """
     shapes = {name: str(list(shape)) for name, shape in checkpoint.arrays.shapes.items()}
+    # The widths are known before any tensor is read, so that lines are printed immediately.
     name_width, shape_width = max(map(len, shapes)), max(map(len, shapes.values()))
     columns = "{:{}}  {:{}}  {:8}" + "  {:>10}" * 4
     heading = ("min", "max", "mean", "deviation")
@@ -121,17 +122,13 @@ def _tensors(checkpoint: Checkpoint, wrong: list[str]) -> Iterator[str]:
         yield columns.format(name, name_width, shape, shape_width, dtype, *values)
 
 
-def _left_aside(checkpoint: Checkpoint) -> Iterator[str]:
-    """The tensors that would not be loaded, under the names that the file gives them."""
-    groups = {
-        "not loaded, as no model needs them": [
-            n for n in checkpoint.ignored if IGNORED.fullmatch(n)
-        ],
-        "not loaded, as no RoFormer has them": [
-            n for n in checkpoint.ignored if not IGNORED.fullmatch(n)
-        ],
-    }
-    for title, names in groups.items():
+def _ignored(checkpoint: Checkpoint) -> Iterator[str]:
+    """The tensors that would not be loaded, under their names in the file."""
+    for title, needless in (
+        ("not loaded, because no model needs them", True),
+        ("not loaded, because no RoFormer has them", False),
+    ):
+        names = [n for n in checkpoint.ignored if bool(IGNORED.fullmatch(n)) == needless]
         if names:
             yield f"\n{title}:"
             yield from (f"  {name}" for name in names)

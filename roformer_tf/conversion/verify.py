@@ -1,7 +1,7 @@
-"""Our model and another library's on the same sentences, compared layer by layer.
+"""Compare our model with another library's on the same sentences, layer by layer.
 
-The other library really runs, in a process of its own: bert4keras needs another Keras, and
-neither may change what our process does.
+The other library runs in a separate process: bert4keras needs another Keras, and no library may
+change the behaviour of our process.
 """
 
 import json
@@ -20,7 +20,8 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import tyro
 
-from roformer_tf.checkpoints import huggingface, tf1
+from roformer_tf.checkpoints import huggingface
+from roformer_tf.checkpoints.arrays import largest_difference
 from roformer_tf.checkpoints.detection import (
     attention_type,
     is_language_model,
@@ -29,16 +30,15 @@ from roformer_tf.checkpoints.detection import (
 )
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.conversion.convert import CheckpointLayout, OutputConfig, convert_checkpoint
-from roformer_tf.conversion.statistics import largest_difference
 from roformer_tf.errors import DifferenceError, InputError
 from roformer_tf.tokenizers.tokenizer import fitting_tokenizer
 
-Peer = Literal["bert4keras", "transformers"]
+Library = Literal["bert4keras", "transformers"]
 
 BOUNDS = {"logits": 2e-5}
-"""Largest difference allowed at a real token, by output …"""
+"""Maximum difference at a token that is no padding, by output."""
 BOUND = 1e-5
-"""… and of every other one: rounding of float32 over some layers stays below."""
+"""The same for all other outputs. The rounding errors of float32 over some layers are smaller."""
 _SIZES = (
     "vocab_size",
     "hidden_size",
@@ -64,7 +64,8 @@ SENTENCES: tuple[str | tuple[str, str], ...] = (
     "包子。街角的茶馆里，几位老人围着一张旧木桌下棋，旁边的收音机正播放着当天的新闻：今年的粮食"
     "产量比去年增长了百分之五，新修的铁路将在十月份通车，从县城到省会只需要一个半小时。",
 )
-"""What is compared: short and long, Latin letters and digits, pairs; all but one are padded."""
+"""Inputs of the comparison: short and long, Latin letters and digits, pairs. The longest one is the
+only one without padding."""
 
 _INSTALL = {
     "bert4keras": (
@@ -73,28 +74,29 @@ _INSTALL = {
     ),
     "transformers": (("transformers", "torch"), "pip install torch 'transformers>=5'"),
 }
-"""What each library needs, and how it is installed (bert4keras declares an ancient Keras)."""
+"""Modules that each library needs, and how to install it. (bert4keras requires a very old Keras in
+its metadata, hence --no-deps.)"""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyConfig:
-    """Compare what we compute with what another library computes, layer by layer."""
+    """Compare our outputs with those of another library, layer by layer."""
 
     source: Annotated[str, tyro.conf.Positional]
-    """What we read: a released zip, its name, or a folder with a checkpoint."""
-    against: Peer
-    """The library that is compared with."""
+    """The checkpoint that we read: a released zip, its name, or a folder with a checkpoint."""
+    against: Library
+    """The library to compare with."""
     reference: str | None = None
-    """What it reads, if not the same; written for it in its own layout where need be."""
+    """The checkpoint that the library reads; it is converted if needed. Default: the same."""
     attention_type: Literal["bidirectional", "causal", "unilm"] | None = None
-    """What a token sees; unset, it is told from the checkpoint: its config, its name, its parts."""
+    """Attention type of both. Default: by the checkpoint's config, name or parts."""
 
 
 def verify(config: VerifyConfig) -> None:
     """Print the largest difference of every output.
 
-    Raises DifferenceError, which names the first layer beyond its bound, and InputError where the
-    other library is missing or has no such model.
+    Raises DifferenceError, which names the first layer with a too large difference, and InputError
+    if the other library is missing or has no such model.
     """
     check_installed(config.against)
     with ExitStack() as opened:
@@ -105,7 +107,8 @@ def verify(config: VerifyConfig) -> None:
             _check_same_sizes(checkpoint, reference.checkpoint(), source.name, reference.name)
         mask = config.attention_type or attention_type(checkpoint, source)
         if config.against == "transformers" and mask == "unilm":
-            mask = "bidirectional"  # it has no other but the causal one
+            mask = "bidirectional"  # transformers has only this mask and the causal one
+        # The other library runs first: it is the one that can be missing or fail.
         inputs = encode(source, checkpoint)
         epsilon = checkpoint.config.layer_norm_eps
         theirs = their_outputs(config.against, reference, inputs, mask)
@@ -113,17 +116,17 @@ def verify(config: VerifyConfig) -> None:
     rows, length = inputs["token_ids"].shape
     print(f"ours    {source.name}")
     print(f"theirs  {reference.name}, by {config.against} {metadata.version(config.against)}")
-    print(f"input   {rows} rows of up to {length} tokens")
+    print(f"input   {rows} sequences of up to {length} tokens")
     print(f"both    attention {mask}, layer_norm_eps {epsilon:g}\n")
     print_differences(differences(ours, theirs, inputs["token_ids"]))
 
 
-def check_installed(against: Peer) -> None:
-    """Raise InputError, which says how to install it, where the other library is missing."""
+def check_installed(against: Library) -> None:
+    """Raise InputError, with the command to install it, if the other library is missing."""
     modules, command = _INSTALL[against]
     missing = [name for name in modules if find_spec(name) is None]
     if missing:
-        raise InputError(f"{' and '.join(missing)} cannot be found here. Install: {command}")
+        raise InputError(f"not installed: {' and '.join(missing)}. Run: {command}")
 
 
 def encode(source: OpenedSource, checkpoint: Checkpoint) -> dict[str, np.ndarray]:
@@ -136,43 +139,45 @@ def encode(source: OpenedSource, checkpoint: Checkpoint) -> dict[str, np.ndarray
 
 
 def our_outputs(
-    against: Peer, source: OpenedSource, inputs: Mapping[str, np.ndarray], mask: str
+    against: Library, source: OpenedSource, inputs: Mapping[str, np.ndarray], mask: str
 ) -> dict[str, np.ndarray]:
-    """What our model gives: `embeddings`, `layer_0`, … (B, T, H), `logits`, `pooled` (B, H).
+    """Our model's `embeddings`, `layer_0`, … (B, T, H), `logits`, `pooled` (B, H).
 
-    The model is the one that has the heads which the other library knows. It computes on the
-    processor: many a GPU rounds products of float32.
+    The model has the heads that the other library supports. It runs on the CPU, because GPUs may
+    round the products of float32.
     """
     import keras
 
     model_class = _our_class(source.checkpoint(attention_type=mask), against)
+    # All of the model is created and run within the scope of the device.
     with keras.device("cpu:0"):
         model = model_class.from_source(source, attention_type=mask)
-        held = model.parts()
-        embeddings, *states = held["encoder"].hidden_states(inputs)
-        found = {"embeddings": embeddings}
-        found |= {f"layer_{i}": state for i, state in enumerate(states)}
-        if "pooler" in held:
-            found["pooled"] = model.pooler(states[-1])
-        if "mlm" in held:
-            found["logits"] = model.logits(states[-1])
-        elif len(held) > 1:  # it classifies
-            found["logits"] = model(inputs)
-    return {name: keras.ops.convert_to_numpy(value) for name, value in found.items()}
+        model_parts = model.parts()
+        embeddings, *states = model_parts["encoder"].hidden_states(inputs)
+        outputs = {"embeddings": embeddings}
+        outputs |= {f"layer_{i}": state for i, state in enumerate(states)}
+        if "pooler" in model_parts:
+            outputs["pooled"] = model.pooler(states[-1])
+        if "mlm" in model_parts:
+            outputs["logits"] = model.logits(states[-1])
+        elif len(model_parts) > 1:  # a classifier
+            outputs["logits"] = model(inputs)
+    return {name: keras.ops.convert_to_numpy(value) for name, value in outputs.items()}
 
 
 def their_outputs(
-    against: Peer, reference: OpenedSource, inputs: Mapping[str, np.ndarray], mask: str
+    against: Library, reference: OpenedSource, inputs: Mapping[str, np.ndarray], mask: str
 ) -> dict[str, np.ndarray]:
-    """What the other library gives of the same names, as far as it has them.
+    """The other library's outputs with the same names, as far as it has them.
 
-    Raises InputError for a model that it does not know, and where it fails.
+    Raises InputError for a model that the library does not support, and if it fails.
     """
     with tempfile.TemporaryDirectory(prefix="roformer-tf-") as name, ExitStack() as opened:
         scratch = Path(name)
         checkpoint = reference.checkpoint(attention_type=mask)
         _check_known(against, checkpoint, reference.name)
         layout: CheckpointLayout = "tf1" if against == "bert4keras" else "huggingface"
+        # The library must read a file that it supports; converting is tested separately.
         if checkpoint.layout != layout:
             convert_checkpoint(checkpoint, None, scratch / "checkpoint", OutputConfig(to=layout))
             reference = opened.enter_context(OpenedSource(scratch / "checkpoint"))
@@ -189,9 +194,9 @@ def their_outputs(
 def differences(
     ours: Mapping[str, np.ndarray], theirs: Mapping[str, np.ndarray], token_ids: np.ndarray
 ) -> dict[str, float]:
-    """The largest difference of every output that both have, at real tokens alone."""
+    """The largest difference of every output that both have, without padding."""
     real = token_ids != 0
-    real[:, 0] = True
+    real[:, 0] = True  # the first position is never padding, even if its token is 0
     return {
         name: largest_difference(
             *(x[real] if x.ndim == 3 else x for x in (ours[name], theirs[name]))
@@ -201,50 +206,52 @@ def differences(
     }
 
 
-def print_differences(found: Mapping[str, float]) -> None:
-    """Print each difference beside its bound; raise DifferenceError if one is beyond it."""
+def print_differences(largest: Mapping[str, float]) -> None:
+    """Print each difference with its bound; raise DifferenceError if one is larger."""
     print(f"{'output':12} {'difference':>10} {'bound':>10}")
-    for name, value in found.items():
+    for name, value in largest.items():
         print(f"{name:12} {value:10.1e} {BOUNDS.get(name, BOUND):10.0e}")
-    beyond = [name for name, value in found.items() if value > BOUNDS.get(name, BOUND)]
-    if beyond:
+    # The first one in the order of computation is where the error is; later ones follow from it.
+    too_large = [name for name, value in largest.items() if value > BOUNDS.get(name, BOUND)]
+    if too_large:
         raise DifferenceError(
-            f"{beyond[0]} is the first that differs: by {found[beyond[0]]:.1e}, where "
-            f"{BOUNDS.get(beyond[0], BOUND):.0e} is allowed."
+            f"{too_large[0]} is the first output that differs: by {largest[too_large[0]]:.1e}, "
+            f"where {BOUNDS.get(too_large[0], BOUND):.0e} is allowed."
         )
-    print("\nNo difference is beyond its bound.")
+    print("\nAll differences are within their bounds.")
 
 
 def _check_same_sizes(
     checkpoint: Checkpoint, other: Checkpoint, source: str, reference: str
 ) -> None:
-    """Raise InputError where the two checkpoints are not of one architecture."""
+    """Raise InputError if the two checkpoints have different architectures."""
+    # Dropout and initialization do not matter here, so only these keys are compared.
     for key in _SIZES:
         ours, theirs = getattr(checkpoint.config, key), getattr(other.config, key)
         if ours != theirs:
             raise InputError(
                 f"{source} has {key} {ours}, but {reference} {theirs}. "
-                "Give two checkpoints of one architecture."
+                "Give two checkpoints with the same architecture."
             )
 
 
-def _check_known(against: Peer, checkpoint: Checkpoint, reference: str) -> None:
-    """Raise InputError for a model that the other library would compute wrongly, or not at all."""
+def _check_known(against: Library, checkpoint: Checkpoint, reference: str) -> None:
+    """Raise InputError for a model that the other library does not support."""
     config = checkpoint.config
     form = config.unusual_form(learned=True, value=against == "transformers")
     if form or (config.position_embedding_type == "learned" and config.is_v2):
         raise InputError(
             f"{reference} has {form or 'learned positions and the rest of a RoFormerV2'}, which "
-            f"{against} does not know: it would compute another model."
+            f"{against} does not support: it would compute another model."
         )
     if against == "transformers" and config.is_v2:
         raise InputError(
-            f"{reference} is a RoFormerV2, which transformers does not know: it would compute "
-            "nonsense without an error. Verify it --against bert4keras."
+            f"{reference} is a RoFormerV2, which transformers does not support: it would compute "
+            "wrong outputs without an error. Verify it --against bert4keras."
         )
     if against == "bert4keras" and config.rotary_base != 10_000:
         raise InputError(
-            f"{reference} has rotary_base {config.rotary_base:g}, but bert4keras knows only "
+            f"{reference} has rotary_base {config.rotary_base:g}, but bert4keras supports only "
             "10,000. Verify it --against transformers."
         )
     masked = config.attention_type != "bidirectional"
@@ -255,8 +262,8 @@ def _check_known(against: Peer, checkpoint: Checkpoint, reference: str) -> None:
         )
 
 
-def _our_class(checkpoint: Checkpoint, against: Peer) -> Any:
-    """Our model with the heads that the other library knows."""
+def _our_class(checkpoint: Checkpoint, against: Library) -> Any:
+    """Our model class with the heads that the other library supports."""
     from roformer_tf.models import heads
     from roformer_tf.models.encoder import RoFormerEncoder
 
@@ -267,20 +274,21 @@ def _our_class(checkpoint: Checkpoint, against: Peer) -> Any:
     return heads.RoFormerForMaskedLM if is_language_model(checkpoint) else RoFormerEncoder
 
 
-def _options(against: Peer, checkpoint: Checkpoint) -> dict[str, Any]:
-    """What the other library has to be told, for it does not see it in the files."""
+def _options(against: Library, checkpoint: Checkpoint) -> dict[str, Any]:
+    """Options of `other_libraries.py`: what the library does not read from the files."""
     config = checkpoint.config
-    if against == "transformers":
-        causal = config.attention_type == "causal"
-        name = transformers_class(checkpoint)
-        if config.position_embedding_type == "learned":
-            name = huggingface.bert_class(name)
-        return {"class": name, "is_decoder": causal}
     learned = config.position_embedding_type == "learned"
+    if against == "transformers":
+        name = transformers_class(checkpoint)
+        return {
+            "class": huggingface.bert_class(name) if learned else name,
+            "is_decoder": config.attention_type == "causal",
+        }
     applications = {"bidirectional": "encoder", "causal": "lm", "unilm": "unilm"}
     activation = {"gelu_new": "gelu_tanh"}.get(config.hidden_act, config.hidden_act)
     return {
-        "epsilon": config.layer_norm_eps,  # its own, 1e-7, shows where embeddings are small
+        # bert4keras' default 1e-7 makes a visible difference if embeddings are small.
+        "epsilon": config.layer_norm_eps,
         "model": "bert" if learned else "roformer_v2" if config.is_v2 else "roformer",
         "application": applications[str(config.attention_type)],
         "hidden_act": activation,
@@ -289,18 +297,19 @@ def _options(against: Peer, checkpoint: Checkpoint) -> dict[str, Any]:
     }
 
 
-def _run(against: Peer, folder: Path, scratch: Path, options: Mapping[str, Any]) -> None:
-    """Run the other library's program, silently unless it fails: InputError with what it said."""
-    files = [folder]
+def _run(against: Library, folder: Path, scratch: Path, options: Mapping[str, Any]) -> None:
+    """Run the other library. Raises InputError with its last words if it fails."""
+    checkpoint = folder
     if against == "bert4keras":
         (index,) = folder.glob("*.index")
-        files = [index.with_suffix(""), folder / tf1.CONFIG]
-    # By its path: a process of its own need not find the package that this one runs from.
-    program = Path(__file__).parent / "peers" / f"{against}_states.py"
-    files = [program, *files, scratch / "inputs.npz", scratch / "outputs.npz"]
+        checkpoint = index.with_suffix("")
+    # By its path: a module name would import the package, and with it our Keras.
+    program = Path(__file__).with_name("other_libraries.py")
+    files = [checkpoint, scratch / "inputs.npz", scratch / "outputs.npz"]
     done = subprocess.run(
-        [sys.executable, *files, json.dumps(options)],
+        [sys.executable, program, against, *files, json.dumps(options)],
         env=os.environ
+        # No GPU: both sides must round in the same way.
         | {"TF_KERAS": "1", "TF_USE_LEGACY_KERAS": "1", "CUDA_VISIBLE_DEVICES": "-1"},
         capture_output=True,
         encoding="utf-8",

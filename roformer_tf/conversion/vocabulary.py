@@ -1,6 +1,6 @@
-"""Other vocabularies for a checkpoint: tokens taken out, words put in, embeddings to match.
+"""Change the vocabulary of a checkpoint: remove tokens, add words, and adapt the embeddings.
 
-Everything comes down to `keep_tokens`: which rows stay, and of which rows new ones are the mean.
+`keep_tokens` does all changes: it keeps some rows, and appends means of rows as new ones.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from roformer_tf.conversion.convert import (
     OutputConfig,
     check_target,
     convert_checkpoint,
-    files_beside,
+    extra_files,
     print_difference,
 )
 from roformer_tf.errors import InputError
@@ -28,7 +28,7 @@ from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, fitting_tokenize
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS, simplify_vocabulary
 
 Compound = Sequence[int] | tuple[Sequence[int], Sequence[float]]
-"""Ids whose rows' mean is a new row, or (ids, weights) for a weighted one."""
+"""Ids of the rows whose mean is a new row, or (ids, weights) for a weighted mean."""
 
 _BY_TOKEN = ("encoder/embeddings/word/embeddings", "mlm/bias")
 """Weights (V, …) with a row for each token."""
@@ -36,50 +36,49 @@ _BY_TOKEN = ("encoder/embeddings/word/embeddings", "mlm/bias")
 
 @dataclass(frozen=True, kw_only=True)
 class VocabularyConfig:
-    """Give a checkpoint another vocabulary: one of --keep, --simplify and --add."""
+    """Change the vocabulary of a checkpoint by one of --keep, --simplify and --add."""
 
     source: Annotated[str, tyro.conf.Positional]
     """A released zip, its name, or a folder with a checkpoint."""
     target: Annotated[Path, tyro.conf.Positional]
-    """What is written: a folder or, for tf1, a name that ends in .zip. It must not exist."""
+    """The folder or, for tf1, the zip to write. It must not exist."""
     output: OutputConfig
     keep: Path | None = None
-    """A file with the tokens that stay, one a line, in their new order."""
+    """A file with the tokens to keep, one a line, in their new order."""
     simplify: bool = False
-    """Keep what char-level text can give: no Chinese words, no unused tokens."""
+    """Keep the tokens that char-level text can have: no Chinese words, no unused tokens."""
     add: Path | None = None
     """A file with new words, one a line."""
-    initialise: Literal["pieces", "characters"] = "pieces"
-    """Whose mean a new word's embedding is: its tokens' so far, or its characters'."""
+    initialise: Literal["tokens", "characters"] = "tokens"
+    """The embedding of a new word is the mean of its previous tokens or of its characters."""
 
     def __post_init__(self) -> None:
-        given = (self.keep is not None) + self.simplify + (self.add is not None)
-        if given != 1:
+        if (self.keep is not None) + self.simplify + (self.add is not None) != 1:
             raise InputError("give one of --keep FILE, --simplify and --add FILE.")
 
 
 class Changed(NamedTuple):
-    """A checkpoint with a vocabulary that fits it."""
+    """A checkpoint and its new vocabulary."""
 
     checkpoint: Checkpoint
     tokenizer: RoFormerTokenizer
 
 
 class Extended(NamedTuple):
-    """What `extend` made of a list of words."""
+    """The result of `extend`."""
 
     checkpoint: Checkpoint
     tokenizer: RoFormerTokenizer
     added: tuple[str, ...]
-    """The new tokens, as the tokenizer spells them."""
+    """The new tokens, normalized like text."""
     known: tuple[str, ...]
-    """Words that were left out: tokens already, or repeated."""
+    """Words that are tokens already, or repeated."""
     unreachable: tuple[str, ...]
-    """New tokens that the tokenizer does not give for their own text."""
+    """New tokens into which their own text is not tokenized."""
 
 
 def change_vocabulary(config: VocabularyConfig) -> None:
-    """Read, change, write; print what came of the words."""
+    """Read, change and write a checkpoint; print which words are new."""
     check_target(config.target, config.output.to)
     with OpenedSource(config.source) as source:
         checkpoint = described(source.checkpoint(), source)
@@ -92,35 +91,36 @@ def change_vocabulary(config: VocabularyConfig) -> None:
             changed = keep_vocabulary(checkpoint, tokenizer, _lines(config.keep))
         else:
             changed = simplify(checkpoint, tokenizer)
-        files = files_beside(checkpoint, source)
+        files = extra_files(checkpoint, source)
         difference = convert_checkpoint(*changed, config.target, config.output, files)
-    print(f"{tokenizer.vocab_size:,} tokens have become {changed.tokenizer.vocab_size:,}.")
+    print(f"tokens: {tokenizer.vocab_size:,} before, {changed.tokenizer.vocab_size:,} now.")
     print_difference(difference, config.target)
 
 
 def keep_tokens(
     checkpoint: Checkpoint, ids: Sequence[int], compound: Sequence[Compound] = ()
 ) -> Checkpoint:
-    """Take the rows `ids`, in that order; append the mean of several for each of `compound`.
+    """Keep the rows `ids`, in that order; append the mean of several rows for each of `compound`.
 
-    As bert4keras' `keep_tokens` and `compound_tokens`: the ids in `compound` count in the table
-    that is left, not in the old one.
-    Raises InputError for an id that has no row.
+    Equal to bert4keras' `keep_tokens` and `compound_tokens`: the ids in `compound` are those of the
+    kept rows, not of the old table. Raises InputError for an id without a row.
     """
     size = checkpoint.config.vocab_size
     means = [item if isinstance(item, tuple) else (item, [1.0] * len(item)) for item in compound]
     _check_ids(ids, size, "ids")
-    for of, _ in means:
-        _check_ids(of, len(ids), "compound")
+    for rows, _ in means:
+        _check_ids(rows, len(ids), "compound")
 
-    def resized(rows: np.ndarray) -> np.ndarray:
-        kept = rows[np.asarray(ids, int)]
+    def resized(table: np.ndarray) -> np.ndarray:
+        kept = table[np.asarray(ids, int)]
         new = [
-            np.average(kept[np.asarray(of, int)].astype(np.float64), axis=0, weights=weights)
-            for of, weights in means
+            np.average(kept[np.asarray(rows, int)].astype(np.float64), axis=0, weights=weights)
+            for rows, weights in means
         ]
-        return np.concatenate([kept, np.asarray(new, rows.dtype).reshape(-1, *rows.shape[1:])])
+        # The reshape gives an empty list of new rows the right shape.
+        return np.concatenate([kept, np.asarray(new, table.dtype).reshape(-1, *table.shape[1:])])
 
+    # Only the two weights with a row for each token change; the others are passed through.
     arrays = checkpoint.arrays
     count = len(ids) + len(means)
     return dataclasses.replace(
@@ -137,21 +137,22 @@ def keep_tokens(
 def keep_vocabulary(
     checkpoint: Checkpoint, tokenizer: RoFormerTokenizer, tokens: Sequence[str]
 ) -> Changed:
-    """Keep these tokens alone, in this order.
+    """Keep only these tokens, in this order.
 
-    Raises InputError for tokens that are unknown or repeated, without the special tokens, and
-    where another than [PAD] would get the id 0, which models take for padding.
+    Raises InputError for tokens that are unknown or repeated, if special tokens are missing, and if
+    the first token is not [PAD]: models take id 0 for padding.
     """
     unknown = [token for token in tokens if token not in tokenizer.vocabulary]
     if unknown:
         raise InputError(
             f"{len(unknown)} tokens to keep are not in the vocabulary, such as "
-            f"{', '.join(unknown[:3])}. Leave them out, or add them afterwards."
+            f"{', '.join(unknown[:3])}. Remove them from the list, or add them afterwards."
         )
+    # A repeated token would get two ids, of which only the last is used.
     vocabulary = {token: number for number, token in enumerate(tokens)}
     if len(vocabulary) < len(tokens):
         twice = next(t for number, t in enumerate(tokens) if vocabulary[t] != number)
-        raise InputError(f"the token {twice} is to be kept twice. Leave one of the two out.")
+        raise InputError(f"the list of tokens to keep contains {twice} twice. Remove one.")
     if tokens[:1] != ["[PAD]"]:
         raise InputError("the first token to keep must be [PAD]: models take id 0 for padding.")
     kept = keep_tokens(checkpoint, [tokenizer.vocabulary[token] for token in tokens])
@@ -161,7 +162,7 @@ def keep_vocabulary(
 
 
 def simplify(checkpoint: Checkpoint, tokenizer: RoFormerTokenizer) -> Changed:
-    """Keep the special tokens and what char-level text can give; the model is char-level then."""
+    """Keep the special tokens and those that char-level text can have; the result is char-level."""
     vocabulary, ids = simplify_vocabulary(tokenizer.vocabulary, SPECIAL_TOKENS)
     return Changed(
         keep_tokens(checkpoint, ids), RoFormerTokenizer(vocabulary, "char", tokenizer.lower_case)
@@ -172,30 +173,33 @@ def extend(
     checkpoint: Checkpoint,
     tokenizer: RoFormerTokenizer,
     words: Iterable[str],
-    initialise: Literal["pieces", "characters"] = "pieces",
+    initialise: Literal["tokens", "characters"] = "tokens",
 ) -> Extended:
-    """Append words to the vocabulary; each gets the mean of what stood for it so far.
+    """Append words to the vocabulary; the embedding of each is a mean of embeddings.
 
-    With "pieces" that is the tokens that its text has given, with "characters" the tokens of its
-    characters one by one; [UNK] among them counts like any other. Words are spelled as the
-    tokenizer normalizes text. Embeddings that no token had are dropped.
-    Raises InputError for a word with white space, or without anything visible.
+    With "tokens" it is the mean of the previous tokens of the word, with "characters" of the tokens
+    of its characters; [UNK] counts like any other token. Words are normalized like text. Embeddings
+    without a token are dropped. Raises InputError for a word with white space, or without any
+    visible character.
     """
-    tokenizer.vocabulary_text()  # which raises where ids are missing
+    tokenizer.vocabulary_text()  # raises an error if ids are missing
     vocabulary = dict(tokenizer.vocabulary)
     compound: dict[str, list[int]] = {}
     known = []
-    for given in words:
-        word = normalize(given) if tokenizer.lower_case else given
+    for original in words:
+        word = normalize(original) if tokenizer.lower_case else original
         if word in vocabulary:
-            known.append(given)
+            known.append(original)
             continue
-        texts = [word] if initialise == "pieces" else list(word)
-        pieces = [number for text in texts for number in tokenizer.ids_and_words(text)[0]]
-        if word.split() != [word] or not pieces:
-            raise InputError(f"{given!r} can be no token: a token is visible, without white space.")
+        # The previous tokens: those into which the word was split until now.
+        texts = [word] if initialise == "tokens" else list(word)
+        ids = [number for text in texts for number in tokenizer.ids(text)]
+        if word.split() != [word] or not ids:
+            raise InputError(
+                f"{original!r} cannot be a token: it has white space or no visible character."
+            )
         vocabulary[word] = len(vocabulary)
-        compound[word] = pieces
+        compound[word] = ids
     larger = RoFormerTokenizer(vocabulary, tokenizer.tokenization, tokenizer.lower_case)
     return Extended(
         keep_tokens(checkpoint, range(tokenizer.vocab_size), list(compound.values())),
@@ -209,18 +213,19 @@ def extend(
 def _check_ids(ids: Sequence[int], size: int, name: str) -> None:
     wrong = [number for number in ids if not 0 <= number < size]
     if wrong or not len(ids):
-        found = f"{wrong[0]}" if wrong else "nothing"
-        raise InputError(f"{name} holds {found}, but ids are 0 to {size - 1}.")
+        value = f"{wrong[0]}" if wrong else "nothing"
+        raise InputError(f"{name} contains {value}, but ids are 0 to {size - 1}.")
 
 
 def _lines(path: Path) -> list[str]:
-    """The words of a file, one a line; blank lines do not count."""
+    """The words of a file, one a line; empty lines are skipped."""
     try:
         lines = path.read_text(encoding="utf-8").split("\n")
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}. Give a file of words.") from None
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8 text at byte {error.start}.") from None
+    # Split at \n only: str.splitlines would also split at characters that can be tokens.
     words = [line.strip() for line in lines if line.strip()]
     if not words:
         raise InputError(f"{path} is empty: give one word a line.")
@@ -233,11 +238,11 @@ def _print_words(extended: Extended, tokenization: str) -> None:
         print(f"{len(extended.known):,} are known or repeated: {', '.join(extended.known)}")
     if extended.unreachable:
         reason = (
-            "jieba does not give them as words: add them to its dictionary"
+            "jieba does not split text into these words: add them to its dictionary"
             if tokenization == "word"
-            else "char-level text is taken apart into characters first"
+            else "char-level text is split into characters first"
         )
         print(
-            f"{len(extended.unreachable):,} will not come out of a text, for {reason}: "
+            f"{len(extended.unreachable):,} will not be used, because {reason}: "
             f"{', '.join(extended.unreachable)}"
         )

@@ -19,8 +19,8 @@ import numpy.typing as npt
 from roformer_tf.errors import InputError, check_number
 from roformer_tf.readers.records import text_key
 
+# Which documents are skipped because of an earlier one: none, equal ones, or similar ones too.
 DuplicatePolicy = Literal["keep", "exact", "near"]
-"""Which documents are skipped because of an earlier one: none, equal ones, or similar ones too."""
 
 SHINGLE = 5  # characters in a row: two to three words of Chinese
 PERMUTATIONS = 128  # numbers of a signature; similarities are estimated to ± 0.04 (at 0.8)
@@ -109,8 +109,8 @@ def find_near(similarity: float) -> Callable[[bytes], bool]:
 def bands(similarity: float) -> tuple[int, int]:
     """The number of bands to compare, and their size: the fewest with a recall of `RECALL`.
 
-    A band of r numbers is equal in a fraction s^r of the pairs with similarity s, so at least one
-    of b bands is equal in 1 - (1 - s^r)^b of them.
+    A band of r numbers is equal in a fraction s^r of the pairs with similarity s. At least one of b
+    bands is equal in 1 - (1 - s^r)^b of them.
 
     >>> bands(0.8)
     (18, 7)

@@ -9,13 +9,7 @@ from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
 from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.readers.arrow_tables import ParquetRecords
-from roformer_tf.readers.lines import (
-    NOT_ENCODED,
-    DamagedLine,
-    TextLines,
-    check_encoding,
-    damage,
-)
+from roformer_tf.readers.lines import NOT_ENCODED, DamagedLine, TextLines, check_encoding, damage
 from roformer_tf.readers.records import BLANK, json_records, quoted_records
 from roformer_tf.readers.streams import (
     DECOMPRESSORS,
@@ -103,8 +97,8 @@ class CorpusReport:
         return "\n".join(lines)
 
 
+# Number and text of a line, record or row, and its problem, or "".
 _Text: TypeAlias = tuple[int, str, str]
-"""Number and text of a line, record or row, and its problem, or ""."""
 
 
 class Filtered(NamedTuple):
@@ -142,6 +136,7 @@ def without_repeated_lines(text: str) -> tuple[str, int]:
     seen: set[str] = set()
     kept = []
     for line in lines:
+        # Blank lines separate paragraphs: they may repeat.
         plain = line.strip()
         if plain not in seen or not plain:
             kept.append(line)
@@ -165,6 +160,7 @@ def find_files(entries: Iterable[str]) -> list[CorpusFile]:
         if not matches:
             raise InputError(_no_match(name, pattern))
         for file in matches:
+            # A file that several patterns of one corpus match counts once.
             known = files.setdefault(file.url, CorpusFile(file.url, file.size, file.stamp, name))
             if known.corpus != name:
                 raise InputError(
@@ -203,6 +199,7 @@ def _read_file(
     file: StoredFile, raw: BinaryIO, config: CorpusConfig, report: CorpusReport
 ) -> Iterator[str]:
     """Yield the documents of one open file, and report on it."""
+    # Position in the compressed file, so that progress is in proportion to the sizes of files.
     before = report.bytes_read
     number = 0
     try:
@@ -263,6 +260,7 @@ def _json_texts(lines: Iterable[str], file: StoredFile, field: str) -> Iterator[
 
 def _csv_texts(lines: Iterable[str], file: StoredFile, field: str) -> Iterator[_Text]:
     """Records by the rules of the csv module, which may span lines; the first names the columns."""
+    # Blank rows above the header, and between records, are skipped.
     columns: list[str] = []
     column = 0
     for number, cells, problem in quoted_records(
@@ -306,6 +304,7 @@ def _column(file: StoredFile, columns: Sequence[str], field: str) -> int:
     return list(columns).index(field)
 
 
+# Readers of lines of text, by the file's kind.
 _READERS: dict[str, Callable[[Iterable[str], StoredFile, str], Iterator[_Text]]] = {
     ".txt": _plain_texts,
     ".jsonl": _json_texts,
@@ -313,7 +312,6 @@ _READERS: dict[str, Callable[[Iterable[str], StoredFile, str], Iterator[_Text]]]
     ".json": _json_texts,
     ".csv": _csv_texts,
 }
-"""Readers of lines of text, by the file's kind."""
 KINDS = (*_READERS, ".parquet")
 
 

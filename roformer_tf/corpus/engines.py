@@ -21,13 +21,7 @@ from typing import Any, Literal
 
 from tqdm import tqdm
 
-from roformer_tf.corpus.workers import (
-    EngineError,
-    Workers,
-    WorkerTask,
-    in_this_process,
-    processes,
-)
+from roformer_tf.corpus.workers import EngineError, Workers, WorkerTask, in_this_process, processes
 from roformer_tf.errors import InputError, check_number
 from roformer_tf.files import parse_json
 from roformer_tf.machine import usable_cores
@@ -36,8 +30,8 @@ Engine = Literal["processes", "dask"]
 ADDRESS = "DASK_SCHEDULER_ADDRESS"  # programs that start clusters (Slurm, Kubernetes) set it
 CONNECTING = 8  # seconds to wait for the scheduler
 LINGER = 10.0  # seconds to wait for parts that are being written when a job fails
+# Maximum worker processes of `concurrent.futures` on Windows.
 MAX_ON_WINDOWS = 61
-"""Maximum worker processes of `concurrent.futures` on Windows."""
 
 
 def check_engine(engine: Engine, scheduler: str | None, workers: int | None) -> None:
@@ -93,8 +87,8 @@ class _Job:
 def cluster(task: WorkerTask, folder: Path, scheduler: str | None) -> Iterator[Workers]:
     """Run the task on the workers of a Dask cluster, which may come and go.
 
-    Raises InputError if no scheduler responds, and EngineError if it is lost, if an item kills its
-    workers, and if a worker does not see the folder or has other versions than this process.
+    Raises InputError if no scheduler responds. Raises EngineError if it is lost, if an item kills
+    its workers, and if a worker does not see the folder or has other versions.
     """
     job = pickle.dumps(_Job(task, str(folder.absolute()), _versions()))
     with _connect(scheduler) as client:

@@ -11,25 +11,16 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from roformer_tf.checkpoints.huggingface import TOKENIZER, TOKENIZER_CONFIG
-from roformer_tf.checkpoints.tf1 import VOCABULARY
+from roformer_tf.checkpoints.archives import TOKENIZER, TOKENIZER_CONFIG, VOCABULARY
 from roformer_tf.corpus.documents import CorpusReport
 from roformer_tf.corpus.shards import MANIFEST, PreparedRows, read_manifest
 from roformer_tf.errors import InputError
-from roformer_tf.files import (
-    LOCK,
-    folder_beside,
-    leftovers,
-    read_json,
-    remove,
-    sweep,
-    write_text,
-)
+from roformer_tf.files import LOCK, folder_beside, leftovers, read_json, remove, sweep, write_text
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 TRAIN, HELD_OUT = SPLITS = ("train", "held_out")
+# Folder of the settings and the records of parts, until the manifest is written.
 UNFINISHED = "unfinished"
-"""Folder of the settings and the records of parts, until the manifest is written."""
 PREPARE_AGAIN = "Remove the output folder, and prepare again."
 SHOWN_FILES = 5  # changed files that a message lists
 
@@ -144,6 +135,7 @@ def hash_json(value: Mapping[str, Any]) -> str:
 
 def check_begun(output: Path, settings: Mapping[str, Any]) -> None:
     """Raise InputError, without any change, if the folder was begun with other settings."""
+    # A finished folder has its settings in the manifest, an unfinished one in a file of its own.
     unfinished = output / UNFINISHED / "settings.json"
     if (output / MANIFEST).is_file():
         known = read_manifest(output).get("settings", {})
@@ -172,6 +164,7 @@ def is_finished(output: Path) -> bool:
     Raises InputError, without any change, if it holds anything else.
     """
     if (output / MANIFEST).is_file():
+        # The manifest is written last, but a copy of the folder may lack shards.
         for split in SPLITS:
             PreparedRows.open(output, split)  # raises for shards that are missing or cut off
         return True
@@ -213,6 +206,7 @@ def _check_same(output: Path, known: Mapping[str, Any], now: Mapping[str, Any]) 
 def _changed_files(known: Iterable[Sequence[Any]], now: Iterable[Sequence[Any]]) -> str:
     """The first files that differ: "a.txt has changed, b.txt is missing, c.txt is new"."""
     before, after = ({tuple(file) for file in files} for files in (known, now))
+    # By name: a file with another content is in both differences.
     missing = {name for _, name, *_ in before - after}
     new = {name for _, name, *_ in after - before}
     changes = [

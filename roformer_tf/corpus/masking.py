@@ -36,10 +36,7 @@ class MaskingConfig:
 
 
 class MaskedRows(NamedTuple):
-    """B sequences of length L with P slots for predictions each. Unused slots are zeros.
-
-    `mask_row` returns the same without the first axis.
-    """
+    """B sequences of length L with P slots for predictions each. Unused slots are zeros."""
 
     token_ids: npt.NDArray[np.int32]
     """(B, L): the input of the model."""
@@ -69,27 +66,6 @@ def replacement_ids(vocabulary: Mapping[str, int]) -> npt.NDArray[np.int32]:
 def row_generator(seed: int, epoch: int, row: int) -> np.random.Generator:
     """The random generator of one sequence in one epoch."""
     return np.random.default_rng([seed, epoch, row])
-
-
-def mask_row(
-    row: npt.NDArray[np.integer],
-    *,
-    predictions: int,
-    rng: np.random.Generator,
-    config: MaskingConfig,
-    mask_id: int,
-    random_ids: npt.NDArray[np.int32],
-) -> MaskedRows:
-    """Mask one row (3, L): `mask_rows` without the first axis."""
-    rows = mask_rows(
-        row[None],
-        predictions=predictions,
-        rngs=[rng],
-        config=config,
-        mask_id=mask_id,
-        random_ids=random_ids,
-    )
-    return MaskedRows(*(array[0] for array in rows))
 
 
 def mask_rows(

@@ -12,7 +12,7 @@ Labels are the tokens to predict, with weight 1; unused slots have zeros.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -32,22 +32,6 @@ Batch: TypeAlias = tuple[dict[str, npt.NDArray[Any]], npt.NDArray[Any], npt.NDAr
 ObjectiveName: TypeAlias = Literal["masked", "causal"]
 
 
-class Objective(Protocol):
-    """Builds batches from rows. The result for a row does not depend on other rows."""
-
-    def __call__(
-        self, rows: npt.NDArray[np.integer], draws: Sequence[tuple[int, int, int]]
-    ) -> Batch:
-        """Rows (B, 3, L), channels as in `packing`, and (seed, epoch, row) of each → a batch."""
-
-    def rows_to_evaluate(self, rows: int, length: int, parts: int) -> int:
-        """Batch size of evaluation, if training has `rows` of this length in a batch.
-
-        All logits of a batch are in memory, in float32. The result is a multiple of `parts`, as
-        `rows` is.
-        """
-
-
 @dataclass(frozen=True)
 class MaskedTokens:
     """Masked language modelling: whole words are masked, and predicted from both directions."""
@@ -60,7 +44,10 @@ class MaskedTokens:
     def __call__(
         self, rows: npt.NDArray[np.integer], draws: Sequence[tuple[int, int, int]]
     ) -> Batch:
-        """Mask rows, with other masks in every epoch."""
+        """Rows (B, 3, L), channels as in `packing`, and (seed, epoch, row) of each → a batch.
+
+        The masks of a row are new in every epoch, and do not depend on the other rows.
+        """
         masked = mask_rows(
             rows,
             predictions=predictions_per_row(rows.shape[-1], self.masking.mask_rate),
@@ -77,7 +64,10 @@ class MaskedTokens:
         return inputs, masked.labels, masked.weights
 
     def rows_to_evaluate(self, rows: int, length: int, parts: int) -> int:
-        """The batch size of training: only masked tokens have logits."""
+        """Batch size of evaluation, if training has `rows` of this length in a batch.
+
+        As in training, because only masked tokens have logits.
+        """
         return rows
 
 
@@ -96,7 +86,7 @@ class NextTokens:
     def __call__(
         self, rows: npt.NDArray[np.integer], draws: Sequence[tuple[int, int, int]]
     ) -> Batch:
-        """The label of each position is the next token of its document; nothing is random."""
+        """The label of each position is the next token of its document; `draws` are not needed."""
         tokens, documents = (rows[:, channel].astype(np.int32) for channel in (TOKEN, DOCUMENT))
         # A position is predicted from if the next one is of the same document, and no padding.
         continues = np.zeros(documents.shape, bool)
@@ -106,9 +96,16 @@ class NextTokens:
         return inputs, labels, continues.astype(np.float32)
 
     def rows_to_evaluate(self, rows: int, length: int, parts: int) -> int:
-        """Fewer than in training: about as many predictions as `rows` with masks have."""
+        """Fewer than in training: about as many predictions as `rows` with masks have.
+
+        All logits of a batch are in memory, in float32. The result is a multiple of `parts`, as
+        `rows` is.
+        """
         masked = rows * predictions_per_row(length, MaskingConfig().mask_rate)
         return max(1, masked // (length * parts)) * parts
+
+
+Objective: TypeAlias = MaskedTokens | NextTokens
 
 
 def make_objective(

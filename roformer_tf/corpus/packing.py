@@ -1,7 +1,8 @@
 """Tokens of documents → sequences (rows) of one fixed length: pure functions.
 
 A row holds one or more chunks, each `[CLS] tokens [SEP]`, then padding. A document that is longer
-than a row is split at the start of a word, and so are as few others as needed to fill the rows.
+than a row is split at the start of a word. To fill the rows, as few other documents as possible are
+split, too.
 With length 10, the documents `甲 乙乙 丙` (乙乙 one word of two tokens) and `丁` become one row
 of three channels:
 
@@ -70,7 +71,7 @@ def chunk_bounds(documents: Documents, room: int) -> npt.NDArray[np.integer]:
 
     Documents are split at the start of a word; only a word longer than `room` is split itself.
     """
-    bounds = np.unique(documents.bounds)
+    bounds = np.unique(documents.bounds)  # without empty documents
     too_long = np.flatnonzero(np.diff(bounds) > room)
     spans = zip(bounds[too_long], bounds[too_long + 1], strict=True)
     cuts = [
@@ -99,8 +100,8 @@ def assign(sizes: Sequence[int], capacity: int) -> list[list[int]]:
     return sorted(sorted(members) for members in rows)
 
 
+# Tokens [start, stop) of a document.
 Chunk: TypeAlias = tuple[int, int]
-"""Tokens [start, stop) of a document."""
 
 
 def refill(
@@ -154,6 +155,7 @@ def _cuts(words: npt.NDArray[np.integer], room: int) -> Iterator[int]:
     """Positions at which a document with these words is split."""
     start = 0
     while (stop := start + room) < len(words):
+        # A word longer than the room is cut like any other text.
         word_start = int(np.searchsorted(words, words[stop]))
         start = word_start if word_start > start else stop
         yield start
@@ -191,6 +193,7 @@ def _channels(
     word = np.full(used.shape, -1, words.dtype)
     word[used] = words
     is_text = word >= 0
+    # A chunk begins with [CLS], a position without a word before one with a word.
     begins_chunk = np.zeros_like(used)
     begins_chunk[:, :-1] = is_text[:, 1:] & ~is_text[:, :-1]
     begins_word = np.zeros_like(used)

@@ -65,6 +65,7 @@ class PartWriter:
             if all(Shard(**shard).is_whole(self.output) for shard in record["shards"]):
                 return record
 
+        # Split first, then packed: no sequence has documents of both splits.
         texts: dict[str, list[str]] = {split: [] for split in SPLITS}
         remaining = filtered(part.texts, self.config)
         kept = [text for text in remaining.texts if text is not None]
@@ -93,6 +94,7 @@ class PartWriter:
         self, split: str, file: str, corpus: str, texts: list[str]
     ) -> tuple[Shard | None, int]:
         """Write a shard, if the texts have tokens; return it, and how many texts were split."""
+        # All documents of the part at once: packing needs many to fill sequences.
         documents = Documents(*self.tokenizer.ids_and_words_of(texts))
         if self.config.whole_words and self.tokenizer.tokenization == "char":
             documents = _with_whole_words(documents, texts, self.tokenizer.lower_case)
@@ -109,6 +111,7 @@ class PartWriter:
 
 def _with_whole_words(documents: Documents, texts: list[str], lower_case: bool) -> Documents:
     """The documents with word numbers of jieba instead of numbers of single characters."""
+    # Token i belongs to character `words[i]`; here that becomes the word of the character.
     numbers: list[int] = []
     for text in texts:
         first = numbers[-1] + 1 if numbers else 0

@@ -22,7 +22,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
-from roformer_tf.checkpoints.tf1 import VOCABULARY
+from roformer_tf.checkpoints.archives import VOCABULARY
 from roformer_tf.corpus.deduplication import (
     DuplicatePolicy,
     check_similarity,
@@ -64,11 +64,7 @@ from roformer_tf.readers.streams import ReadError
 from roformer_tf.terminal import Progress
 from roformer_tf.tokenizers.padding import check_length
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-from roformer_tf.tokenizers.vocabulary import (
-    Tokenization,
-    build_vocabulary,
-    count_pieces,
-)
+from roformer_tf.tokenizers.vocabulary import Tokenization, build_vocabulary, count_pieces
 
 FORMAT = 4  # of the folder
 PART_CHARACTERS = 2_000_000  # about a second of work, and enough documents to fill sequences
@@ -294,6 +290,7 @@ def _parts(
     repeated: Sequence[Sequence[int]],
 ) -> Iterator[CorpusPart]:
     """Cut each corpus into parts, without the repeated documents."""
+    # A part never has documents of two corpora: a shard belongs to one.
     chunks = (
         (corpus, texts)
         for corpus, members in groupby(files, attrgetter("corpus"))

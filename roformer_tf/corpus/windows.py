@@ -16,8 +16,8 @@ import numpy.typing as npt
 
 from roformer_tf.corpus.packing import Documents
 
+# The word number of tokens that are no text, such as the [SEP] between two documents.
 NO_WORD = 0
-"""The word number of tokens that are no text, such as the [SEP] between two documents."""
 
 
 class WordedText(NamedTuple):
@@ -47,6 +47,7 @@ def windows(size: int, room: int) -> Iterator[Window]:
     [(0, 2, 0)]
     """
     for first in range(0, size, room):
+        # The last window is moved to the left until it is full, or begins with the text.
         stop = min(first + room, size)
         yield Window(max(0, stop - room), stop, first)
 
@@ -59,7 +60,7 @@ def long_texts(
     [SEP] separates joined documents. A rest that is too short is skipped; without `joined`, all
     short documents are.
     """
-    waiting: list[WordedText] = []
+    waiting: list[WordedText] = []  # short documents to be joined
     for several in documents:
         for start, stop in zip(several.bounds[:-1], several.bounds[1:], strict=True):
             text = _text(several, int(start), int(stop))
@@ -84,6 +85,7 @@ def _join(texts: list[WordedText], sep_id: int) -> WordedText:
     words: list[npt.NDArray[np.integer]] = []
     last = 0
     for text in texts:
+        # Words of all texts have different numbers, so masking keeps them whole.
         ids += [text.token_ids, np.array([sep_id])]
         words += [text.words + last, np.array([NO_WORD])]
         last += int(text.words[-1])

@@ -8,12 +8,15 @@ openvino   OpenVINO, on a CPU       float32, bfloat16, int8   [fast]
 `auto` takes the engine that measured fastest on a CPU, and Keras on a GPU or TPU.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from importlib.util import find_spec
-from typing import Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from roformer_tf.errors import InputError
 from roformer_tf.machine import has_accelerator, multiplies_bfloat16
+
+if TYPE_CHECKING:
+    from roformer_tf.config import RoFormerConfig
 
 Engine = Literal["auto", "keras", "onnx", "openvino"]
 Precision = Literal["float32", "bfloat16", "int8"]
@@ -29,6 +32,29 @@ FASTEST: dict[Precision, tuple[Engine, ...]] = {
     "float32": ("onnx", "openvino"),
     "bfloat16": ("openvino",),
     "int8": ("onnx", "openvino"),
+}
+# Fields of a configuration of which graphs support any value.
+ANY_VALUE = {
+    *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
+    *("intermediate_size", "embedding_size", "max_position_embeddings", "type_vocab_size"),
+    *("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range"),
+    *("layer_norm_eps", "rotary_base", "num_labels", "unknown"),
+    # used only together with other fields
+    *("trained_length", "global_attn_every_n_layers", "relative_attention_num_buckets"),
+    "relative_attention_max_distance",
+    # applied to the output of the network later
+    *("label_mean", "label_deviation"),
+}
+# The values of other fields that graphs support. Of a field that is in neither only the default is
+# supported, so that a new field is not ignored.
+SUPPORTED: dict[str, tuple[Any, ...]] = {
+    "hidden_act": ("gelu", "gelu_new", "relu"),
+    "rotary_style": ("interleaved", "half"),
+    "norm_type": ("layer_norm", "rms_norm"),
+    "use_bias": (True, False),
+    "attention_type": (None, "bidirectional", "causal", "unilm"),
+    "pooling": ("cls", "mean", "pooler"),
+    "crf": (False, True),
 }
 NO_BFLOAT16 = "this CPU has no instructions for bfloat16, so float32 is used."
 
@@ -50,6 +76,15 @@ class Choice:
 def installed(engine: Engine) -> bool:
     """Whether the packages of an engine are installed."""
     return all(find_spec(name) for name in MODULES.get(engine, ()))
+
+
+def unsupported_reason(config: "RoFormerConfig") -> str:
+    """Why no graph of an architecture can be written; "" if one can."""
+    for field in fields(config):
+        value = getattr(config, field.name)
+        if field.name not in ANY_VALUE and value not in SUPPORTED.get(field.name, (field.default,)):
+            return f"its config has {field.name} {value!r}, which only Keras computes"
+    return ""
 
 
 def choose(

@@ -154,8 +154,8 @@ def session_options(threads: int | None = None) -> Any:
 def _openvino_core() -> Any:
     """OpenVINO, created once for the process and never released.
 
-    Each plugin installs a signal stack for the thread, and restores the one before when it is
-    released, although that may be an older plugin's and unmapped already. The next signal that
+    Each plugin installs a signal stack for the thread. When released, it restores the previous one,
+    which may belong to an older plugin and be unmapped already. The next signal that
     Python receives, such as Ctrl+C, would then end the process without a message (2026.4).
     """
     import openvino

@@ -9,10 +9,9 @@ C labels, D numbers of a vector.
 """
 
 import dataclasses
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -27,9 +26,9 @@ if TYPE_CHECKING:
 Node: TypeAlias = Any
 Array: TypeAlias = np.ndarray
 
-# The output of a network: hidden states (B, T, H), logits (B, C), of tokens (B, T, C), vectors (B,
-# D) of length 1, pooled hidden states (B, H), or the vocabulary's logits: (B, P, V) at
-# `masked_positions`, or (B, T, V) everywhere, to generate.
+# The output of a network: "hidden" states (B, T, H); logits of a "classifier" (B, C) or of a
+# "token_classifier" (B, T, C); "vectors" (B, D) of length 1; "pooled" hidden states (B, H). The
+# vocabulary's logits are (B, P, V) at "masked" positions, or (B, T, V) for the "next_token".
 Part = Literal[
     "hidden", "classifier", "token_classifier", "vectors", "pooled", "masked", "next_token"
 ]
@@ -98,41 +97,30 @@ class Network:
         return OUTPUTS.get(self.part, "logits")
 
 
-class Graph(ABC):
+class Graph(Protocol):
     """The operations of a network; a node is the output of an earlier one."""
 
-    def __init__(self, config: RoFormerConfig) -> None:
-        self.heads, self.head_size = config.num_attention_heads, config.head_size
-        self.rotary_base = config.rotary_base
-
-    @abstractmethod
     def input(self, name: str) -> Node:
         """One of the network's inputs."""
 
-    @abstractmethod
     def visible(self, attention_type: str | None, token_ids: Node, segment_ids: Node) -> Node:
         """The attention mask, as of `layers.masks.visible_keys`.
 
         A sequence is one document, token 0 is padding, and the first token is always visible.
         """
 
-    @abstractmethod
     def lookup(self, name: str, table: Array, ids: Node) -> Node:
         """table (…, E), ids (B, T) → (B, T, E)."""
 
-    @abstractmethod
     def dense(self, x: Node, layer: Linear) -> Node:
         """(B, T, in) → (B, T, out)."""
 
-    @abstractmethod
     def add_norm(self, name: str, x: Node, y: Node, norm: Norm, bias: Array | None = None) -> Node:
         """The norm of x + y + bias, over the last axis."""
 
-    @abstractmethod
     def norm(self, name: str, x: Node, norm: Norm) -> Node:
         """The norm of x, over the last axis."""
 
-    @abstractmethod
     def attend(
         self, query: Node, key: Node, value: Node, visible: Node, positions: Node | None
     ) -> Node:
@@ -142,35 +130,27 @@ class Graph(ABC):
         T positions.
         """
 
-    @abstractmethod
     def split(self, x: Node, parts: int) -> list[Node]:
         """x in equal parts along its last axis."""
 
-    @abstractmethod
     def first(self) -> Node:
         """The positions of the first tokens."""
 
-    @abstractmethod
     def gather(self, x: Node, positions: Node) -> Node:
         """x (B, T, H) at positions (B, P) → (B, P, H)."""
 
-    @abstractmethod
     def only(self, x: Node) -> Node:
         """x (B, 1, H) → (B, H)."""
 
-    @abstractmethod
     def mean_of_tokens(self, x: Node, token_ids: Node) -> Node:
         """The mean over the tokens that are not padding: (B, T, H) → (B, H)."""
 
-    @abstractmethod
     def product_with_rows(self, name: str, x: Node, table: Array, bias: Array | None) -> Node:
         """x (B, P, E) times the transpose of the embedding table (V, E): (B, P, V)."""
 
-    @abstractmethod
     def unit(self, x: Node, whitening: "Whitening | None", dimensions: int | None) -> Node:
         """x (B, H) whitened, cut and normalized: (B, D)."""
 
-    @abstractmethod
     def meaning(self, x: Node, meaning: OutputKind) -> Node:
         """Apply the function that gives logits a meaning."""
 
@@ -222,44 +202,6 @@ class _Asked(Mapping[str, Array]):
             raise InputError(
                 f"{self._source} holds {left[0]}, which graphs do not support. Give --engine keras."
             )
-
-
-def unsupported(config: RoFormerConfig) -> str:
-    """Why no graph of an architecture can be written; "" if one can."""
-    for field in dataclasses.fields(config):
-        value = getattr(config, field.name)
-        known = KNOWN.get(field.name, (field.default,))
-        if known is not ANY and value not in known:
-            return f"its config has {field.name} {value!r}, which only Keras computes"
-    return ""
-
-
-ANY: tuple[Any, ...] = ()
-# The values of a config that are supported. Of a field that is not listed only the default is, so
-# that a new field is not ignored.
-KNOWN: dict[str, tuple[Any, ...]] = {
-    **dict.fromkeys(
-        (
-            *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
-            *("intermediate_size", "embedding_size", "max_position_embeddings", "type_vocab_size"),
-            *("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range"),
-            *("layer_norm_eps", "rotary_base", "num_labels", "unknown"),
-            # used only together with other fields
-            *("trained_length", "global_attn_every_n_layers", "relative_attention_num_buckets"),
-            "relative_attention_max_distance",
-            # applied to the output of the network later
-            *("label_mean", "label_deviation"),
-        ),
-        ANY,
-    ),
-    "hidden_act": ("gelu", "gelu_new", "relu"),
-    "rotary_style": ("interleaved", "half"),
-    "norm_type": ("layer_norm", "rms_norm"),
-    "use_bias": (True, False),
-    "attention_type": (None, "bidirectional", "causal", "unilm"),
-    "pooling": ("cls", "mean", "pooler"),
-    "crf": (False, True),
-}
 
 
 def _hidden(network: Network, graph: Graph, positions: Node | None = None) -> Node:

@@ -2,7 +2,7 @@
 
 RotaryEmbedding, MultiHeadAttention, SkipLayerNormalization and BiasGelu (domain com.microsoft) are
 one pass each, where a traced graph has dozens of nodes. In int8 the kernels of dense layers have 8
-bits and a scale for each column, and activations are quantized dynamically, with one scale for each
+bits and a scale for each column. Activations are quantized dynamically, with one scale for each
 call; embeddings, norms and biases stay float32.
 """
 
@@ -16,7 +16,6 @@ from roformer_tf.config import RoFormerConfig
 from roformer_tf.engines.network import (
     PRECISION,
     Array,
-    Graph,
     Linear,
     Network,
     Norm,
@@ -67,12 +66,12 @@ def _value(name: str, kind: int, shape: Sequence[str | None]) -> ValueInfoProto:
     return helper.make_tensor_value_info(name, kind, shape)
 
 
-class OnnxGraph(Graph):
+class OnnxGraph:
     """Nodes and constants of an ONNX graph; a tensor is its name."""
 
     def __init__(self, config: RoFormerConfig, largest: int | None = None) -> None:
-        super().__init__(config)
-        self.largest = largest
+        self.heads, self.head_size = config.num_attention_heads, config.head_size
+        self.rotary_base, self.largest = config.rotary_base, largest
         self.nodes: list[NodeProto] = []
         self.constants: dict[str, TensorProto] = {}
         self._tables: tuple[str, ...] = ()
@@ -119,9 +118,9 @@ class OnnxGraph(Graph):
         # segments for UniLM, whose segment 0 is bidirectional.
         order = segment_ids
         if attention_type == "causal":
-            zeros = self.node("Mul", token_ids, self.scalar("0", 0))
-            order = self.node("Add", zeros, self.scalar("1", 1))
-        rank = self.node("CumSum", order, self.scalar("1", 1))  # of the token or the segment
+            zeros = self.node("Mul", token_ids, self.scalar(0))
+            order = self.node("Add", zeros, self.scalar(1))
+        rank = self.node("CumSum", order, self.scalar(1))  # of the token or the segment
         seen = self.node(
             "LessOrEqual",
             self.node("Unsqueeze", rank, self.integers(1)),
@@ -131,13 +130,13 @@ class OnnxGraph(Graph):
         zero, unseen = self.constant("seen", 0.0), self.constant("unseen", UNSEEN)
         return SeenKeys(bias=self.node("Where", seen, zero, unseen))
 
-    def scalar(self, name: str, value: int) -> str:
+    def scalar(self, value: int) -> str:
         """An int32 constant without axes."""
-        return self.constant(f"int32_{name}", value, np.int32)
+        return self.constant(f"int32_{value}", value, np.int32)
 
     def _counted(self, token_ids: str) -> str:
         """Which tokens are not padding: (B, T) bool; the first token is always visible."""
-        is_padding = self.node("Equal", token_ids, self.scalar("0", 0))
+        is_padding = self.node("Equal", token_ids, self.scalar(0))
         place = self._places(token_ids)
         later = self.node("Greater", place, self.constant("first", 0, np.int64))
         return self.node("Not", self.node("And", is_padding, later))

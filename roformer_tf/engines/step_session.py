@@ -46,9 +46,9 @@ class StepSession:
     ) -> Array:
         """Logits (B, V) after one token of each text, whose keys and values go into the slot.
 
-        rows: the embeddings "word" and "segment" (B, 1, E) of the tokens, "cos" and "sin" (B, K/2)
-        of their angles, and a "bias" (B, 1, 1, slot + 1) of the scores, all float32. caches: keys
-        and values (B, N, S, K) of each layer, which are written into.
+        rows: all float32. The embeddings "word" and "segment" (B, 1, E) of the tokens; "cos" and
+        "sin" (B, K/2) of their angles; a "bias" (B, 1, 1, slot + 1) of the scores. caches: keys and
+        values (B, N, S, K) of each layer, which are written into.
         """
         batch = len(rows["word"])
         logits = np.empty((batch, 1, self._vocabulary), np.float32)

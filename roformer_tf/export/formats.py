@@ -21,8 +21,9 @@ import numpy as np
 from roformer_tf.checkpoints import embedding_config
 from roformer_tf.checkpoints.detection import TASK_FILE
 from roformer_tf.checkpoints.huggingface import MODEL_CARD
+from roformer_tf.engines.choice import unsupported_reason
 from roformer_tf.engines.model import ONNX, onnx_session
-from roformer_tf.engines.network import INPUTS, SEVEN_BITS, Network, unsupported
+from roformer_tf.engines.network import INPUTS, SEVEN_BITS, Network
 from roformer_tf.errors import DifferenceError, InputError
 from roformer_tf.files import check_writable, folder_beside, write_text
 from roformer_tf.models.rows import Forward
@@ -92,6 +93,7 @@ def write_export(exported: Exportable, output: Path, to: Format) -> None:
         exported.save_settings(folder)
         card = export_card(to, exported.tokenizer, exported.max_length, exported.task)
         write_text(folder / MODEL_CARD, card)
+    # With the tokenizer's files, as somebody copies the folder.
     size = sum(path.stat().st_size for path in output.rglob("*") if path.is_file())
     print(f"{output} is written: {to}, {size / MEGABYTE:.1f} MB.")
 
@@ -130,6 +132,7 @@ def check_export(to: Format, output: Path) -> None:
             f"TensorFlow writes a SavedModel, but Keras runs on {keras.backend.backend()}. Models "
             "are the same on every backend: set KERAS_BACKEND=tensorflow for the export."
         )
+    # `onnx` writes the graph, `onnxruntime` compares it with the model.
     needed = () if to == "savedmodel" else ("onnx", "onnxruntime")
     if missing := [name for name in needed if find_spec(name) is None]:
         raise InputError(f"{to} needs {', '.join(missing)}: run `pip install 'roformer-tf[onnx]'`.")
@@ -140,7 +143,7 @@ def check_export(to: Format, output: Path) -> None:
 
 def check_supported(config: "RoFormerConfig", name: str) -> None:
     """Raise InputError for an architecture that cannot be written as an ONNX graph."""
-    if reason := unsupported(config):
+    if reason := unsupported_reason(config):
         raise InputError(f"{name} cannot be written as ONNX: {reason}. Export it as a SavedModel.")
 
 

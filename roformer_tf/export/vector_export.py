@@ -5,7 +5,7 @@ vectors are.
 """
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -19,40 +19,36 @@ from roformer_tf.export.formats import (
     Format,
     check_supported,
 )
-from roformer_tf.inference.embed import (
-    TextEmbedder,
-    VectorSettings,
-    embedder_from,
-    vector_network,
-)
-from roformer_tf.inference.opening import OpenedModel
 from roformer_tf.inference.text_files import TextFileConfig, checked_texts
 from roformer_tf.models.rows import run_rows
+
+if TYPE_CHECKING:
+    from roformer_tf.inference.embed import TextEmbedder
+    from roformer_tf.inference.opening import OpenedModel
 
 # The output of the graph.
 VECTORS = "vectors"
 
 
 def vectors_of(
-    opened: OpenedModel, to: Format, data: str | None = None, dimensions: int | None = None
+    opened: "OpenedModel", embedder: "TextEmbedder", to: Format, data: str | None = None
 ) -> Exportable:
     """A model for its vectors; on the texts of the file `data` int8 is compared with float32.
 
-    Raises InputError as `embedder_from` does, and for int8 without data.
+    Raises InputError for int8 without data.
     """
     if to == "int8" and data is None:
         raise InputError(
             "int8 changes the vectors a little, which has to be measured. Give --data, a file of "
             "texts like those that will be embedded."
         )
-    embedder = embedder_from(opened, VectorSettings(dimensions=dimensions))
     print(f"{embedder.described}.")
     model, settings = embedder.model, embedder.config
 
     def network() -> Network:
         check_supported(opened.checkpoint.config, opened.name)
         finish = {"whitening": model.whitening, "dimensions": model.dimensions}
-        return vector_network(opened, settings.pooling, VECTORS, **finish)
+        return opened.vector_network(settings.pooling, VECTORS, **finish)
 
     def outputs(inputs: Any) -> dict[str, Any]:
         from roformer_tf.models.sentence_embedding import SentenceEmbedder
@@ -77,7 +73,7 @@ def vectors_of(
     )
 
 
-def _int8_cost(embedder: TextEmbedder, exact: Path, rounded: Path, data: str) -> str:
+def _int8_cost(embedder: "TextEmbedder", exact: Path, rounded: Path, data: str) -> str:
     """How int8 changes vectors: the cosine of both vectors of a text, and its nearest neighbor."""
     with checked_texts(data, TextFileConfig()) as texts:
         step = -(-len(texts) // MAX_MEASURED)  # evenly spaced
@@ -85,6 +81,7 @@ def _int8_cost(embedder: TextEmbedder, exact: Path, rounded: Path, data: str) ->
     length = embedder.config.max_length
     ids = [embedder.tokenizer.encode(text, None, length)[0] for text in chosen]
     first, second = (np.stack(run_rows(onnx_session(x, VECTORS), ids)) for x in (exact, rounded))
+    # (texts,) each; both vectors of a text have length 1.
     cosines = np.einsum("nd,nd->n", first, second)
     sizes = [file.stat().st_size / MEGABYTE for file in (exact, rounded)]
     text = (

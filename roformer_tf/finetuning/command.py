@@ -1,13 +1,13 @@
-"""The body of `finetune`: labelled examples → a model that answers, and a report on it.
+"""The body of `finetune`: labelled examples → a model that predicts, and a report on it.
 
 OUTPUT/settings.yaml   every setting; usable as --config
 OUTPUT/model/          the best weights, the tokenizer, task.json, and README.md, the model card
 OUTPUT/report.md, report.html, report.json, predictions.tsv
-OUTPUT/label_issues.tsv  rows whose label is probably wrong, if any; .xlsx where --train is one
-OUTPUT/validation_pairs.jsonl  of a model of pairs: what `search --rerank` measures it on
+OUTPUT/label_issues.tsv  examples whose label is probably wrong, if any; .xlsx where --train is one
+OUTPUT/validation_pairs.jsonl  for a model of pairs: `search --rerank` measures it on them
 OUTPUT/metrics.jsonl, evaluations.jsonl, tensorboard/, checkpoints/
-OUTPUT/trials/NAME/    the same of each training, where there are several (seeds, folds, a sweep)
-OUTPUT/export/         what --export asks for
+OUTPUT/trials/NAME/    the same for each training, if there are several (seeds, folds, a sweep)
+OUTPUT/export/         the formats of --export
 """
 
 import dataclasses
@@ -23,22 +23,18 @@ import numpy as np
 from roformer_tf.checkpoints.huggingface import classifier_opens_in_transformers
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.errors import DivergedError, InputError
-from roformer_tf.export.command import export
 from roformer_tf.export.formats import check_export
+from roformer_tf.export.task_export import export
 from roformer_tf.files import locked
-from roformer_tf.finetuning.losses import (
-    check_loss,
-    check_vector_settings,
-)
-from roformer_tf.finetuning.rates import MOST_EPOCHS, spelled, usual_epochs, usual_rate
-from roformer_tf.finetuning.report.analysis import analyse, write_report
-from roformer_tf.finetuning.report.card import model_card
+from roformer_tf.finetuning.losses import check_loss
+from roformer_tf.finetuning.rates import MAX_EPOCHS, default_epochs, default_rate, spelled
+from roformer_tf.finetuning.report.analysis import analyse
+from roformer_tf.finetuning.report.pages import model_card, write_report
 from roformer_tf.finetuning.results import Results, print_summary
 from roformer_tf.finetuning.search import Search, Sets
-from roformer_tf.finetuning.settings import FinetuneConfig
-from roformer_tf.finetuning.trainer import Start
-from roformer_tf.finetuning.trial import Recipe, labels_of
-from roformer_tf.finetuning.vectors import check_pieces
+from roformer_tf.finetuning.settings import FinetuneConfig, VectorConfig
+from roformer_tf.finetuning.trainer import InitialState
+from roformer_tf.finetuning.trial import labels_of
 from roformer_tf.kernels.devices import device_in_words
 from roformer_tf.labelled.encoding import pick_max_length
 from roformer_tf.labelled.examples import Example
@@ -59,27 +55,27 @@ from roformer_tf.training.run_files import (
 )
 from roformer_tf.translation import choose_language
 
+# Settings that may differ when a run is resumed: they change no weight, or the examples, which are
+# compared, show a difference. With --valid, --test may differ, too: no part of --train depends on
+# it, and the report then has the figures of the new test set.
 MAY_CHANGE = (
     *("output", "save_every", "log_every"),
     *("export", "language", "baseline", "first_line", "strict"),
 )
-"""Settings that may differ when a run continues, since they change no weight, or show in the
-examples, which are compared. Beside --valid, so
-may --test, which then judges the same model anew: nothing is split off for it."""
 
+# How a text's vector is computed, in words.
 POOLINGS = {
-    "pooler": "what the checkpoint's pooler gives of the first token",
+    "pooler": "the output of the checkpoint's pooler for the first token",
     "mean": "the mean of all tokens",
     "cls": "the first token's",
 }
-"""What a text's vector may be, in words."""
 
-WHOLE = 1 << 30
-"""A length that no text reaches, to see how long they are."""
+# A maximum length that no text reaches, to measure how long the texts are.
+UNLIMITED = 1 << 30
 
 
 def finetune(config: FinetuneConfig) -> None:
-    """Fine-tune a checkpoint on labelled texts, and report on what came out."""
+    """Fine-tune a checkpoint on labelled texts, and report on the result."""
     with locked(config.output):
         _finetune(config)
 
@@ -88,33 +84,21 @@ def _finetune(config: FinetuneConfig) -> None:
     output = Path(config.output)
     config = settle_auto(settle_precision(config))
     check_output(config, (*MAY_CHANGE, "test") if config.valid else MAY_CHANGE)
-    for to in config.export:
+    for to in config.export:  # before hours of training
         check_export(to, output / "export" / to)
     layout = find_layout(config.train, config.columns, config.task, TASKS)
     print(layout.report)
     check_vector_settings(layout.task, config.vectors)
-    check_pieces(config.batch_size, config.vectors.pieces)
     sets = read_sets(config, layout)
     task = define_task(config, layout, sets)
     for line in task.labelling.notes(sets.train):
         print(line)
-    keras.utils.set_random_seed(config.seed)  # of heads that the checkpoint lacks
-    start = make_start(config, layout.task)
-    config = choose_epochs(choose_rate(config, start), task, sets)
+    keras.utils.set_random_seed(config.seed)  # for heads that the checkpoint lacks
+    initial = read_initial_state(config, layout.task)
+    config = choose_epochs(choose_rate(config, initial), task, sets)
     check_steps(config, task, sets)
-    task = dataclasses.replace(task, max_length=choose_length(config, task, sets, start))
-    recipe = Recipe(
-        optimizer=config.optimizer,
-        loss=config.loss,
-        metric=choose_metric(config, task, sets),
-        epochs=int(config.epochs),
-        batch_size=config.batch_size,
-        patience=config.patience,
-        save_every=config.save_every,
-        log_every=config.log_every,
-        vectors=config.vectors,
-    )
-    search = Search(output, sets, start, task, recipe, config.seed, config.seeds, config.sweep)
+    task = dataclasses.replace(task, max_length=choose_length(config, task, sets, initial))
+    search = Search(config, sets, initial, task, choose_metric(config, task, sets))
     tidy(output)
     write_settings(config)
     try:
@@ -124,20 +108,25 @@ def _finetune(config: FinetuneConfig) -> None:
             f"training stopped: {error} Start again under another --output with a lower "
             "--learning-rate or a longer --warmup."
         ) from None
+    _write_results(config, results)
+
+
+def _write_results(config: FinetuneConfig, results: Results) -> None:
+    """Write model, model card, predictions, report and exports."""
+    output, search = Path(config.output), results.search
     report = analyse(results.for_report(plain(config), config.baseline))
     issues = results.label_issues(plain(config), report)
     if issues is not None:
         issues.write(output)
         report["label_issues"] = issues.as_json()
-    language = choose_language(
-        config.language, (text for example in sets.train for text in example.texts)
+    texts = (text for example in search.sets.train for text in example.texts)
+    language = choose_language(config.language, texts)
+    architecture = search.initial.architecture
+    card = model_card(
+        *(report, results.best.task, language, architecture.is_v2),
+        opens_elsewhere=classifier_opens_in_transformers(architecture),
     )
-    results.save(
-        model_card(
-            *(report, results.best.task, language, start.architecture.is_v2),
-            opens_elsewhere=classifier_opens_in_transformers(start.architecture),
-        )
-    )
+    results.save(card)
     write_report(output, report, language)
     print_summary(output, report)
     for to in config.export:
@@ -145,12 +134,12 @@ def _finetune(config: FinetuneConfig) -> None:
 
 
 def settle_auto(config: FinetuneConfig) -> FinetuneConfig:
-    """Replace "auto" for epochs and learning rate by what the run began with, if it has begun."""
-    began = read_settings(Path(config.output))
+    """Replace "auto" for epochs and learning rate by the values of a run that is resumed."""
+    started = read_settings(Path(config.output))
     if config.epochs == "auto":
-        config = dataclasses.replace(config, epochs=began.get("epochs", "auto"))
+        config = dataclasses.replace(config, epochs=started.get("epochs", "auto"))
     if config.optimizer.learning_rate == "auto":
-        config = _with_rate(config, began.get("learning_rate", "auto"))
+        config = _with_rate(config, started.get("learning_rate", "auto"))
     return config
 
 
@@ -159,41 +148,53 @@ def _with_rate(config: FinetuneConfig, rate: float | Literal["auto"]) -> Finetun
     return dataclasses.replace(config, optimizer=optimizer)
 
 
-def choose_rate(config: FinetuneConfig, start: Start) -> FinetuneConfig:
-    """Replace the learning rate "auto" by the usual one of the model's size, and print it."""
+def choose_rate(config: FinetuneConfig, initial: InitialState) -> FinetuneConfig:
+    """Replace the learning rate "auto" by the default for the model's size, and print it."""
     if config.optimizer.learning_rate != "auto":
         return config
-    rate = usual_rate(start.architecture, from_scratch=not start.weights)
+    rate = default_rate(initial.architecture, from_scratch=not initial.weights)
     print(f"learning rate {spelled(rate)}, the default for a model of this size")
     return _with_rate(config, rate)
 
 
+def check_vector_settings(task: type[Task], config: VectorConfig) -> None:
+    """Raise InputError for settings of vectors if the task has none."""
+    for field in dataclasses.fields(config):
+        is_set = getattr(config, field.name) != field.default
+        if is_set and field.name not in task.objective.vector_settings:
+            raise InputError(
+                f"{field.name} is a setting for sentence vectors, which the task {task.name} does "
+                f"not train. Remove --{field.name.replace('_', '-')}."
+            )
+
+
 def read_sets(config: FinetuneConfig, layout: Layout) -> Sets:
-    """Read the files, and split off what is not given. Raises InputError for bad examples."""
+    """Read the files, and split off the sets without one. Raises InputError for bad examples."""
 
     def read(path: str | None) -> list[Example]:
         return read_examples(path, layout, config.columns) if path else []
 
-    given, valid, test = read(config.train), read(config.valid), read(config.test)
-    shares = (
+    examples, valid, test = read(config.train), read(config.valid), read(config.test)
+    # Who gives --valid has split the data already: no test set is taken from --train then.
+    fractions = (
         0.0 if config.valid or config.folds else config.valid_share,
         0.0 if config.valid or config.test else config.test_share,
     )
-    train, own_valid, own_test = split_examples(given, layout.task, shares, config.seed)
+    train, own_valid, own_test = split_examples(examples, layout.task, fractions, config.seed)
     parts = folds(train, layout.task, config.folds, config.seed) if config.folds else []
     return Sets(train, valid or own_valid, test or own_test, parts)
 
 
 def define_task(config: FinetuneConfig, layout: Layout, sets: Sets) -> Task:
-    """The task as the training examples define it; its rows have no greatest length yet.
+    """The task as the training examples define it, still without a maximum length.
 
     Raises InputError for a label of the other sets that training does not have, and for settings
     that the task has no use for.
     """
     if config.crf and not layout.task.labelling.has_units:
         raise InputError(
-            f"crf is about labels that follow each other, but a {layout.task.name} has one answer "
-            "for a text. Leave --crf out."
+            f"crf needs a sequence of labels, but the task {layout.task.name} has one label for a "
+            "text. Remove --crf."
         )
     task = layout.task.from_examples(
         sets.train,
@@ -201,15 +202,16 @@ def define_task(config: FinetuneConfig, layout: Layout, sets: Sets) -> Task:
         label_column=layout.label_column,
         label_separator=config.columns.label_separator,
         long_texts=config.long_texts,
-        max_length=WHOLE,
+        max_length=UNLIMITED,
         crf=config.crf,
     )
-    names = [name for name in task.objective.vector_settings if name != "pieces"]
+    # Micro-batches are part of the training step, not of the task.
+    names = [name for name in task.objective.vector_settings if name != "micro_batches"]
     settings = {name: getattr(config.vectors, name) for name in names}
     task = task.objective.with_vector_settings(**settings)
     if config.long_texts != "head" and (fixed := task.labelling.why_long_texts_fixed()):
         raise InputError(
-            f"long_texts is {config.long_texts}, but of a {task.name} {fixed} Leave it out."
+            f"long_texts is {config.long_texts}, but of a {task.name} {fixed} Remove --long-texts."
         )
     for example in (*sets.valid, *sets.test):
         task.labelling.target(example)
@@ -217,23 +219,26 @@ def define_task(config: FinetuneConfig, layout: Layout, sets: Sets) -> Task:
     return task
 
 
+def _epoch_batches(config: FinetuneConfig, task: Task, examples: int) -> int:
+    return -(-examples * task.labelling.rows_per_example // config.batch_size)
+
+
 def choose_epochs(config: FinetuneConfig, task: Task, sets: Sets) -> FinetuneConfig:
     """Replace `epochs="auto"` by a number, and print it."""
     if config.epochs != "auto":
         return config
     rate = float(config.optimizer.learning_rate)
-    batches = -(-len(sets.train) * task.labelling.rows_per_example // config.batch_size)
-    steps = max(1, batches // config.optimizer.accumulate)
-    epochs = MOST_EPOCHS if config.from_scratch else usual_epochs(rate, steps)
+    steps = max(1, _epoch_batches(config, task, len(sets.train)) // config.optimizer.accumulate)
+    epochs = MAX_EPOCHS if config.from_scratch else default_epochs(rate, steps)
     why = f": {len(sets.train):,} examples are many at a learning rate of {spelled(rate)}"
-    print(f"epochs {epochs}{why if epochs < MOST_EPOCHS else ''}")
+    print(f"epochs {epochs}{why if epochs < MAX_EPOCHS else ''}")
     return dataclasses.replace(config, epochs=epochs)
 
 
 def check_steps(config: FinetuneConfig, task: Task, sets: Sets) -> None:
-    """Raise InputError where all batches together make no step."""
-    rows = len(sets.train) * task.labelling.rows_per_example
-    batches = int(config.epochs) * -(-rows // config.batch_size)
+    """Raise InputError if all batches of a training do not suffice for one step."""
+    fewest = min(len(train) for train in (sets.train, *(train for train, _ in sets.folds)))
+    batches = int(config.epochs) * _epoch_batches(config, task, fewest)
     if batches < config.optimizer.accumulate:
         raise InputError(
             f"accumulate is {config.optimizer.accumulate}, but the run has only {batches} batches. "
@@ -241,10 +246,10 @@ def check_steps(config: FinetuneConfig, task: Task, sets: Sets) -> None:
         )
 
 
-def make_start(config: FinetuneConfig, task: type[Task]) -> Start:
-    """Read the checkpoint; what it learned to write with, a mask, is left aside, and that is said.
+def read_initial_state(config: FinetuneConfig, task: type[Task]) -> InitialState:
+    """Read the checkpoint. A causal mask of its pretraining is not used, with a message.
 
-    Raises InputError where there is none, or none with a vocabulary.
+    Raises InputError if there is no checkpoint, or it has no vocabulary.
     """
     changes: dict[str, Any] = {}
     if config.dropout is not None:
@@ -252,10 +257,10 @@ def make_start(config: FinetuneConfig, task: type[Task]) -> Start:
         changes |= dict.fromkeys(names, config.dropout)
     if config.pooling and config.pooling not in task.objective.poolings:
         raise InputError(
-            f"pooling is {config.pooling}, but a {task.name} is read from "
-            f"{' or '.join(task.objective.poolings)}. Give one of these, or leave --pooling out."
+            f"pooling is {config.pooling}, but a {task.name} is computed from "
+            f"{' or '.join(task.objective.poolings)}. Give one of these, or remove --pooling."
         )
-    with _heads_unsaid(), OpenedSource(config.checkpoint) as source:
+    with _without_head_warnings(), OpenedSource(config.checkpoint) as source:
         pooling = config.pooling or task.objective.choose_pooling(source.checkpoint(), source)
         encoder = task.objective.source_class().from_source(source, pooling=pooling, **changes)
     if config.pooling is None and task.texts_apart and len(task.objective.poolings) > 1:
@@ -266,11 +271,11 @@ def make_start(config: FinetuneConfig, task: type[Task]) -> Start:
     if task.writes:
         architecture = architecture.replace(attention_type="unilm")
     elif architecture.attention_type in ("causal", "unilm"):
-        # By its own mask the first token of all, which an answer is read from, sees no other text.
+        # By its own mask the first token, which a prediction is read from, attends to no other.
         architecture = architecture.replace(attention_type="bidirectional")
-        print(f"{config.checkpoint} learned to write; here each token sees the whole text")
+        print(f"{config.checkpoint} is a causal model; here each token attends to the whole text")
     weights = {} if config.from_scratch else encoder.named_variables()
-    return Start(
+    return InitialState(
         architecture,
         {name: keras.ops.convert_to_numpy(variable) for name, variable in weights.items()},
         encoder.tokenizer,
@@ -279,45 +284,45 @@ def make_start(config: FinetuneConfig, task: type[Task]) -> Start:
 
 
 @contextmanager
-def _heads_unsaid() -> Iterator[None]:
-    """Do not warn that a checkpoint's heads are left aside: a new head in their place is meant."""
+def _without_head_warnings() -> Iterator[None]:
+    """No warning that a checkpoint's heads are unused: they are replaced on purpose."""
 
-    def is_else(record: logging.LogRecord) -> bool:
+    def is_other(record: logging.LogRecord) -> bool:
         return "left unused by" not in record.getMessage()
 
     logger = logging.getLogger(PretrainedModel.__module__)
-    logger.addFilter(is_else)
+    logger.addFilter(is_other)
     try:
         yield
     finally:
-        logger.removeFilter(is_else)
+        logger.removeFilter(is_other)
 
 
-def choose_length(config: FinetuneConfig, task: Task, sets: Sets, start: Start) -> int:
-    """Most tokens of a row, as asked or by the training texts' lengths; say so.
+def choose_length(config: FinetuneConfig, task: Task, sets: Sets, initial: InitialState) -> int:
+    """Maximum length of a sequence, as set or by the training texts' lengths; print it.
 
-    Raises InputError for more than a model with learned positions has.
+    Raises InputError if the model has learned positions, and not so many.
     """
-    lengths = task.labelling.encode(sets.train, start.tokenizer).lengths
+    lengths = task.labelling.encode(sets.train, initial.tokenizer).lengths
     if config.max_length == "auto":
         chosen = pick_max_length(lengths, task.labelling.default_max_length)
-        if start.architecture.position_embedding_type == "learned":
-            chosen = min(chosen, start.architecture.max_position_embeddings)
+        if initial.architecture.position_embedding_type == "learned":
+            chosen = min(chosen, initial.architecture.max_position_embeddings)
     else:
         chosen = int(config.max_length)
-        start.architecture.check_length(chosen, "max_length")
+        initial.architecture.check_length(chosen, "max_length")
     print(
         f"device: {device_in_words()}\n"
-        f"{len(sets.train):,} examples to train on, {len(sets.valid):,} to choose by, "
-        f"{len(sets.test):,} to judge by\n"
-        f"rows of at most {chosen} tokens; {np.mean(lengths > chosen):.1%} of the training texts "
-        f"are longer ({task.long_texts})"
+        f"{len(sets.train):,} examples for training, {len(sets.valid):,} for validation, "
+        f"{len(sets.test):,} for the test\n"
+        f"sequences of at most {chosen} tokens; {np.mean(lengths > chosen):.1%} of the training "
+        f"texts are longer ({task.long_texts})"
     )
     return chosen
 
 
 def choose_metric(config: FinetuneConfig, task: Task, sets: Sets) -> Metric:
-    """The metric that the best weights are kept by: as asked, or the first that can be computed.
+    """The metric that selects the best weights: as set, or the first that can be computed.
 
     Raises InputError for one that the task does not have, and for one that the labels of the
     validation set, or of a fold, cannot give.
@@ -334,10 +339,10 @@ def choose_metric(config: FinetuneConfig, task: Task, sets: Sets) -> Metric:
             undefined |= task.metrics.why_undefined(labels_of(examples))
     if wanted not in undefined:
         return known[wanted]
-    others = [name for name in known if name not in undefined]
+    defined = [name for name in known if name not in undefined]
     problem = f"{wanted} cannot be computed on the validation set, because {undefined[wanted]}."
-    if config.metric or not others:
-        instead = f", or --metric {others[0]}" if others else ""
+    if config.metric or not defined:
+        instead = f", or --metric {defined[0]}" if defined else ""
         raise InputError(f"{problem} Give another --valid{instead}.")
-    print(f"{problem} The best weights are kept by {others[0]}.")
-    return known[others[0]]
+    print(f"{problem} The best weights are selected by {defined[0]}.")
+    return known[defined[0]]

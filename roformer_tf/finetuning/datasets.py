@@ -1,11 +1,11 @@
-"""Labelled examples as Keras takes them, for fine-tuning with `compile` and `fit`."""
+"""Labelled examples for fine-tuning with Keras' `compile` and `fit`."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_number
 from roformer_tf.inference.opening import predict
 from roformer_tf.labelled.batches import RowBatches
 from roformer_tf.labelled.columns import ColumnsConfig
@@ -24,42 +24,38 @@ if TYPE_CHECKING:
 
 
 _USUAL_WAY = (
-    "LabelledDataset(examples, task) takes a list of Example, whose texts are a tuple of str, and "
-    "a Task. The usual way is LabelledDataset.from_file(path); it makes both."
+    "LabelledDataset(examples, task) needs a list of Example, whose texts are a tuple of str, and "
+    "a Task. The usual way is LabelledDataset.from_file(path), which creates both."
 )
 
 
-def _shown(value: Any) -> str:
-    """A value with its type, short enough for an error message."""
-    spelled = " ".join(repr(value).split())
-    return f"{spelled[:59]}… ({type(value).__name__})" if len(spelled) > 60 else spelled
+def _check_type(what: str, value: Any, kind: type, advice: str) -> None:
+    if not isinstance(value, kind):
+        raise InputError(f"{what} is a {type(value).__name__}. {advice}")
 
 
 @dataclass(frozen=True)
 class LabelledDataset:
-    """Examples, and their task.
+    """Examples and their task.
 
         train, valid = LabelledDataset.from_file("reviews.tsv").split(valid=0.2)
         model.fit(train.batches(model.tokenizer), validation_data=valid.batches(model.tokenizer))
         valid.predict(model)
 
-    A model for it has `task.outputs` logits. Raises InputError for values that are no
-    examples or no task: write data in memory to a file first, and read it with `from_file`.
+    A model for it has `task.outputs` logits. Raises InputError for other values than examples and
+    a task: write data in memory to a file first, and read it with `from_file`.
     """
 
     examples: Sequence[Example]
     task: Task
 
     def __post_init__(self) -> None:
-        if not isinstance(self.task, Task):
-            raise InputError(f"the task is {_shown(self.task)}. {_USUAL_WAY}")
-        found: Any = self.examples
-        if not isinstance(found, Sequence) or isinstance(found, str):
-            raise InputError(f"the examples are {_shown(found)}, but must be a list. {_USUAL_WAY}")
-        for number, example in enumerate(found):
-            texts = example.texts if isinstance(example, Example) else None
-            if not (isinstance(texts, tuple) and texts and all(isinstance(x, str) for x in texts)):
-                raise InputError(f"example {number} is {_shown(example)}. {_USUAL_WAY}")
+        _check_type("the task", self.task, Task, _USUAL_WAY)
+        # A generator would be used up before the training begins.
+        _check_type("the list of examples", self.examples, Sequence, _USUAL_WAY)
+        for number, example in enumerate(self.examples):
+            _check_type(f"example {number}", example, Example, _USUAL_WAY)
+            _check_type(f"the text of example {number}", example.texts, tuple, _USUAL_WAY)
 
     @classmethod
     def from_file(
@@ -73,15 +69,15 @@ class LabelledDataset:
     ) -> "LabelledDataset":
         """Read a labelled file, as `roformer-tf finetune --train` does.
 
-        task: its name, as `--task` has it. Default: it is guessed from the columns.
-        max_length: most tokens of a row; `long_texts`: what becomes of longer ones.
+        task: its name, as for `--task`. Default: detected from the columns.
+        max_length: maximum tokens of a sequence; `long_texts`: what happens to longer ones.
         columns: which columns hold texts and labels. Default: they are detected. Raises InputError
         for a file that cannot be read, where task or columns are unclear, and for invalid settings.
         """
         if task is not None and task not in TASKS:
             raise InputError(f"task is {task!r}, but must be one of {', '.join(TASKS)}.")
-        if not isinstance(max_length, int) or max_length <= SPECIALS:
-            raise InputError(f"max_length is {max_length!r}, but must be a number of at least 3.")
+        _check_type("max_length", max_length, int, "Give a number.")
+        check_number("max_length", max_length, at_least=SPECIALS + 1)
         if long_texts not in get_args(LongTexts):
             choices = ", ".join(get_args(LongTexts))
             raise InputError(f"long_texts is {long_texts!r}, but must be one of {choices}.")
@@ -107,26 +103,20 @@ class LabelledDataset:
         Equal texts stay together, and labels are as frequent in both. Raises InputError where one
         would be empty.
         """
-        if not 0 < valid < 1:
-            raise InputError(f"valid is {valid}, but must be a share between 0 and 1, such as 0.1.")
+        check_number("valid", valid, above=0, below=1, hint="such as 0.1")
         train, held_out, _ = split_examples(self.examples, type(self.task), (valid, 0.0), seed)
         return LabelledDataset(train, self.task), LabelledDataset(held_out, self.task)
 
     def batches(self, tokenizer: RoFormerTokenizer, batch_size: int = 32, seed: int = 0) -> Any:
-        """What `fit` and `evaluate` take: an epoch has every row once, in an order of its own.
+        """Batches for `fit` and `evaluate`; each epoch has every sequence once, in another order.
 
-        (inputs, targets, weights): `token_ids` and `segment_ids` (batch_size, T) int32, targets as
-        the task's loss has them, weights float32, 0 where the last batch is filled up. `fit` is
-        best called with `shuffle=False`: else it warns on TensorFlow that it does not shuffle.
+        (inputs, targets, weights): `token_ids` and `segment_ids` (batch_size, T) int32, targets for
+        the task's loss, weights float32, 0 where the last batch is filled up. Call `fit` with
+        `shuffle=False`; otherwise it warns on TensorFlow that it does not shuffle.
         Raises InputError for a label that the task does not know.
         """
-        if not isinstance(tokenizer, RoFormerTokenizer):
-            raise InputError(
-                f"the tokenizer is {_shown(tokenizer)}. Give a RoFormerTokenizer, such as "
-                "model.tokenizer."
-            )
-        if batch_size < 1:
-            raise InputError(f"batch_size is {batch_size}, but must be at least 1.")
+        _check_type("the tokenizer", tokenizer, RoFormerTokenizer, "Give model.tokenizer.")
+        check_number("batch_size", batch_size, at_least=1)
         encoded = self.task.labelling.encode(self.examples, tokenizer)
         targets, weights = self.task.labelling.row_targets(encoded, self.examples)
         data = RowBatches(encoded, targets, weights)

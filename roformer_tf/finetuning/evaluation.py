@@ -1,7 +1,6 @@
 """The body of `evaluate --data`: a finished model, a labelled file → the figures of a report."""
 
 import dataclasses
-import json
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,15 +9,21 @@ from typing import Any
 
 from roformer_tf.engines.choice import Engine, Precision
 from roformer_tf.errors import InputError, check_numbers
-from roformer_tf.files import check_writable, write_text
+from roformer_tf.files import check_writable
 from roformer_tf.finetuning.report.analysis import (
     EvaluatedSet,
     LabelledPredictions,
-    describe_set,
+    described_task,
     with_intervals,
 )
-from roformer_tf.finetuning.report.figures import ABSENT, figure, interval, lowest_f1, reasons
-from roformer_tf.finetuning.report.warnings import evaluation_warnings
+from roformer_tf.finetuning.report.figures import (
+    ABSENT,
+    evaluation_warnings,
+    figure,
+    interval,
+    lowest_f1,
+    reasons,
+)
 from roformer_tf.inference.opening import open_finetuned, predict_encoded
 from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import Example
@@ -30,53 +35,54 @@ from roformer_tf.tasks.scoring import JsonObject
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.terminal import printable, table, terminal_width
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.training.run_files import write_json
 from roformer_tf.translation import Translator
 
-JUDGED = "test"
-"""What the file is called, as the set is that a report judges by: one shape for both."""
+# Name of the file's examples in the JSON. It is that of the test set in report.json, so that both
+# have the same keys.
+SET = "test"
+# Maximum number of labels that an error names.
 SHOWN = 10
-"""Labels that an error names."""
+# Maximum number of rows of a table of labels.
 SHOWN_LABELS = 40
-"""Rows of a table of labels."""
+# What happens to texts that are longer than the model's sequences.
 CUT = {
     "head": "their end is not read",
     "head-tail": "their middle is not read",
     "windows": "all is read, in windows",
 }
-"""What happens to texts that are longer than the model's sequences."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateConfig:
-    """Judge a fine-tuned model by a labelled file, and say how far chance may move the figures.
+    """Evaluate a fine-tuned model on a labelled file; print metrics with confidence intervals.
 
-    Columns have the names of training. Where the file has none such they are found, and said, as
-    `finetune` does it. A language model is judged by text, with --corpus in the place of --data:
-    `roformer-tf evaluate --corpus --help` lists the flags of that.
+    Columns have the names of training. If the file does not have them, they are detected and
+    printed, as by `finetune`. A language model is evaluated on text, with --corpus instead of
+    --data: see `roformer-tf evaluate --corpus --help`.
     """
 
     model: str
     """The model/ folder of a run of `finetune`, or an export to onnx or int8; --model itself may be
-    left out."""
+    omitted."""
     data: str
-    """Labelled examples that the model was not trained on, in a file as `finetune` takes them."""
+    """Labelled examples that the model was not trained on, in a file as for `finetune`."""
     output: Path | None = None
-    """File of JSON to write: the figures, intervals and mistakes, named as in report.json."""
+    """JSON file to write: metrics, intervals and mistakes, with the keys of report.json."""
     columns: ColumnsConfig = dataclasses.field(default_factory=ColumnsConfig)
     batch_size: int = BATCH_SIZE
-    """Most texts that the model reads at once; of long ones it reads fewer."""
+    """Maximum number of texts in a batch; a batch of long texts has fewer."""
     precision: Precision | None = None
-    """As `predict` has it: unset, what that takes by itself. An export keeps the precision that it
-    has."""
+    """As for `predict`. Default: what `predict` chooses. An export keeps its own precision."""
     engine: Engine = "auto"
-    """As `predict` has it."""
+    """As for `predict`."""
 
     def __post_init__(self) -> None:
         check_numbers(self, "batch_size", at_least=1)
 
 
 def evaluate(config: EvaluateConfig) -> None:
-    """Print how well the model answers, and write what is asked for."""
+    """Print metrics of a model on a labelled file, and write them if --output is given."""
     if config.output is not None:
         check_writable(config.output)
     opened = open_finetuned(config.model, config.engine, config.precision)
@@ -85,23 +91,25 @@ def evaluate(config: EvaluateConfig) -> None:
     model, tokenizer, task = opened.model, opened.tokenizer, opened.task
     layout, columns = find_columns(config.data, config.columns, task)
     print(layout.report)
-    read = read_examples(config.data, layout, columns)
-    examples = [task.labelling.for_prediction(example) for example in read]
+    examples = [
+        task.labelling.for_prediction(example)
+        for example in read_examples(config.data, layout, columns)
+    ]
     check_labels(config.data, task, examples)
     task = TASKS[task.name].adapted(task, examples)
-    report = judge(model, tokenizer, task, examples, config.batch_size)
+    report = evaluated(model, tokenizer, task, examples, config.batch_size)
     report = {"model": config.model, "file": config.data} | report
     if config.output is not None:
-        text = json.dumps(report, ensure_ascii=False, indent=2) + "\n"
-        write_text(config.output, text.encode("utf-8", "backslashreplace").decode())
+        write_json(config.output, report)
     print("\n".join(lines(report, task, terminal_width())))
 
 
 def find_columns(path: str, columns: ColumnsConfig, task: Task) -> tuple[Layout, ColumnsConfig]:
-    """Where texts and labels stand: as the user says, as in training, or as it can be found.
+    """The columns of texts and labels: as the user says, as in training, or as detected.
 
-    Raises InputError where none of that gives an answer.
+    Raises InputError if none of these works.
     """
+    # Only what the user does not say comes from training.
     if columns.label_separator == ColumnsConfig.label_separator:
         columns = dataclasses.replace(columns, label_separator=task.label_separator)
     as_trained = dataclasses.replace(
@@ -120,61 +128,50 @@ def find_columns(path: str, columns: ColumnsConfig, task: Task) -> tuple[Layout,
 def check_labels(path: str, task: Task, examples: Sequence[Example]) -> None:
     """Raise InputError, naming them, for labels that the model does not know.
 
-    A number is none, and of a ranking the labels are the same for all.
+    Numbers are not checked, nor are rankings, whose labels are always the same.
     """
     if not task.labels:
         return
-    found = Counter(
-        label
-        for example in examples
-        for label in sorted(task.labelling.labels_in(example.label))
-        if label not in task.labels
-    )
-    if not found:
+    labels = set(task.labels)
+    unknown: Counter[str] = Counter()
+    first: dict[str, str] = {}
+    for example in examples:
+        for label in sorted(task.labelling.labels_in(example.label) - labels):
+            unknown[label] += 1
+            first.setdefault(label, example.place)
+    if not unknown:
         return
-    first = {
-        label: example.place
-        for example in reversed(examples)
-        for label in task.labelling.labels_in(example.label)
-    }
-    told = [
+    shown = [
         f"{label!r} ({number:,} {'row' if number == 1 else 'rows'}, first {first[label]})"
-        for label, number in found.most_common(SHOWN)
+        for label, number in unknown.most_common(SHOWN)
     ]
-    more = f" and {len(found) - SHOWN:,} more" if len(found) > SHOWN else ""
+    more = f" and {len(unknown) - SHOWN:,} more" if len(unknown) > SHOWN else ""
     known = ", ".join(task.labels[:SHOWN]) + ("…" if len(task.labels) > SHOWN else "")
     raise InputError(
-        f"{path} has labels that the model does not know: {', '.join(told)}{more}. It knows "
+        f"{path} has labels that the model does not know: {', '.join(shown)}{more}. It knows "
         f"{known}. Correct them, name the right column by --label-column, or fine-tune with "
         "examples of them."
     )
 
 
-def judge(
+def evaluated(
     model: Any,
     tokenizer: RoFormerTokenizer,
     task: Task,
     examples: Sequence[Example],
     batch_size: int = BATCH_SIZE,
 ) -> JsonObject:
-    """Have the examples answered, and compare: what a report has of the set that it judges by.
+    """Predict the examples, and compare: the part of a report that is about its test set.
 
-    `model` as `Task.decoding.run` takes it. → {"task": …, "judged": "test", "test": {"accuracy":
-    0.93, …}, "intervals": {"test": {"accuracy": [0.92, 0.94], …}}, "per_class": […], "mistakes":
-    […], "warnings": […], …}
+    `model` is one that `Task.decoding.run` accepts. → {"task": …, "test": {"accuracy": 0.93, …},
+    "intervals": {"test": {"accuracy": [0.92, 0.94], …}}, "per_class": […], "mistakes": […], …}
     """
     encoded = task.labelling.encode(examples, tokenizer)
     predictions = predict_encoded(model, task, encoded, batch_size)
-    judged = EvaluatedSet(examples=examples, lengths=encoded.lengths, predictions=predictions)
-    report: JsonObject = {
-        "task": task.name,
-        "judged": JUDGED,
-        "text_columns": list(task.text_columns),
-        "max_length": task.max_length,
-        "long_texts": task.long_texts,
-        "data": [describe_set(JUDGED, judged, task)],
-        "thresholds": dict(zip(task.labels, task.thresholds, strict=False)),  # all, or none
-        **with_intervals(task, {JUDGED: LabelledPredictions(judged.gold, predictions)}),
+    result = EvaluatedSet(examples=examples, lengths=encoded.lengths, predictions=predictions)
+    report = {
+        **described_task(task, SET, {SET: result}),
+        **with_intervals(task, {SET: LabelledPredictions(result.gold, predictions)}),
         **task.metrics.details(examples, predictions),
     }
     return report | {"warnings": evaluation_warnings(report, Translator("en"))}
@@ -184,6 +181,7 @@ def lines(report: Mapping[str, Any], task: Task, width: int) -> Iterator[str]:
     """The figures with their intervals, those of each label, and warnings, for a terminal."""
     _ = Translator("en")
     (described,) = report["data"]
+    # Some tasks have a fixed way to treat long texts; of a pair, the longer text is cut.
     of_several = "the longer text is cut" if len(task.text_columns) > 1 else ""
     cut = (
         task.labelling.fixed_long_texts.removesuffix(".") or of_several or CUT[report["long_texts"]]
@@ -192,7 +190,7 @@ def lines(report: Mapping[str, Any], task: Task, width: int) -> Iterator[str]:
     none = f"none is longer than {report['max_length']} tokens"
     yield f"examples: {described['examples']:,}; {longer if described['longer'] else none}"
     yield ""
-    values, intervals = report[JUDGED], report["intervals"][JUDGED]
+    values, intervals = report[SET], report["intervals"][SET]
     metrics = [task.metrics.named(name) for name in values]
     rows = [
         [str(m.title), figure(values[m.name], m), interval(intervals[m.name], m)] for m in metrics

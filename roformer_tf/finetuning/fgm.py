@@ -6,19 +6,14 @@ import keras
 from keras import ops
 
 from roformer_tf.models.pretrained import PretrainedModel
-from roformer_tf.training.training_model import TrainingModel
-
-
-def trainable(model: PretrainedModel, fgm: float) -> PretrainedModel:
-    """What to compile and fit: the model, or with FGM a wrapper of the same weights."""
-    return AdversarialModel(model, fgm) if fgm else model
+from roformer_tf.training.training_model import TrainingModel, tensorflow_gradients
 
 
 class AdversarialModel(TrainingModel):
     """A model that is trained on its batch and again with its word embeddings attacked (FGM).
 
     The gradient of a step is g(w) + g(w, E + δ), for δ = ε g_E / ‖g_E‖ over the whole table E of
-    word embeddings: arXiv 1605.07725's direction, in the way that Chinese practice has it.
+    word embeddings: arXiv 1605.07725's direction, as it is usual for Chinese BERT models.
     """
 
     def __init__(self, model: PretrainedModel, epsilon: float) -> None:
@@ -41,44 +36,44 @@ class AdversarialModel(TrainingModel):
     def _tensorflow_step(self, data: Any) -> dict[str, Any]:
         """Keras' step, and a second pass with moved embeddings, which are then restored."""
         x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
-        loss, y_pred, plain = self._tensorflow_gradients(x, y, weights)
+        loss, y_pred, plain = self._tensorflow_pass(x, y, weights)
         words = self.trainable_variables[self.attacked]
         original = ops.copy(words)
         words.assign(words + attack(plain[self.attacked], self.epsilon))
-        _, _, attacked = self._tensorflow_gradients(x, y, weights)
+        _, _, attacked = self._tensorflow_pass(x, y, weights)
         words.assign(original)  # exactly, which a subtraction would not
         both = [a + b for a, b in zip(plain, attacked, strict=True)]
         self.optimizer.apply(both, self.trainable_variables)
         self.metrics[0].update_state(loss)
         return self.compute_metrics(x, y, y_pred, weights)
 
-    def _tensorflow_gradients(self, x: Any, y: Any, weights: Any) -> tuple[Any, Any, list[Any]]:
-        """Loss, logits, and a dense gradient of each trainable variable."""
+    def _tensorflow_pass(self, x: Any, y: Any, weights: Any) -> tuple[Any, Any, list[Any]]:
+        """Loss, logits, and the gradient of each trainable variable."""
         import tensorflow as tf
 
         with tf.GradientTape() as tape:
             y_pred = self(x, training=True)
             loss = self.compute_loss(x, y, y_pred, weights)
-        gradients = tape.gradient(loss, self.trainable_variables, unconnected_gradients="zero")
-        return loss, y_pred, [tf.convert_to_tensor(gradient) for gradient in gradients]
+        return loss, y_pred, tensorflow_gradients(tape, loss, self.trainable_variables)
 
     def compute_loss_and_updates(
-        self, variables: list[Any], *others: Any, training: bool = False, **kwargs: Any
+        self, variables: list[Any], *states: Any, training: bool = False, **kwargs: Any
     ) -> Any:
         """JAX: the loss, with the gradient of the attacked loss added to its own.
 
-        The pass of the inner gradient is that of the loss, and XLA does it once: two passes in all.
+        The inner gradient needs the same forward pass as the loss. XLA computes it once, so a step
+        has two passes in all.
         """
         compute = super().compute_loss_and_updates
         if not training:
-            return compute(variables, *others, **kwargs)
+            return compute(variables, *states, **kwargs)
         import jax
 
         index, fixed = self.attacked, jax.lax.stop_gradient(variables)
 
         def loss_at(variables: list[Any], words: Any) -> tuple[Any, Any]:
             moved = [*variables[:index], words, *variables[index + 1 :]]
-            return compute(moved, *others, training=True, **kwargs)
+            return compute(moved, *states, training=True, **kwargs)
 
         gradient = jax.grad(lambda words: loss_at(fixed, words)[0])(fixed[index])
         loss, state = loss_at(variables, variables[index])

@@ -1,10 +1,10 @@
-"""Rows whose label is probably wrong → a file to correct, and a section of the report.
+"""Examples whose label is probably wrong → a file to correct, and a section of the report.
 
-Only rows of validation sets are checked. The model was not trained on them, and the test set is
-left alone: to correct only those of its labels that the model rejects would flatter its figures.
+Only validation sets are checked, because the model was not trained on them. The test set is not:
+to correct only labels that the model rejects would make its figures too good.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
@@ -22,25 +22,25 @@ NAME = "label_issues"
 SUFFIXES = (".tsv", ".xlsx")
 PLACE = "place"
 CELLS = ("label", "suggested_label", "probability", "label_probability")
+# In the report.
 SHOWN = 5
-"""In the report."""
 NO_BASELINE = "no_baseline"
+# Why no labels are checked; each has a sentence in the report.
 NOT_BETTER = "not_better"
-"""Why no labels are checked; each has a sentence in the report."""
 
 
 class CheckedSet(NamedTuple):
     """Examples of a validation set, and predictions for them of two models trained without them."""
 
     examples: Sequence[Example]
+    # The fine-tuned model's.
     predictions: Sequence[Prediction]
-    """The fine-tuned model's."""
+    # The baseline's; empty where there is none.
     baseline: Sequence[Prediction]
-    """The baseline's; empty where there is none."""
 
     def without(self, texts: Iterable[Sequence[str]]) -> "CheckedSet":
-        """The set without examples of these texts, such as those of the training examples."""
-        known = {example_key(one) for one in texts}
+        """The set without examples with these texts, such as those of the training examples."""
+        known = {example_key(parts) for parts in texts}
         new = [example_key(example.texts) not in known for example in self.examples]
         return CheckedSet(
             list(compress(self.examples, new)),
@@ -54,43 +54,40 @@ class LabelIssues:
     """Probable label errors among examples that the model was not trained on."""
 
     task: Task
+    # All that were checked.
     examples: Sequence[Example]
-    """All that were checked."""
     issues: Sequence[LabelIssue]
+    # Training and validation examples of the run.
     all: int
-    """Training and validation examples of the run."""
+    # Of the file.
     suffix: str
-    """Of the file."""
+    # Why no labels were checked: `NO_BASELINE` or `NOT_BETTER`; "" where they were.
     reason: str = ""
-    """Why no labels were checked: `NO_BASELINE` or `NOT_BETTER`; "" where they were."""
 
     def write(self, folder: Path) -> None:
-        """Write the rows, the most doubtful first, into `folder`; no file where there are none.
+        """Write the examples, the most doubtful first, into `folder`; no file if there are none.
 
-        place (the user's file and line), the texts, the label, the suggested one, and the model's
-        calibrated probability of both.
+        Columns: place (the user's file and line), the texts, the label, the suggested label, and
+        the model's calibrated probability of both.
         """
-        for suffix in SUFFIXES:  # an earlier one's
+        for suffix in SUFFIXES:  # of an earlier run
             remove(folder / f"{NAME}{suffix}")
         if not self.issues:
             return
         texts = text_names(self.task.text_columns, (PLACE, *CELLS))
         names = [PLACE, *texts, *CELLS]
         with prediction_file(str(folder / self.file), names, self.task) as out:
-            for row in self._rows():
+            for issue in self.issues:
+                example = self.examples[issue.example]
+                suggested = self.task.labels[issue.suggested]
+                sure = map(shortest, (issue.probability, issue.of_label))
+                row = [example.place, *example.texts, example.label, suggested, *sure]
                 out.write(dict(zip(names, row, strict=True)))
 
     @property
     def file(self) -> str:
-        """What the file is called."""
+        """The name of the file."""
         return f"{NAME}{self.suffix}"
-
-    def _rows(self) -> Iterator[list[Any]]:
-        for issue in self.issues:
-            example = self.examples[issue.example]
-            suggested = self.task.labels[issue.suggested]
-            sure = map(shortest, (issue.probability, issue.of_label))
-            yield [example.place, *example.texts, example.label, suggested, *sure]
 
     def as_json(self) -> JsonObject:
         """The entry of report.json.
@@ -128,24 +125,24 @@ def find_issues(
 ) -> LabelIssues | None:
     """Check the labels of validation sets, each by the models that were trained without it.
 
-    Probabilities are calibrated on each set, and the baseline has to agree. No label is checked
-    without a baseline, nor if the model is not better than it (`is_better`): where both disagree
-    with a label, that is evidence only if the model has learnt more than the baseline. None for a
-    task whose labels cannot be checked: see `Metrics.label_issues`. The file is an .xlsx where the
-    training file is one.
+    Probabilities are calibrated on each set, and the baseline must agree. No label is checked
+    without a baseline, nor if the model is not better than it (`is_better`). That both disagree
+    with a label is evidence only if the model has learned more than the baseline. None for a task
+    whose labels cannot be checked: see `Metrics.label_issues`.
     """
     if task.metrics.label_issues([], []) is None:
         return None
+    # The user corrects the file with the program that opens the training file.
     suffix = ".xlsx" if str(settings.get("train", "")).lower().endswith(".xlsx") else ".tsv"
     reason = "" if is_better else NOT_BETTER
-    if any(one.examples and not one.baseline for one in sets):
+    if any(part.examples and not part.baseline for part in sets):
         reason = NO_BASELINE
     if reason:
         return LabelIssues(task, [], [], all_examples, suffix, reason)
-    examples = [example for one in sets for example in one.examples]
-    by_model, by_baseline = (
-        [x for one in sets for x in task.metrics.calibrated(one.examples, getattr(one, name))]
-        for name in ("predictions", "baseline")
-    )
+    examples = [example for part in sets for example in part.examples]
+    # Each set separately: models of different folds are differently overconfident.
+    calibrated = task.metrics.calibrated
+    by_model = [x for part in sets for x in calibrated(part.examples, part.predictions)]
+    by_baseline = [x for part in sets for x in calibrated(part.examples, part.baseline)]
     issues = task.metrics.label_issues(examples, by_model, by_baseline) or []
     return LabelIssues(task, examples, issues, all_examples, suffix)

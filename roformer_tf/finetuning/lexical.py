@@ -1,4 +1,4 @@
-"""What a search by words makes of the texts that vectors are judged by: BM25, and TF-IDF."""
+"""Baselines for vectors: search by words among the same texts, with BM25 and with TF-IDF."""
 
 from collections.abc import Iterator, Sequence
 
@@ -18,44 +18,49 @@ METHODS: dict[Message, type[BM25] | type[TfIdfSearch]] = {
     Message("BM25 of words"): BM25,
     Message("TF-IDF cosine of 1–3 characters"): TfIdfSearch,
 }
+# Queries of which all scores are in memory.
 AT_ONCE = 256
-"""Queries of which all scores are in memory."""
 
 
 def lexical_baselines(
     task: Task,
     valid: Sequence[Example],
-    judged: Sequence[Example],
+    test: Sequence[Example],
     tokenizer: RoFormerTokenizer,
 ) -> list[tuple[Message, list[Prediction]]]:
-    """Each method in words, and its answers to the judged examples, as the model gives them.
+    """The name of each method, and its predictions for `test` in the form of the model's.
 
-    It searches among the same texts. If the model's cosines have a threshold, chosen on `valid`,
-    each method has one, too.
+    If the model's cosines have a threshold, chosen on `valid`, each method has one, too.
     """
-    assert isinstance(task, SentenceVectors)  # of the tasks whose texts are apart
-    found = []
+    assert isinstance(task, SentenceVectors)  # of the tasks whose texts are encoded separately
+    baselines = []
     for name, method in METHODS.items():
-        answers = _answers(task, judged, tokenizer, method)
+        predictions = _predictions(task, test, tokenizer, method)
         if isinstance(task, ScoredPairs) and task.is_binary:
-            known = answers if judged is valid else _answers(task, valid, tokenizer, method)
-            near = task.is_near([one.label for one in valid])
-            own = best_threshold(np.array([one.label for one in known]), near)
-            answers = [Prediction(one.label - own + task.threshold, one.scores) for one in answers]
-        found.append((name, answers))
-    return found
+            on_valid = (
+                predictions if test is valid else _predictions(task, valid, tokenizer, method)
+            )
+            near = task.is_near([example.label for example in valid])
+            threshold = best_threshold(np.array([x.label for x in on_valid]), near)
+            # Scores of BM25 have another scale. Shifted, they are split by the model's threshold.
+            predictions = [
+                Prediction(x.label - threshold + task.threshold, x.scores) for x in predictions
+            ]
+        baselines.append((name, predictions))
+    return baselines
 
 
-def _answers(
+def _predictions(
     task: SentenceVectors,
     examples: Sequence[Example],
     tokenizer: RoFormerTokenizer,
     method: type[BM25] | type[TfIdfSearch],
 ) -> list[Prediction]:
-    """What a search of the examples' other texts by their first ones gives."""
+    """Search among the other texts of the examples by their first ones."""
     encoded = task.labelling.encode(examples, tokenizer)
     assert isinstance(encoded, EncodedSides)
     different = DifferentTexts.of(encoded)
+    # Texts come example by example, `sides` of each: the queries are every first one.
     spelled = task.labelling.evaluated_texts(examples, tokenizer)
     sides = len(spelled) // len(examples)
     rows = different.examples * sides + different.sides

@@ -1,7 +1,6 @@
 """What fine-tuning minimises: a task's loss, weighted, and R-Drop in addition."""
 
 from collections.abc import Sequence
-from dataclasses import fields
 from typing import Any
 
 import keras
@@ -9,28 +8,11 @@ import numpy as np
 from keras import ops
 
 from roformer_tf.errors import InputError
-from roformer_tf.finetuning.settings import VectorConfig
 from roformer_tf.kernels.forms import Tensor
 from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.losses import LossConfig
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.training.training_model import WeightedMeanLoss
-
-
-def check_vector_settings(task: type[Task], config: VectorConfig) -> None:
-    """Raise InputError for settings of vectors where the task makes none."""
-    usual = VectorConfig()
-    given = [
-        field.name
-        for field in fields(config)
-        if getattr(config, field.name) != getattr(usual, field.name)
-    ]
-    wrong = [name for name in given if name not in task.objective.vector_settings]
-    if wrong:
-        raise InputError(
-            f"{wrong[0]} is about sentence vectors, which the task {task.name} does not make. "
-            f"Leave --{wrong[0].replace('_', '-')} out."
-        )
 
 
 def make_loss(task: Task, config: LossConfig, targets: Sequence[np.ndarray]) -> "TaskLoss":
@@ -52,28 +34,29 @@ def make_loss(task: Task, config: LossConfig, targets: Sequence[np.ndarray]) -> 
 
 def check_loss(task: Task, config: LossConfig) -> None:
     """Raise InputError for a setting that has no effect, or not the one that its name promises."""
+    # A CRF has one loss for all labels of a text: nothing is left to smooth or weight by label.
     of_each_label = ("label_smoothing", "focal", "class_weights", "r_drop") if task.crf else ()
-    alone = dict.fromkeys(of_each_label, "is about each label by itself, and --crf about all.")
-    for name, why in {**task.objective.refused_settings, **alone}.items():
+    with_crf = dict.fromkeys(of_each_label, "treats labels separately; --crf has one loss for all.")
+    for name, why in {**task.objective.refused_settings, **with_crf}.items():
         if getattr(config, name) not in (0, "none"):
-            raise InputError(f"{name} {why} Leave it out.")
+            raise InputError(f"{name} {why} Remove --{name.replace('_', '-')}.")
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class TaskLoss(WeightedMeanLoss):
     """The mean of a task's losses over the weights of the whole batch, float32.
 
-    Axes: B rows, T tokens, C labels. Call: targets, logits, sample_weight → scalar
+    Axes: B sequences, T tokens, C labels. Call: targets, logits, sample_weight → scalar
     Σ weight · loss / Σ weight. Weights (B,), or (B, T) where each token has a loss.
 
-    Class weights multiply losses and do not enter the sum below the line, so that a batch of
-    frequent labels alone moves less. With `r_drop` the rows must come twice, (x, x), and
+    Class weights multiply losses and are not part of the denominator. So a batch with frequent
+    labels only gives a smaller gradient. With `r_drop` the sequences must come twice, (x, x), and
 
         loss = ½ (CE₁ + CE₂) + r_drop / 4 · (KL(p₁‖p₂) + KL(p₂‖p₁))
 
-    which is half of arXiv 2106.14448's equation 4: that adds the two cross-entropies.
+    which is half of equation 4 in arXiv 2106.14448: that adds the two cross-entropies.
 
-    With `crf` the model itself gives the losses of its tokens in place of logits.
+    With `crf` the model returns the losses of its tokens instead of logits.
     """
 
     def __init__(
@@ -93,7 +76,7 @@ class TaskLoss(WeightedMeanLoss):
         self.settings = LossConfig(label_smoothing=label_smoothing, focal=focal, r_drop=r_drop)
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
-        """Loss of each row (B,) or token (B, T)."""
+        """Loss of each sequence (B,) or token (B, T)."""
         logits = ops.cast(y_pred, "float32")
         if self.crf:
             return logits
@@ -101,12 +84,13 @@ class TaskLoss(WeightedMeanLoss):
         losses = objective.losses(y_true, logits, self.settings, self.class_weights)
         if not self.settings.r_drop:
             return losses
+        # (B/2, …) each: the second half has the same sequences under another dropout.
         half = ops.shape(logits)[0] // 2
         divergence = objective.divergence(logits[:half], logits[half:])
         return losses + self.settings.r_drop / 4 * ops.concatenate([divergence, divergence])
 
     def get_config(self) -> dict[str, Any]:
-        """What Keras needs to make the loss again."""
+        """The arguments, for Keras' serialization."""
         return {
             "task": self.task,
             "label_smoothing": self.settings.label_smoothing,

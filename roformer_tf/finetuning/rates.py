@@ -4,21 +4,21 @@ import math
 
 from roformer_tf.config import RoFormerConfig
 
+# Leading digits of the default rates.
 SERIES = (1.0, 2.0, 5.0)
-"""Leading digits of the default rates."""
+# A usual rate for released base models (2e-5 to 5e-5), their hidden size and layers.
 BASE_RATE, BASE_WIDTH, BASE_DEPTH = 3e-5, 768, 12
-"""A usual rate for released base models (2e-5 to 5e-5), their hidden size and layers."""
+# Largest default rate. Tiny models still train at the next larger one of the series.
 HIGHEST = 1e-3
-"""Largest default rate: tiny models still train at the next one above it."""
+# Factor on the rate for randomly initialized weights.
 FROM_SCRATCH = 2.0
-"""Factor of the rate for randomly initialized weights."""
-MOST_EPOCHS = 3
-"""Default number of epochs of a small training set."""
+# Default number of epochs for a small training set.
+MAX_EPOCHS = 3
+# Learning rate times steps after which no further epoch starts: at 5e-4, 500 steps.
 ENOUGH = 0.25
-"""Learning rate times steps after which no further epoch starts: at 5e-4, 500 steps."""
 
 
-def usual_rate(architecture: RoFormerConfig, from_scratch: bool = False) -> float:
+def default_rate(architecture: RoFormerConfig, from_scratch: bool = False) -> float:
     """The default learning rate of a model of this size: 2e-5 for a base model.
 
     It falls with the square of the width and the root of the depth. This connects what is usual
@@ -30,19 +30,20 @@ def usual_rate(architecture: RoFormerConfig, from_scratch: bool = False) -> floa
     return nearest(min(HIGHEST, rate * (FROM_SCRATCH if from_scratch else 1.0)))
 
 
-def usual_epochs(rate: float, steps: int) -> int:
+def default_epochs(rate: float, steps: int) -> int:
     """The default number of epochs, each of `steps` steps: 3, fewer for large training sets.
 
-    High rates overfit sooner: Adam moves the embedding of a rare word by some thirty times the
-    rate in an epoch, so that at 5e-4 the examples are memorized when they are seen again
-    (docs/LOG.md). At a base model's rate that takes a hundred thousand examples.
+    High rates overfit sooner: in an epoch, Adam moves the embedding of a rare word by some thirty
+    times the rate. So at 5e-4 the examples are memorized when they are seen again (docs/LOG.md).
+    At a base model's rate that takes a hundred thousand examples.
     """
-    return max(1, min(MOST_EPOCHS, math.ceil(ENOUGH / (rate * steps))))
+    return max(1, min(MAX_EPOCHS, math.ceil(ENOUGH / (rate * steps))))
 
 
 def nearest(rate: float) -> float:
     """The nearest rate, by ratio, of the series (1, 2, 5) · 10ⁿ."""
     power = math.floor(math.log10(rate))
+    # Parsed from text: 5 * 10.0**-6 is not exactly 5e-6.
     known = [float(f"{digit:g}e{n}") for n in range(power - 1, power + 2) for digit in SERIES]
     return min(known, key=lambda value: abs(math.log(value / rate)))
 

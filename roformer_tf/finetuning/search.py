@@ -1,18 +1,26 @@
 """The trainings of a fine-tuning run: one, or those that seeds, folds and a sweep ask for."""
 
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
+import numpy as np
+
 from roformer_tf.errors import DivergedError
-from roformer_tf.finetuning.trainer import Start, Trainer
-from roformer_tf.finetuning.trial import Outcome, Recipe, Trial, run_trial
+from roformer_tf.finetuning.settings import FinetuneConfig
+from roformer_tf.finetuning.trainer import InitialState, Trainer
+from roformer_tf.finetuning.trial import Trial, TrialResult, run_trial
+from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.base import Task
+from roformer_tf.tasks.metrics import Metric
+from roformer_tf.terminal import Progress
 from roformer_tf.training.run_files import TRIALS
 
+# Factors on the learning rate in a sweep.
 SWEEP = (0.5, 1.0, 2.0, 4.0)
-"""Multiples of the learning rate that a sweep tries."""
 
 
 @dataclass(frozen=True)
@@ -22,73 +30,81 @@ class Sets:
     train: list[Example]
     valid: list[Example]
     test: list[Example]
+    # For cross-validation: training examples, and the rest.
     folds: list[tuple[list[Example], list[Example]]]
-    """For cross-validation: training examples, and those held out."""
 
 
 @dataclass(frozen=True)
 class Search:
     """The trainings of a run, and what they have in common."""
 
-    output: Path
+    # With numbers for the learning rate and the epochs, not "auto".
+    config: FinetuneConfig
     sets: Sets
-    start: Start
+    initial: InitialState
     task: Task
-    recipe: Recipe
-    seed: int
-    seeds: int
-    sweep: bool
+    # On the validation set, the best weights have the best value of it.
+    metric: Metric
 
-    def run(self) -> list[Outcome]:
+    def run(self) -> list[TrialResult]:
         """Do all trainings, each in a folder of its own if there are several.
 
-        With folds one for each, without it. Else with each learning rate of the sweep, then with
-        each further seed at the best of them. Raises DivergedError where all diverge.
+        With folds: one for each, without it. Otherwise: one with each learning rate of the sweep,
+        then one with each further seed at the best rate. Raises DivergedError if all diverge.
         """
         if self.sets.folds:
-            return [self._fold(number) for number in range(len(self.sets.folds))]
+            return [self._train_without(number) for number in range(len(self.sets.folds))]
         trainer = self._trainer(self.sets.train)
         rate = self._rate
-        outcomes = self._sweep(rate, trainer) if self.sweep else [self._seed(rate, 0, trainer)]
-        best = max(outcomes, key=lambda outcome: outcome.goodness)
-        rate = float(best.trial.recipe.optimizer.learning_rate)  # a number in every trial
-        return outcomes + [self._seed(rate, further, trainer) for further in range(1, self.seeds)]
+        if self.config.sweep:
+            results = self._sweep(trainer)
+        else:
+            results = [self._train_seed(rate, 0, trainer)]
+        # Seeds are compared at one rate. It is chosen on the validation set, never on the test set.
+        best = max(results, key=lambda result: result.goodness)
+        rate = float(best.trial.config.optimizer.learning_rate)
+        further = range(1, self.config.seeds)
+        return results + [self._train_seed(rate, number, trainer) for number in further]
 
-    def _trainer(self, train: list[Example]) -> Trainer:
-        return Trainer(self.start, self.task, self.recipe.loss, train, self.recipe.vectors.pieces)
-
-    def _fold(self, number: int) -> Outcome:
-        """Train without a fold, which is then its validation set."""
-        train, valid = self.sets.folds[number]
-        name = f"fold-{number + 1}"
-        print(f"\n{name}")
-        return self._train(name, self._rate, self.seed, self._trainer(train), train, valid)
+    @property
+    def output(self) -> Path:
+        """The run's folder."""
+        return Path(self.config.output)
 
     @property
     def _rate(self) -> float:
-        return float(self.recipe.optimizer.learning_rate)
+        return float(self.config.optimizer.learning_rate)
 
-    def _sweep(self, middle: float, trainer: Trainer) -> list[Outcome]:
+    def _trainer(self, train: list[Example]) -> Trainer:
+        config = self.config
+        return Trainer(self.initial, self.task, config.loss, train, config.vectors.micro_batches)
+
+    def _train_without(self, number: int) -> TrialResult:
+        """Train without a fold, which is then the validation set."""
+        train, valid = self.sets.folds[number]
+        name = f"fold-{number + 1}"
+        # Folds have class weights of their own, which are compiled: no trainer is shared.
+        return self._train(name, self._rate, self.config.seed, self._trainer(train), train, valid)
+
+    def _sweep(self, trainer: Trainer) -> list[TrialResult]:
         """Train with each learning rate; one that diverges is reported and skipped."""
-        outcomes, errors = list[Outcome](), list[DivergedError]()
-        for factor in SWEEP:
-            rate = middle * factor
+        results, errors = list[TrialResult](), list[DivergedError]()
+        for rate in (self._rate * factor for factor in SWEEP):
             try:
-                outcomes.append(self._seed(rate, 0, trainer))
+                results.append(self._train_seed(rate, 0, trainer))
             except DivergedError as error:
                 trainer.forget()
                 print(f"a learning rate of {rate:g} is too high: {error}")
                 errors.append(error)
-        if not outcomes:
+        if not results:
             raise errors[0]
-        return outcomes
+        return results
 
-    def _seed(self, rate: float, further: int, trainer: Trainer) -> Outcome:
-        """Train with one of the seeds, the first of which is number 0."""
-        seed = self.seed + further
-        name = f"rate-{rate:g}-seed-{seed}" if self.sweep or self.seeds > 1 else ""
-        if name:
-            print(f"\n{name}")
+    def _train_seed(self, rate: float, number: int, trainer: Trainer) -> TrialResult:
+        """Train with one of the seeds; number 0 is the first."""
+        seed = self.config.seed + number
+        several = self.config.sweep or self.config.seeds > 1
+        name = f"rate-{rate:g}-seed-{seed}" if several else ""
         return self._train(name, rate, seed, trainer, self.sets.train, self.sets.valid)
 
     def _train(
@@ -99,15 +115,32 @@ class Search:
         trainer: Trainer,
         train: list[Example],
         valid: list[Example],
-    ) -> Outcome:
-        """Do one training, of a name and a folder of its own if there are several."""
-        optimizer = dataclasses.replace(self.recipe.optimizer, learning_rate=rate)
+    ) -> TrialResult:
+        """Do one training; if there are several, it has a name and a folder of its own."""
+        if name:
+            print(f"\n{name}")
+        optimizer = dataclasses.replace(self.config.optimizer, learning_rate=rate)
+        source = self.config.vectors.teacher
         trial = Trial(
             name=name or f"rate-{rate:g}-seed-{seed}",
             folder=self.output / TRIALS / name if name else self.output,
             seed=seed,
             train=train,
             valid=valid,
-            recipe=dataclasses.replace(self.recipe, optimizer=optimizer),
+            config=dataclasses.replace(self.config, optimizer=optimizer),
+            metric=self.metric,
+            teacher=partial(teacher_vectors, source) if source else None,
         )
         return run_trial(trial, trainer, self.task, self.sets.test)
+
+
+def teacher_vectors(source: str, texts: Sequence[str]) -> np.ndarray:
+    """Vectors (texts, H) of a model of any kind. Raises InputError for one without vectors."""
+    embedder = VectorSettings().open(source)
+    print(f"the teacher is {source}: {embedder.described}")
+    parts = []
+    with Progress(total=len(texts), desc="teacher", unit=" texts") as bar:
+        for block in embedder.blocks(texts):
+            parts.append(block.vectors)
+            bar.update(len(block.texts))
+    return np.concatenate(parts)

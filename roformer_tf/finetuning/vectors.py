@@ -1,9 +1,9 @@
 """Training by a loss of a whole batch's vectors, which may be computed in micro-batches.
 
-A batch's vectors depend on each other in the loss alone. So a batch larger than memory is computed
-twice (gradient caching, arXiv 2101.06983): once in pieces for its vectors, of which the loss gives
-gradients, and once more, piece by piece and with the same dropout, to carry these to the weights.
-The gradient is that of the whole batch.
+Vectors of a batch depend on each other only in the loss. So a batch that is larger than memory is
+encoded twice (gradient caching, arXiv 2101.06983). The first time gives its vectors, and the loss
+the gradient of each. The second time, with the same dropout, carries these to the weights. The
+result is the gradient of the whole batch.
 """
 
 from collections.abc import Mapping
@@ -12,11 +12,17 @@ from typing import Any
 import keras
 from keras import layers, ops
 
-from roformer_tf.errors import InputError
 from roformer_tf.kernels.forms import Tensor
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.tasks.base import Task
-from roformer_tf.training.training_model import TrainingModel
+from roformer_tf.tasks.losses import classifier_features
+from roformer_tf.training.training_model import (
+    TrainingModel,
+    micro_batches,
+    tensorflow_gradients,
+    tensorflow_sums,
+    values_after,
+)
 
 
 class BatchTraining(TrainingModel):
@@ -33,7 +39,7 @@ class BatchTraining(TrainingModel):
         self.build()
 
     def build(self, input_shape: Any = None) -> None:
-        """Make the classifier's weights; the model has its own."""
+        """Create the classifier's weights; the model has its own."""
         if self.classifier is not None:
             self.classifier.build((None, 3 * self.config.hidden_size))
 
@@ -47,7 +53,9 @@ class BatchTraining(TrainingModel):
     ) -> Tensor:
         """The task's loss of the whole batch, a scalar."""
         weights = ops.cast(sample_weight, "float32")
-        return self.task.objective.batch_loss(y, y_pred, weights, x, self.classifier)
+        if self.classifier is not None:
+            y_pred = self.classifier(classifier_features(y_pred))
+        return self.task.objective.batch_loss(y, y_pred, weights, x)
 
 
 class VectorTraining(BatchTraining):
@@ -56,16 +64,17 @@ class VectorTraining(BatchTraining):
     Axes: B examples, S texts of an example, H features. Call: {"side_0": (B, T0), "side_1":
     (B, T1), …} token ids, a last side of K texts an example as (B, K, T) → vectors (B, S, H). A
     side of D texts that several examples share comes with "place_1" (B,): the text of each example.
-    With `pieces` above 1 so many parts of a batch are encoded one after the other. A classifier
-    that the task trains as well is not saved.
+    With several `micro_batches` they are encoded one after the other. A classifier that the task
+    trains as well is not saved.
     """
 
-    def __init__(self, model: PretrainedModel, task: Task, pieces: int = 1) -> None:
+    def __init__(self, model: PretrainedModel, task: Task, micro_batches: int = 1) -> None:
         super().__init__(model, task)
-        self.pieces = pieces
+        self.micro_batches = micro_batches
 
     def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Tensor:
-        """Encode the sides, each by itself."""
+        """Encode the sides, each separately."""
+        # Each side has its own length: padded together, short texts would cost as much as long.
         sides = []
         for name in sorted(name for name in inputs if name.startswith("side_")):
             vectors = self._encode(inputs[name], training)
@@ -82,7 +91,7 @@ class VectorTraining(BatchTraining):
 
     def train_step(self, *arguments: Any) -> Any:
         """Take a step: of (data,) on TensorFlow, of (state, data) on JAX."""
-        if self.pieces == 1:
+        if self.micro_batches == 1:
             return super().train_step(*arguments)
         if keras.backend.backend() == "tensorflow":
             return self._tensorflow_step(*arguments)
@@ -92,46 +101,36 @@ class VectorTraining(BatchTraining):
         import tensorflow as tf
 
         x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
-        pieces = keras.tree.map_structure(self._in_pieces, x)
+        chunks = micro_batches(x, self.micro_batches)
         random_states = [ops.copy(variable) for variable in self.non_trainable_variables]
-        found = tf.map_fn(
-            lambda piece: self(piece, training=True),
-            pieces,
-            parallel_iterations=1,  # else several pieces would be in memory
-            fn_output_signature=tf.TensorSpec((None, None, self.config.hidden_size), "float32"),
+        # First pass, without gradients: only the vectors are kept.
+        vectors = _joined(
+            tf.map_fn(
+                lambda chunk: self(chunk, training=True),
+                chunks,
+                parallel_iterations=1,  # otherwise several micro-batches would be in memory
+                fn_output_signature=tf.TensorSpec((None, None, self.config.hidden_size), "float32"),
+            )
         )
         variables = self.trainable_variables
-        weights_of = [variable.value for variable in variables]  # perhaps none is in the loss
-        vectors = _whole(found)
+        values = [variable.value for variable in variables]
         with tf.GradientTape() as tape:
             tape.watch(vectors)
             loss = self.compute_loss(x, y, vectors, weights)
-        slopes, *above = tape.gradient(loss, [vectors, *weights_of], unconnected_gradients="zero")
-        slopes = self._in_pieces(slopes)
+        # Only a classifier has a gradient from the loss itself; of other weights it is 0 here.
+        of_vectors, *of_weights = tensorflow_gradients(tape, loss, [vectors, *values])
+        of_vectors = micro_batches(of_vectors, self.micro_batches)
         # The same random states give the second pass the dropout of the first.
         for variable, state in zip(self.non_trainable_variables, random_states, strict=True):
             variable.assign(state)
 
-        def add(number: Any, sums: list[Any]) -> tuple[Any, list[Any]]:
-            piece = keras.tree.map_structure(lambda array: array[number], pieces)
+        def gradients_of(number: Any) -> list[Any]:
+            chunk = keras.tree.map_structure(lambda array: array[number], chunks)
             with tf.GradientTape() as tape:
-                again = self(piece, training=True)
-            gradients = tape.gradient(
-                again,
-                weights_of,
-                output_gradients=slopes[number],
-                unconnected_gradients="zero",
-            )
-            dense = [tf.convert_to_tensor(gradient) for gradient in gradients]
-            return number + 1, [a + b for a, b in zip(sums, dense, strict=True)]
+                again = self(chunk, training=True)
+            return tensorflow_gradients(tape, again, values, of_vectors[number])
 
-        _, gradients = tf.while_loop(
-            lambda number, _: number < self.pieces,
-            add,
-            (tf.constant(0), [tf.convert_to_tensor(gradient) for gradient in above]),
-            parallel_iterations=1,
-            maximum_iterations=self.pieces,
-        )
+        gradients = tensorflow_sums(gradients_of, self.micro_batches, of_weights)
         self.optimizer.apply(gradients, variables)
         self.metrics[0].update_state(loss)
         return self.compute_metrics(x, y, vectors, weights)
@@ -139,72 +138,53 @@ class VectorTraining(BatchTraining):
     def _jax_step(self, state: Any, data: Any) -> tuple[dict[str, Any], Any]:
         import jax
 
-        weights, others, slots, metrics = state
+        weights, random_states, slots, metrics = state
         x, y, sample_weight = keras.utils.unpack_x_y_sample_weight(data)
-        pieces = keras.tree.map_structure(self._in_pieces, x)
+        chunks = micro_batches(x, self.micro_batches)
 
-        def encode(others: Any, piece: Any) -> tuple[Any, Any]:
-            vectors, others = self.stateless_call(weights, others, piece, training=True)
-            return others, vectors
+        def encode(states: Any, chunk: Any) -> tuple[Any, Any]:
+            vectors, states = self.stateless_call(weights, states, chunk, training=True)
+            return states, vectors
 
-        after, found = jax.lax.scan(encode, others, pieces)
-        vectors = _whole(found)
+        # First pass, without gradients: only the vectors are kept.
+        states_after, chunk_vectors = jax.lax.scan(encode, random_states, chunks)
+        vectors = _joined(chunk_vectors)
 
         def loss_of(weights: Any, vectors: Any) -> Any:
+            targets = {"x": x, "y": y, "y_pred": vectors, "sample_weight": sample_weight}
             loss, _ = self.stateless_compute_loss(
-                weights,
-                others,
-                metrics,
-                x=x,
-                y=y,
-                y_pred=vectors,
-                sample_weight=sample_weight,
-                training=True,
+                weights, random_states, metrics, **targets, training=True
             )
             return loss
 
-        loss, (above, slopes) = jax.value_and_grad(loss_of, argnums=(0, 1))(weights, vectors)
+        # Only a classifier has a gradient from the loss itself; of other weights it is 0 here.
+        gradient = jax.value_and_grad(loss_of, argnums=(0, 1))
+        loss, (of_weights, of_vectors) = gradient(weights, vectors)
 
-        def add(carried: Any, piece: Any) -> tuple[Any, None]:
-            sums, others = carried  # from the random states of the first pass on: its dropout again
-            rows, slope = piece
-            outputs, pull, others = jax.vjp(
-                lambda weights: self.stateless_call(weights, others, rows, training=True),
+        def add(carried: Any, chunk: Any) -> tuple[Any, None]:
+            sums, states = carried
+            rows, of_rows = chunk
+            outputs, pull, states = jax.vjp(
+                lambda weights: self.stateless_call(weights, states, rows, training=True),
                 weights,
                 has_aux=True,
             )
-            (gradients,) = pull(slope.astype(outputs.dtype))
-            return ([a + b for a, b in zip(sums, gradients, strict=True)], others), None
+            (gradients,) = pull(of_rows.astype(outputs.dtype))
+            return ([a + b for a, b in zip(sums, gradients, strict=True)], states), None
 
-        (gradients, _), _ = jax.lax.scan(add, (above, others), (pieces, self._in_pieces(slopes)))
+        # Second pass, from the random states of the first: with the same dropout.
+        both = (chunks, micro_batches(of_vectors, self.micro_batches))
+        (gradients, _), _ = jax.lax.scan(add, (of_weights, random_states), both)
         new_weights, new_slots = self.optimizer.stateless_apply(slots, gradients, weights)
-        mapping = list(zip(self.metrics_variables, metrics, strict=True))
-        with keras.StatelessScope(state_mapping=mapping) as scope:
+        before = list(zip(self.metrics_variables, metrics, strict=True))
+        with keras.StatelessScope(state_mapping=before) as scope:
             tracker = self.metrics[0]
             tracker.update_state(loss)
             logs = {tracker.name: tracker.result()}
-        counted = [
-            old if (new := scope.get_current_value(variable)) is None else new
-            for variable, old in mapping
-        ]
-        return logs, (new_weights, after, new_slots, counted)
-
-    def _in_pieces(self, array: Tensor) -> Tensor:
-        """(B, …) → (pieces, B / pieces, …): each has rows of every device's part of the batch."""
-        shape = ops.shape(array)
-        return ops.moveaxis(ops.reshape(array, (-1, self.pieces, *shape[1:])), 1, 0)
+        return logs, (new_weights, states_after, new_slots, values_after(scope, before))
 
 
-def _whole(pieces: Tensor) -> Tensor:
-    """(pieces, B / pieces, …) → (B, …), in the order of the batch."""
-    shape = ops.shape(pieces)
-    return ops.reshape(ops.moveaxis(pieces, 0, 1), (-1, *shape[2:]))
-
-
-def check_pieces(batch_size: int, pieces: int) -> None:
-    """Raise InputError unless all pieces have the same size."""
-    if batch_size % pieces:
-        raise InputError(
-            f"a batch of {batch_size} cannot be divided into {pieces} pieces of one size. Give a "
-            f"--batch-size that is a multiple of {pieces}, or other --pieces."
-        )
+def _joined(chunks: Tensor) -> Tensor:
+    """(micro-batches, B / micro-batches, …) → (B, …), in the order of the batch."""
+    shape = ops.shape(chunks)
+    return ops.reshape(ops.moveaxis(chunks, 0, 1), (-1, *shape[2:]))

@@ -23,13 +23,12 @@ from roformer_tf.checkpoints.sources import Checkpoint
 from roformer_tf.checkpoints.whitening import Whitening, load_whitening
 from roformer_tf.engines.choice import Choice, Engine, Precision
 from roformer_tf.engines.model import graph_model
-from roformer_tf.engines.network import Network
 from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.inference.opening import OpenedModel, open_model
 from roformer_tf.inference.text_files import chunks
 from roformer_tf.labelled.encoding import windows
 from roformer_tf.models.rows import BATCH_SIZE, run_rows
-from roformer_tf.tokenizers.padding import SPECIALS, check_length
+from roformer_tf.tokenizers.padding import SPECIALS
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 if TYPE_CHECKING:
@@ -159,26 +158,22 @@ class TextEmbedder:
             yield Block(chunk, vectors, sum(len(row) > room for row in ids))
 
     def passages(
-        self, texts: Iterable[str], length: int | None = None, batch_size: int = BATCH_SIZE
-    ) -> Iterator[tuple[Block, list[int]]]:
-        """Texts with the vectors of all of their passages, and the number of passages of each.
+        self, texts: Sequence[str], length: int, batch_size: int = BATCH_SIZE
+    ) -> list[np.ndarray]:
+        """For each text the vectors of all of its passages, (passages, D).
 
-        A text of more than `length` tokens (default: the model's `max_length`) is read in windows
-        that overlap by about a quarter. Raises InputError as `blocks` does.
+        A text of more than `length` tokens is read in windows that overlap by about a quarter.
+        Raises InputError as `blocks` does.
         """
-        length = min(length or self.config.max_length, self.config.max_length)
-        check_length(length)
-        for chunk in chunks(texts):
-            rows = []
-            for ids in map(self.tokenizer.ids, chunk):
-                spans = windows(np.arange(len(ids) + 1), length - SPECIALS)
-                rows.append([ids[first:last] for first, last in spans])
-            pooled = self._pooled(list(chain.from_iterable(rows)), batch_size)
-            vectors = self.model.finished(pooled)
-            counts = list(map(len, rows))
-            owners = np.repeat(np.arange(len(chunk)), counts)  # (passages,) index of the text
-            self._check(vectors, [chunk[owner] for owner in owners], 0)
-            yield Block(chunk, vectors, 0), counts
+        rows, owners = [], list[int]()
+        for number, ids in enumerate(map(self.tokenizer.ids, texts)):
+            spans = windows(np.arange(len(ids) + 1), length - SPECIALS)
+            rows += [ids[first:last] for first, last in spans]
+            owners += [number] * len(spans)
+        # The passages of all texts share batches, and are then separated again.
+        vectors = self.model.finished(self._pooled(rows, batch_size))
+        self._check(vectors, [texts[owner] for owner in owners], 0)
+        return np.split(vectors, np.searchsorted(owners, np.arange(1, len(texts))))
 
     def _pooled(self, ids: list[list[int]], batch_size: int) -> np.ndarray:
         """Pooled hidden states of rows of ids without special tokens: (rows, H)."""
@@ -236,8 +231,8 @@ def embedder_from(
     """Use any model for its vectors, fine-tuned or not.
 
     settings: those that are None are read from its embedding.json. whitened: whether to use the
-    whitening that the folder may keep. Raises InputError for a damaged model or one without its
-    vocabulary, for a pooling that it has no weights for, and for more dimensions than it has.
+    whitening that the folder may keep. Raises InputError for a damaged model, and for one without
+    a vocabulary, the weights of the pooling, or so many dimensions.
     """
     settings = settings or VectorSettings()
     pooling, dimensions, max_length = settings.pooling, settings.dimensions, settings.max_length
@@ -258,11 +253,11 @@ def embedder_from(
             RoFormerForSentenceEmbedding,
             choice.precision,
             *_parts(config.pooling),
-            attention_type=vector_attention(opened),
+            attention_type=opened.vector_attention,
             pooling=config.pooling,
         )
     else:
-        network = vector_network(opened, config.pooling, "pooled")
+        network = opened.vector_network(config.pooling, "pooled")
         pooled = graph_model(network, choice.engine, choice.precision)
     model = VectorModel(pooled, checkpoint.config.hidden_size, dimensions, whitening)
     if dimensions is not None and not 1 <= dimensions <= model.whole_size:
@@ -270,23 +265,9 @@ def embedder_from(
             f"dimensions is {dimensions}, but the vectors of {opened.name} have "
             f"{model.whole_size:,} numbers. Give 1 to {model.whole_size}."
         )
-    is_causal = vector_attention(opened) == "causal"
+    is_causal = opened.vector_attention == "causal"
     mark = fingerprint(checkpoint, tokenizer, config, is_causal, model)
     return TextEmbedder(opened.name, model, tokenizer, config, mark, choice)
-
-
-def vector_attention(opened: OpenedModel) -> str:
-    """The attention mask for a model's vectors."""
-    # A released gpt model says nothing about its mask. Bidirectional vectors of one would be those
-    # of another model, without an error.
-    is_gpt = opened.attention == "bidirectional" and opened.may_be_gpt
-    return "causal" if is_gpt else opened.attention
-
-
-def vector_network(opened: OpenedModel, pooling: Pooling, part: str, **settings: Any) -> Network:
-    """The network of a model's vectors: "pooled" hidden states, or finished "vectors"."""
-    config = opened.checkpoint.config.replace(attention_type=vector_attention(opened))
-    return opened.network(part, config=config, pooling=pooling, **settings)
 
 
 def fingerprint(

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from roformer_tf.checkpoints import huggingface
+from roformer_tf.checkpoints.archives import CONFIG
 from roformer_tf.checkpoints.sentence_transformers import save_modules
 from roformer_tf.checkpoints.whitening import FILE as WHITENING
 from roformer_tf.checkpoints.whitening import whitening_of
@@ -91,7 +91,7 @@ def _learn_whitening(config: EmbedConfig, path: str) -> None:
     Raises InputError for a model that is not a folder of ours or Hugging Face's.
     """
     folder = Path(config.model)
-    if not (folder / huggingface.CONFIG).is_file():
+    if not (folder / CONFIG).is_file():
         raise InputError(
             f"{config.model} is not a folder that whitening can be saved in. Convert it: "
             f"`roformer-tf checkpoints convert {config.model} FOLDER --to own`, and give that as "

@@ -17,6 +17,7 @@ from roformer_tf.models.rows import batches, check_finite, runner
 from roformer_tf.tasks.probabilities import softmax
 from roformer_tf.tokenizers.padding import padded
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, check_fits
+from roformer_tf.top_k import top_k
 
 if TYPE_CHECKING:
     from roformer_tf.models.heads import RoFormerForMaskedLM
@@ -202,5 +203,5 @@ def _likeliest(
     """The most probable of the allowed ids: softmax in float64."""
     # A sum of 50,000 exponentials in float32 would change the last digits that are printed.
     shares = softmax(np.where(allowed, logits, -np.inf), np.float64)
-    best = np.argsort(-shares, kind="stable")[: min(top, int(allowed.sum()))]
+    best = top_k(shares, min(top, int(allowed.sum())))
     return [Candidate(str(tokenizer.tokens[i]), float(shares[i])) for i in best]

@@ -27,10 +27,11 @@ from roformer_tf.checkpoints.detection import (
     is_language_model,
     parts,
 )
+from roformer_tf.checkpoints.embedding_config import Pooling
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
-from roformer_tf.engines.choice import Choice, Engine, Precision, choose
+from roformer_tf.engines.choice import Choice, Engine, Precision, choose, unsupported_reason
 from roformer_tf.engines.model import ONNX, graph_model, onnx_session, share_onnx
-from roformer_tf.engines.network import Network, unsupported
+from roformer_tf.engines.network import Network
 from roformer_tf.errors import InputError
 from roformer_tf.files import parse_json, write_text
 from roformer_tf.labelled.encoding import EncodedTexts
@@ -166,7 +167,7 @@ class OpenedModel:
         lossy: whether bfloat16 may be taken unasked, as for labels; vectors and probabilities of
         tokens are float32 unless the user asks for less.
         """
-        reason = unsupported(self.checkpoint.config)
+        reason = unsupported_reason(self.checkpoint.config)
         return choose(self.engine, self.precision, unsupported=reason, lossy=lossy)
 
     def keras_model(self, kind: "type[Model]", dtype: str, *needed: str, **changes: Any) -> "Model":
@@ -185,12 +186,25 @@ class OpenedModel:
         config = settings.pop("config", self.checkpoint.config)
         return Network(config, self.checkpoint.arrays, part, source=self.name, **settings)
 
+    @property
+    def vector_attention(self) -> str:
+        """The attention mask for vectors."""
+        # A released gpt model says nothing about its mask. Bidirectional vectors of one would be
+        # those of another model, without an error.
+        is_gpt = self.attention == "bidirectional" and self.may_be_gpt
+        return "causal" if is_gpt else self.attention
+
+    def vector_network(self, pooling: Pooling, part: str, **settings: Any) -> Network:
+        """The network of vectors: "pooled" hidden states, or finished "vectors"."""
+        config = self.checkpoint.config.replace(attention_type=self.vector_attention)
+        return self.network(part, config=config, pooling=pooling, **settings)
+
     def finetuned(self, threads: int | None = None, shared: Path | None = None) -> Finetuned:
         """The model that `finetune` or `export` wrote.
 
         threads: of a graph; default: one for each core. shared: the graph, if `share_weights` has
-        written it. Raises InputError for a model that was not fine-tuned, for files that do not
-        belong together, and for an engine or a precision that the model cannot have.
+        written it. Raises InputError for a model that was not fine-tuned, or whose files do not
+        belong together. Also raised for an engine or a precision that it does not support.
         """
         if self.task is None:
             raise InputError(

@@ -31,7 +31,7 @@ MAX_CELL = 32_767
 # Rows of a sheet, with the header.
 MAX_ROWS = 1 << 20
 
-_ESCAPES = (("\t", "\\t"), ("\n", "\\n"), ("\r", "\\r"))
+_ESCAPES = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
 # First characters of what a spreadsheet takes for a formula; full-width ones in East Asia.
 _FORMULA = tuple("=+-@\t\r＝＋－＠")
 _NUMBER = re.compile(r"[+-]?\d+(\.\d+)?([eE][+-]?\d+)?", re.ASCII)
@@ -236,11 +236,7 @@ def _json_line(cells: Mapping[str, Any]) -> str:
 def _tsv_cell(value: Any, between: str) -> str:
     """A value in one line: tabs and line breaks are written as their escapes in Python."""
     text = "" if value is None else str(_value(value, between))
-    if isinstance(value, list):
-        return text
-    for character, escape in _ESCAPES:
-        text = text.replace(character, escape)
-    return text
+    return text if isinstance(value, list) else text.translate(_ESCAPES)
 
 
 def _value(value: Any, between: str) -> Any:

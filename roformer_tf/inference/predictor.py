@@ -40,7 +40,6 @@ Texts: TypeAlias = tuple[str, ...]
 # Keys that the HTTP service names differently.
 NAMES = {"probabilities": "scores", "value": "score"}
 TOP_TOKENS = 5  # of each [MASK]
-MAX_PROBLEMS = 3  # bad texts that an error lists
 MAX_SHOWN = 60  # characters of a bad text in an error
 
 
@@ -59,8 +58,8 @@ class Predictor:
         """Predict each of several texts, in their order: a list of dictionaries.
 
         A pair or a triple is a tuple. A single text, or a single tuple, gives one dictionary.
-        Raises InputError, naming the first of them, for what is not a text, for blank texts, and
-        for an example with more or fewer texts than the model takes.
+        Raises InputError for the first example that is blank, not a text, or has more or fewer
+        texts than the model takes.
         """
         is_single = isinstance(texts, str | tuple)
         predictions = self.predict(self._examples([texts] if is_single else texts, is_single))
@@ -77,18 +76,10 @@ class Predictor:
                 f"{self._example}, or several of them in a list."
             )
         examples = [(text,) if isinstance(text, str) else text for text in texts]
-        checked = [(number, self._problem(example)) for number, example in enumerate(examples)]
-        problems = [(number, problem) for number, problem in checked if problem]
-        if problems:
-            lines = [
-                f"the text {problem}" if is_single else f"text {number} {problem}"
-                for number, problem in problems[:MAX_PROBLEMS]
-            ]
-            if len(problems) > MAX_PROBLEMS:
-                lines.append(f"and {len(problems) - MAX_PROBLEMS:,} more")
-            raise InputError(
-                f"{'; '.join(lines)}. An example is {self._example}. Correct or remove the others."
-            )
+        for number, example in enumerate(examples):
+            if problem := self._problem(example):
+                name = "the text" if is_single else f"text {number}"
+                raise InputError(f"{name} {problem}. An example is {self._example}.")
         return [tuple(example) for example in examples]
 
     def _problem(self, example: Any) -> str:
@@ -121,8 +112,8 @@ def load(
 ) -> Predictor:
     """Open any model as a function of texts: `load(source)(texts)` → a list of dictionaries.
 
-    source: the `model/` of a run, an export to onnx or int8, the name of a released checkpoint,
-    its zip or folder, or a folder that transformers wrote. A fine-tuned model predicts as
+    source: the `model/` of a run, an export to onnx or int8, or a folder that transformers wrote;
+    or a released checkpoint by its name, zip or folder. A fine-tuned model predicts as
     `predict` and `serve` do. A masked language model fills the `[MASK]`s of a text, a sim model
     gives vectors; any other model gives the mean of its hidden states, with a warning.
     engine: "keras", "onnx" or "openvino"; default: on a CPU, the fastest that is installed and

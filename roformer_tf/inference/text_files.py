@@ -45,12 +45,7 @@ class TextFileConfig:
 
     def columns(self) -> ColumnsConfig:
         """The same settings for files of examples."""
-        return ColumnsConfig(
-            text_columns=self.text_columns,
-            encoding=self.encoding,
-            first_line=self.first_line,
-            sheet=self.sheet,
-        )
+        return ColumnsConfig(**vars(self))
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,10 @@ from roformer_tf.tokenizers.padding import Ints, bucket, padded
 if TYPE_CHECKING:
     import grain
 
+# Inputs, targets, weights.
 LabelledBatch: TypeAlias = tuple[dict[str, npt.NDArray[Any]], npt.NDArray[Any], npt.NDArray[Any]]
-"""Inputs, targets, weights."""
+# The random generator of an item: a function of seed, epoch and the item's index.
 Generators: TypeAlias = Callable[[int], np.random.Generator]
-"""The random generator of an item: a function of seed, epoch and the item's index."""
 
 _POOL = 50  # batches among which items are sorted by length: larger pools are less random
 
@@ -77,6 +77,7 @@ class TrainingData:
             raise InputError("there is no example to train on. Give a file with some.")
         steps = self.steps_per_epoch(batch_size)
 
+        # Seeds are lists of numbers: epochs and items have independent generators.
         @lru_cache(2)  # prefetching needs batches of at most two epochs
         def order(epoch: int) -> list[Ints]:
             return self.order(batch_size, np.random.default_rng([seed, epoch]))

@@ -19,6 +19,7 @@ def _folded(names: str) -> tuple[str, ...]:
     return tuple(map(folded, names.split()))
 
 
+# Names of a column of texts, normalized by `folded`.
 TEXTS = _folded("""
     text texts sentence content contents review reviews comment comments document body title
     query question message utterance post abstract feedback raw_text review_text comment_text
@@ -29,7 +30,6 @@ TEXTS = _folded("""
     反馈内容 意见内容 短信内容 消息内容 聊天内容 发言内容 咨询内容 投诉内容 工单内容 客户留言
     用户留言 用户反馈 用户输入 句子内容 文本数据 数据内容
 """)
-"""Names of a column of texts, normalized by `folded`."""
 PAIRS = tuple(
     map(
         _folded,
@@ -42,6 +42,7 @@ PAIRS = tuple(
     )
 )
 TRIPLES = (_folded("a b c"), _folded("text_a text_b text_c"))
+# Matching texts, which need no label; the last of three does not match the first.
 POSITIVES = tuple(
     map(
         _folded,
@@ -54,9 +55,8 @@ POSITIVES = tuple(
         ),
     )
 )
-"""Matching texts, which need no label; the last of three does not match the first."""
+# Names of a column in which an example may have several labels.
 SEVERAL = _folded("labels tags 多标签 标签列表 标签集合")
-"""Names of a column in which an example may have several labels."""
 LABELS = SEVERAL + _folded("""
     label tag class category target score rating sentiment polarity emotion stars intent topic
     标签 类别 分类 分数 评分 得分 情感 情绪 极性 倾向 类型 种类 类目 类标 标注 打分 星级 评级
@@ -66,5 +66,5 @@ LABELS = SEVERAL + _folded("""
     问题分类 意图标签 意图类别 用户评分 评论评分 评价星级 评分星级 相似度 是否相似 是否相关
     是否正面 是否好评 正负面
 """)
+# Names that identify a header row. TRIPLES[0] and POSITIVES do so only as whole groups.
 KNOWN = frozenset((*TEXTS, *LABELS, *(name for group in (*PAIRS, TRIPLES[1]) for name in group)))
-"""Names that identify a header row. TRIPLES[0] and POSITIVES do so only as whole groups."""

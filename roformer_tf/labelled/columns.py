@@ -24,17 +24,13 @@ from roformer_tf.labelled.column_names import (
     TRIPLES,
     folded,
 )
-from roformer_tf.labelled.headers import FirstLine, sheet_of, shown_lines
+from roformer_tf.labelled.headers import SAMPLE, FirstLine, TableSample, open_named
 from roformer_tf.readers.lines import check_encoding
-from roformer_tf.readers.records import BLANK
 from roformer_tf.readers.spreadsheets import UncomputedFormula
-from roformer_tf.readers.tables import Row, Table
+from roformer_tf.readers.tables import Table
 
-SAMPLE = 10_000
-"""Rows that are read to choose columns and task."""
-
+# Values are labels if there are at most this many different ones, even if none repeats.
 FEW_LABELS = 50
-"""Up to this number of distinct values, the values are labels even where none repeats."""
 
 _CODE = re.compile(r"(?=.*\d)[\w.@:/?=&+-]+( [\d:]+)?", re.ASCII)  # an id, a phone, a URL, a time
 _BY_CONTENT = "by its content"
@@ -60,6 +56,10 @@ class ColumnsConfig:
     strict: bool = False
     """Stop at rows that give no example. Default: skip and report them."""
 
+    def open(self, path: str | Path, names: Iterable[str | None]) -> Table:
+        """Open a table; `names`: columns by which its header may be detected."""
+        return open_named(path, self.encoding, names, self.first_line, self.sheet)
+
     def __post_init__(self) -> None:
         check_encoding(self.encoding)
         if len(set(self.text_columns)) < len(self.text_columns) or len(self.text_columns) > 3:
@@ -80,6 +80,7 @@ class ColumnsConfig:
 
 def find_column(path: str | Path, table: Table, wanted: str) -> str:
     """Find a column by its name, in any case, or its number. Raises InputError without it."""
+    # Exact names first, so that "Text" and "text" may be two columns.
     if wanted in table.columns:
         return wanted
     for normalize in (str.casefold, folded):
@@ -98,7 +99,7 @@ def find_column(path: str | Path, table: Table, wanted: str) -> str:
 
 
 class Profile(NamedTuple):
-    """What a column holds, missing cells excluded."""
+    """The content of a column, without missing cells."""
 
     filled: int
     distinct: int
@@ -131,6 +132,7 @@ def profile(values: Iterable[Any]) -> Profile:
     texts = [str(cell).strip() for cell in cells]
     numbers = [to_number(cell) for cell in cells]
     distinct = len(set(texts))
+    # Row numbers are all different; scores of two or three rows may be, too, hence "> 2".
     all_numbers = bool(cells) and None not in numbers
     whole = sum(number is not None and number.is_integer() for number in numbers)
     codes = sum(_CODE.fullmatch(text) is not None for text in texts)
@@ -139,90 +141,81 @@ def profile(values: Iterable[Any]) -> Profile:
         distinct=distinct,
         numbers=all_numbers,
         indices=all_numbers and whole == len(cells) == distinct > 2,
+        # A tenth may be something else, such as an empty order number.
         codes=bool(cells) and not all_numbers and codes >= 0.9 * len(cells),
     )
 
 
-def _profiles(rows: Sequence[dict[str, Any]], columns: Iterable[str]) -> dict[str, Profile]:
-    return {name: profile(row.get(name) for row in rows) for name in columns}
+def _profiles(sample: TableSample, columns: Iterable[str]) -> dict[str, Profile]:
+    return {name: profile(row.get(name) for row in sample.rows) for name in columns}
 
 
-def find_label(
-    path: str | Path,
-    table: Table,
-    rows: list[dict[str, Any]],
-    texts: Iterable[str],
-    label: str | None,
-) -> tuple[str, str]:
+def _rest(sample: TableSample, texts: Iterable[str]) -> list[str]:
+    """The columns except these text columns."""
+    chosen = {find_column(sample.path, sample.table, name) for name in texts}
+    return [name for name in sample.table.columns if name not in chosen]
+
+
+def find_label(sample: TableSample, texts: Iterable[str], label: str | None) -> tuple[str, str]:
     """The label column, and a note if its content selected it.
 
     In this order: the user's; the only one except the user's texts; the one with a well-known name;
     the only one with few distinct values. Raises InputError if several or none match.
     """
     if label is not None:
-        return find_column(path, table, label), ""
-    chosen = {find_column(path, table, name) for name in texts}
-    free = [name for name in table.columns if name not in chosen]
-    if chosen and len(free) == 1:
+        return find_column(sample.path, sample.table, label), ""
+    free = _rest(sample, texts)
+    # Next to the user's text columns, the last column left is the label, whatever its name.
+    if len(free) == 1 < len(sample.table.columns):
         return free[0], ""
     note = ""
-    candidates = [name for name in free if folded(name) in LABELS] if table.has_header else []
+    has_header = sample.table.has_header
+    candidates = [name for name in free if folded(name) in LABELS] if has_header else []
     if not candidates:
         note = _BY_CONTENT
-        profiles = _profiles(rows, free)
+        profiles = _profiles(sample, free)
         candidates = [x for x in free if profiles[x].like_labels and folded(x) not in TEXTS]
     if len(candidates) == 1:
         return candidates[0], note
     names = [(name,) for name in candidates or free]
-    raise _unclear(path, table, rows, "column holds the labels", names, "--label-column")
+    raise _unclear(sample, "column holds the labels", names, "--label-column")
 
 
-def find_optional_label(
-    path: str | Path,
-    table: Table,
-    rows: list[dict[str, Any]],
-    texts: Iterable[str],
-    label: str | None,
-) -> str | None:
+def find_optional_label(sample: TableSample, texts: Iterable[str], label: str | None) -> str | None:
     """The label column of a file that may have none: the user's, or one with a well-known name.
 
     Without either it is the only column of numbers that are no row numbers, such as scores of
     pairs. Raises InputError if several match.
     """
     if label is not None:
-        return find_column(path, table, label)
-    chosen = {find_column(path, table, name) for name in texts}
-    free = [name for name in table.columns if name not in chosen]
+        return find_column(sample.path, sample.table, label)
+    free = _rest(sample, texts)
     candidates = [x for x in free if folded(x) in LABELS and folded(x) not in TEXTS]
-    if not candidates and not _positives(table):
-        profiles = _profiles(rows, free)
+    if not candidates and not _positives(sample.table):
+        profiles = _profiles(sample, free)
         candidates = [x for x in free if profiles[x].numbers and not profiles[x].indices]
     if len(candidates) > 1:
         names = [(name,) for name in candidates]
-        raise _unclear(path, table, rows, "column holds the labels", names, "--label-column")
+        raise _unclear(sample, "column holds the labels", names, "--label-column")
     return candidates[0] if candidates else None
 
 
 def find_texts(
-    path: str | Path,
-    table: Table,
-    rows: list[dict[str, Any]],
-    texts: Iterable[str],
-    label: str | None,
+    sample: TableSample, texts: Iterable[str], label: str | None
 ) -> tuple[tuple[str, ...], str]:
     """The text columns, and a note if their content selected them.
 
     In this order: the user's; those with well-known names; the only one except the label; the only
     one whose cells look like texts. Raises InputError if several or none match.
     """
-    if named := tuple(find_column(path, table, name) for name in texts):
+    if named := tuple(find_column(sample.path, sample.table, name) for name in texts):
         return named, ""
-    free = tuple(name for name in table.columns if name != label)
-    profiles = _profiles(rows, free)
+    free = tuple(name for name in sample.table.columns if name != label)
+    profiles = _profiles(sample, free)
     like_texts: list[tuple[str, ...]] = [(x,) for x in free if profiles[x].like_texts]
-    candidates, note = _named_texts(free) if table.has_header else [], ""
+    candidates, note = _named_texts(free) if sample.table.has_header else [], ""
     if len(candidates) == 1 and profiles[candidates[0][0]].numbers:
-        candidates += like_texts  # a column called 问题 with numbers of questions
+        candidates += like_texts  # for example, 问题 may hold the numbers of questions
     elif not candidates and len(free) == 1:
         candidates = [free]
     elif not candidates:
@@ -230,34 +223,31 @@ def find_texts(
     if len(candidates) == 1:
         return candidates[0], note
     names = candidates or [(name,) for name in free]
-    raise _unclear(path, table, rows, "columns hold the texts", names, "--text-columns")
+    raise _unclear(sample, "columns hold the texts", names, "--text-columns")
 
 
 def find_several_texts(
-    path: str | Path,
-    table: Table,
-    rows: list[dict[str, Any]],
-    texts: Iterable[str],
-    label: str | None,
+    sample: TableSample, texts: Iterable[str], label: str | None
 ) -> tuple[tuple[str, ...], str]:
     """The text columns, as `find_texts`, of a file whose rows may hold matching texts.
 
     Two or three columns of texts are all used, whatever their names.
     """
     texts = tuple(texts)
-    if not texts and (names := _positives(table)):
+    if not texts and (names := _positives(sample.table)):
         return names, ""
-    free = tuple(name for name in table.columns if name != label)
+    free = tuple(name for name in sample.table.columns if name != label)
     if not texts and not any(len(names) > 1 for names in _named_texts(free)):
-        profiles = _profiles(rows, free)
+        profiles = _profiles(sample, free)
         names = tuple(x for x in free if profiles[x].filled and not profiles[x].coded)
         if len(names) in (2, 3):
             return names, "" if len(names) == len(free) else _BY_CONTENT
-    return find_texts(path, table, rows, texts, label)
+    return find_texts(sample, texts, label)
 
 
 def _positives(table: Table) -> tuple[str, ...]:
     """Columns with well-known names of matching texts, such as query and document."""
+    # Reversed, so that of two columns with the same folded name the first one counts.
     by_name = {folded(name): name for name in reversed(table.columns)} if table.has_header else {}
     group = next((names for names in POSITIVES if by_name.keys() >= set(names)), ())
     return tuple(by_name[name] for name in group)
@@ -266,6 +256,7 @@ def _positives(table: Table) -> tuple[str, ...]:
 def _named_texts(columns: Sequence[str]) -> list[tuple[str, ...]]:
     """Columns with well-known names: a triple, else pairs, else every single text."""
     by_name = {folded(column): column for column in columns}
+    # A file with text_a and text_b is one of pairs, even if it also has a column called title.
     for groups in (TRIPLES, PAIRS, tuple((name,) for name in by_name if name in TEXTS)):
         matches = [names for names in groups if by_name.keys() >= set(names)]
         if matches:
@@ -289,11 +280,12 @@ def find_texts_to_predict(
     except InputError as error:
         missing = error
     rows = [row.cells for row in islice(table.rows, SAMPLE) if not row.problem]
+    sample = TableSample(path, table, rows)
     if table.has_header or first_line != "auto":
         labels = [n for n in table.columns if folded(n) in LABELS and folded(n) not in TEXTS]
         label = labels[0] if len(labels) == 1 else None
         try:
-            names, note = find_texts(path, table, rows, (), label)
+            names, note = find_texts(sample, (), label)
         except InputError:
             names = ()
         if len(names) == len(wanted):
@@ -305,50 +297,34 @@ def find_texts_to_predict(
     flags = " or ".join(f"--text-columns {_typed(names)}" for names in candidates)
     asked = "" if table.has_header else ", and --first-line header or --first-line example"
     reason = str(missing).split(". Give --text")[0]
-    raise InputError(
-        f"{reason}. {shown_lines(table, rows)} Give {flags}{asked}.{sheet_hint(table)}"
-    )
-
-
-def readable(path: str | Path, rows: Iterable[Row]) -> list[dict[str, Any]]:
-    """The cells of rows that can be read. Raises InputError if there are none."""
-    rows = list(rows)
-    cells = [row.cells for row in rows if not row.problem]
-    if not cells:
-        problem = next((f"{row.place} {row.problem}" for row in rows if row.problem != BLANK), "")
-        raise InputError(f"{problem or f'{path} has a header, but no example'}. Add examples.")
-    return cells
+    raise InputError(f"{reason}. {sample.shown()} Give {flags}{asked}.{_sheet_hint(table)}")
 
 
 # Messages
 
 
 def _unclear(
-    path: str | Path,
-    table: Table,
-    rows: Sequence[dict[str, Any]],
-    what: str,
-    candidates: Sequence[tuple[str, ...]],
-    flag: str,
+    sample: TableSample, what: str, candidates: Sequence[tuple[str, ...]], flag: str
 ) -> InputError:
     """An error that shows the first lines and the flags to add."""
     shown = " or ".join(" ".join(names) for names in candidates) or "none is left"
     flags = " or ".join(f"{flag} {_typed(names)}" for names in candidates[:4]) or flag
     return InputError(
-        f"{path}{sheet_of(table)}: cannot tell which {what}: {shown}. {shown_lines(table, rows)} "
-        f"Give {flags}, by name or by number from 1.{sheet_hint(table)}{_uncomputed(table, rows)}"
+        f"{sample.place}: cannot tell which {what}: {shown}. {sample.shown()} "
+        f"Give {flags}, by name or by number from 1.{_sheet_hint(sample.table)}"
+        f"{_uncomputed(sample)}"
     )
 
 
-def _uncomputed(table: Table, rows: Sequence[dict[str, Any]]) -> str:
+def _uncomputed(sample: TableSample) -> str:
     """A hint if a column has formulas without values."""
-    for name in table.columns:
-        if any(isinstance(row.get(name), UncomputedFormula) for row in rows):
+    for name in sample.table.columns:
+        if any(isinstance(row.get(name), UncomputedFormula) for row in sample.rows):
             return f" The column {name} has {UNCOMPUTED}."
     return ""
 
 
-def sheet_hint(table: Table) -> str:
+def _sheet_hint(table: Table) -> str:
     """A hint that --sheet selects another sheet, if the file has several."""
     return " Or name another sheet with --sheet." if table.sheet else ""
 
@@ -384,11 +360,13 @@ class LabelSample:
     @property
     def has_decimals(self) -> bool:
         """Whether all labels are numbers, and not all of them whole."""
+        # Ratings of 4.0 and 5.0 are whole: pandas writes integers like this.
         return None not in self.numbers and any(x % 1 for x in self.numbers if x is not None)
 
     @property
     def has_few(self) -> bool:
         """Whether the labels are so few, or repeat so often, that each is a class."""
+        # Words may be many classes if they repeat; numbers would rather be a regression.
         several_times = 2 * self.distinct <= len(self.labels)
         return self.distinct <= FEW_LABELS or (several_times and None in self.numbers)
 

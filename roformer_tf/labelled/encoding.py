@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from roformer_tf.labelled.examples import Example, LongTexts
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
+# An array for each row; one array where all have the same shape.
 Rows: TypeAlias = Sequence[np.ndarray] | np.ndarray
-"""An array for each row; one array where all have the same shape."""
 
 OVERLAP = 4  # a window shares a quarter of its tokens with the next one
 HEAD = 4  # "head-tail" keeps a quarter from the beginning, the best fraction in Sun et al. (2019)
@@ -263,6 +263,7 @@ def _unit_rows(
         row = _row(ids[bounds[first] : bounds[last]], tokenizer)
         units_here = np.flatnonzero(window_of[first:last] == number) + first
         first_units = np.full(len(row.token_ids), -1, np.int32)
+        # Units of other windows keep -1: they are context here.
         first_units[1 + bounds[units_here] - bounds[first]] = units_here  # 1 for [CLS]
         rows.append(row._replace(first_units=first_units))
     return rows, len(ids) + SPECIALS

@@ -11,11 +11,11 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from roformer_tf.readers.records import BLANK
 
 LongTexts = Literal["head", "head-tail", "windows"]
+# One label, several, one for each unit, or a number, depending on the task.
 Label: TypeAlias = Any
-"""One label, several, one for each unit, or a number, depending on the task."""
 
+# The label of several texts from one cell: all mean the same.
 GROUP = "group"
-"""The label of several texts from one cell: all mean the same."""
 
 
 class Example(NamedTuple):
@@ -31,12 +31,12 @@ class Example(NamedTuple):
     """For tagging: the characters or words that have a label each."""
 
 
+# Ranges of lines that are listed for each problem; the rest is counted.
 RANGES = 100
-"""Ranges of lines that are listed for each problem; the rest is counted."""
+# Problems that are listed; the rest is counted.
 KINDS = 50
-"""Problems that are listed; the rest is counted."""
+# The problem of a row without a label, which is usual in partly labelled files.
 UNLABELLED = "has no label"
-"""The problem of a row without a label, which is usual in partly labelled files."""
 
 
 class BadLine(NamedTuple):
@@ -81,6 +81,7 @@ class SkippedRows:
         if line.problem not in self._counts and len(self._counts) == KINDS:
             self._rest += 1
             return
+        # Consecutive lines with the same problem are one range.
         number = int(line.place.rpartition(":")[2])
         self._counts[line.problem] = 1 + self._counts.get(line.problem, 0)
         ranges = self._ranges.setdefault(line.problem, [])

@@ -4,18 +4,22 @@ Known names decide: those that the user gives, and well-known ones. Where they l
 InputError shows the first lines and asks for --first-line.
 """
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable
+from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.cells import to_number
 from roformer_tf.labelled.column_names import KNOWN, POSITIVES, TRIPLES, folded
+from roformer_tf.readers.records import BLANK
 from roformer_tf.readers.tables import Table, Top, open_table
 
+# The meaning of the first line of a tsv, csv or xlsx.
 FirstLine: TypeAlias = Literal["auto", "header", "example"]
-"""The meaning of the first line of a tsv, csv or xlsx."""
 
+# Rows from which columns and task are inferred.
+SAMPLE = 10_000
 _MAX_TITLES = 5  # rows above a header
 _CELL, _CELLS = 20, 12  # characters of a cell, and cells of a line, in a message
 
@@ -47,11 +51,12 @@ def open_named(
 def _find_header(rows: list[list[str]], wanted: Collection[str]) -> tuple[int, bool]:
     """Index of the row with the most column names, and whether it has any.
 
-    A row below the first is the header only if it has two names, or all names from the user, and
-    more cells than the titles above it.
+    A row below the first is the header only if it has more cells than the titles above it. It also
+    needs two names, or all names from the user.
     """
     counts = [_count_names(rows, i, wanted) for i in range(min(len(rows), 1 + _MAX_TITLES))]
     best = counts.index(max(counts))
+    # A line of text below a title may contain one known name by chance, but not two.
     if best:
         has_all = bool(wanted) and set(wanted) <= {folded(cell) for cell in rows[best]}
         widest = max(map(_count_filled, rows[:best]))
@@ -65,6 +70,7 @@ def _count_names(rows: list[list[str]], index: int, wanted: Collection[str]) -> 
 
     A label that is also a well-known name, such as 新闻, occurs again.
     """
+    # Groups such as query and document count as a whole: each name alone may be a text.
     names = [folded(cell) for cell in rows[index]]
     groups = (group for group in (TRIPLES[0], *POSITIVES) if set(group) <= set(names))
     count = max(map(len, groups), default=0)
@@ -78,58 +84,74 @@ def _count_filled(row: list[str]) -> int:
     return sum(bool(cell.strip()) for cell in row)
 
 
-def check_header(path: str | Path, table: Table, rows: Sequence[dict[str, Any]]) -> None:
-    """Raise InputError if a well-known name in the header occurs again in its own column.
+class TableSample(NamedTuple):
+    """A table and the cells of its first rows, from which header, columns and task are inferred."""
 
-    Then it may be a label in an example, such as the topic 新闻.
-    """
-    for name in table.columns:
-        if folded(name) in KNOWN and any(row.get(name) == name for row in rows):
-            doubt = f"{name!r} is a usual name of a column, but occurs in the rows, too"
-            raise _unsure_of_header(path, table, rows, doubt)
+    path: str | Path
+    table: Table
+    rows: list[dict[str, Any]]
 
+    @property
+    def place(self) -> str:
+        """The path, and the name of the sheet if the file has several."""
+        sheet = self.table.sheet
+        return f"{self.path} of the sheet {sheet}" if sheet else str(self.path)
 
-def check_no_header(
-    path: str | Path, table: Table, rows: Sequence[dict[str, Any]], label: str, separator: str
-) -> None:
-    """Raise InputError if the first label occurs nowhere else and is no number.
-
-    Then it may be the name of the column.
-    """
-    first, *rest = [
-        {part.strip() for part in str(row.get(label, "")).split(separator)} - {""} for row in rows
-    ]
-    name = str(rows[0].get(label, ""))
-    if first and first.isdisjoint(set[str]().union(*rest)) and to_number(name) is None:
-        doubt = f"{name!r} occurs nowhere else in the label column"
-        raise _unsure_of_header(path, table, rows, doubt)
+    def shown(self) -> str:
+        """The header and the first example, for a message; without a header, the first line."""
+        columns = self.table.columns[:_CELLS]
+        more = " | …" * (len(self.table.columns) > _CELLS)
+        first = [_shown_cell(self.rows[0].get(name)) for name in columns] if self.rows else []
+        example = " | ".join(first) + more
+        if not self.table.has_header:
+            return f"Its first line, which names no column, is: {example}."
+        names = " | ".join(map(_shown_cell, columns)) + more
+        return f"Its first line is: {names}." + f" Below it: {example}." * bool(self.rows)
 
 
-def _unsure_of_header(
-    path: str | Path, table: Table, rows: Sequence[dict[str, Any]], doubt: str
-) -> InputError:
-    return InputError(
-        f"{path}{sheet_of(table)}: cannot tell whether the first line is a header: {doubt}. "
-        f"{shown_lines(table, rows)} Give --first-line header, or --first-line example."
-    )
-
-
-def sheet_of(table: Table) -> str:
-    """The name of the sheet, if the file has several."""
-    return f" of the sheet {table.sheet}" if table.sheet else ""
-
-
-def shown_lines(table: Table, rows: Sequence[dict[str, Any]]) -> str:
-    """The header and the first example; without a header, the first line."""
-    first = [_shown_cell(rows[0].get(name)) for name in table.columns[:_CELLS]] if rows else []
-    more = " | …" * (len(table.columns) > _CELLS)
-    example = " | ".join(first) + more
-    if not table.has_header:
-        return f"Its first line, which names no column, is: {example}."
-    names = " | ".join(_shown_cell(name) for name in table.columns[:_CELLS]) + more
-    return f"Its first line is: {names}." + f" Below it: {example}." * bool(rows)
+def sample_of(path: str | Path, table: Table) -> TableSample:
+    """The first rows of a table. Raises InputError if none can be read."""
+    rows = list(islice(table.rows, SAMPLE))
+    cells = [row.cells for row in rows if not row.problem]
+    if not cells:
+        problem = next((f"{row.place} {row.problem}" for row in rows if row.problem != BLANK), "")
+        raise InputError(f"{problem or f'{path} has a header, but no example'}. Add examples.")
+    return TableSample(path, table, cells)
 
 
 def _shown_cell(value: Any) -> str:
     text = "" if value is None else " ".join(str(value).split())
     return text if len(text) <= _CELL else f"{text[: _CELL - 1]}…"
+
+
+def check_header(sample: TableSample) -> None:
+    """Raise InputError if a well-known name in the header occurs again in its own column.
+
+    Then it may be a label in an example, such as the topic 新闻.
+    """
+    for name in sample.table.columns:
+        if folded(name) in KNOWN and any(row.get(name) == name for row in sample.rows):
+            doubt = f"{name!r} is a usual name of a column, but occurs in the rows, too"
+            raise _unsure_of_header(sample, doubt)
+
+
+def check_no_header(sample: TableSample, label: str, separator: str) -> None:
+    """Raise InputError if the first label occurs nowhere else and is no number.
+
+    Then it may be the name of the column.
+    """
+    # Cells with several labels are compared label by label.
+    first, *rest = [
+        {part.strip() for part in str(row.get(label, "")).split(separator)} - {""}
+        for row in sample.rows
+    ]
+    name = str(sample.rows[0].get(label, ""))
+    if first and first.isdisjoint(set[str]().union(*rest)) and to_number(name) is None:
+        raise _unsure_of_header(sample, f"{name!r} occurs nowhere else in the label column")
+
+
+def _unsure_of_header(sample: TableSample, doubt: str) -> InputError:
+    return InputError(
+        f"{sample.place}: cannot tell whether the first line is a header: {doubt}. "
+        f"{sample.shown()} Give --first-line header, or --first-line example."
+    )

@@ -14,12 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from roformer_tf.labelled.batches import (
-    Generators,
-    LabelledBatch,
-    TrainingData,
-    first_weights,
-)
+from roformer_tf.labelled.batches import Generators, LabelledBatch, TrainingData, first_weights
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.text_sides import IGNORED, Positives, text_numbers
 from roformer_tf.tokenizers.padding import SPECIALS, Ints, bucket, check_length, padded
@@ -27,11 +22,11 @@ from roformer_tf.tokenizers.padding import SPECIALS, Ints, bucket, check_length,
 if TYPE_CHECKING:
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
+# Fraction of the sequences whose first text is masked.
 MASKED_ROWS = 0.5
-"""Fraction of the sequences whose first text is masked."""
+# Fraction of the words of such a text that are selected. As in BERT, four fifths of them become
+# [MASK], a tenth becomes other tokens, and a tenth stays.
 MASKED_WORDS = 0.15
-"""Fraction of the words of such a text that are selected. As in BERT, four fifths of them become
-[MASK], a tenth becomes other tokens, and a tenth stays."""
 
 
 class _Tokens(NamedTuple):
@@ -86,6 +81,7 @@ class ParaphraseBatches(TrainingData):
     @cached_property
     def positives(self) -> Positives:
         """All pairs of texts of a group."""
+        # Each pair once: the first text with the rest, then the rest among themselves.
         pairs = [(group[0], other) for group in self.groups for other in group[1:]]
         pairs += [(a, b) for group in self.groups for a in group[1:] for b in group[1:] if a < b]
         return Positives(self.numbers[np.array(pairs, np.int64).reshape(-1, 2)])
@@ -118,6 +114,7 @@ class ParaphraseBatches(TrainingData):
         ids = padded([ids for ids, _ in rows], shape)
         segments = padded([segments for _, segments in rows], shape)
         labels = np.zeros_like(ids)
+        # Next tokens; the loss counts only those of the second text.
         labels[:, :-1] = ids[:, 1:]
         inputs = {"token_ids": ids, "segment_ids": segments, "labels": labels}
         weights = first_weights(len(rows), 2 * batch_size)
@@ -149,7 +146,7 @@ class ParaphraseBatches(TrainingData):
             cosines = np.zeros((count, count), np.float32)
             cosines[: len(firsts), : len(firsts)] = vectors @ vectors.T
             return cosines
-        numbers = np.full(count, -1)
+        numbers = np.full(count, -1)  # padding
         numbers[: len(firsts)] = self.numbers[firsts]
         targets = self.positives.negatives(numbers, numbers)
         rows = np.arange(len(firsts))

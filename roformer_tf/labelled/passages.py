@@ -15,12 +15,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from roformer_tf.labelled.batches import (
-    Generators,
-    LabelledBatch,
-    TrainingData,
-    first_weights,
-)
+from roformer_tf.labelled.batches import Generators, LabelledBatch, TrainingData, first_weights
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.text_sides import IGNORED, EncodedSides
 from roformer_tf.tokenizers.padding import Ints, bucket, check_length, padded
@@ -29,14 +24,14 @@ if TYPE_CHECKING:
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 _CLAUSE = re.compile(r"[^。！？!?；;…\n，,、：:]*[。！？!?；;…\n，,、：:]*")
+# Characters that end a sentence; a clause also ends with a comma or a colon.
 _ENDS = frozenset("。！？!?；;…\n")
-"""Characters that end a sentence; a clause also ends with a comma or a colon."""
+# Minimum tokens of a query: shorter sentences occur in many texts.
 MIN_QUERY = 3
-"""Minimum tokens of a query: shorter sentences occur in many texts."""
+# Minimum and maximum tokens of a short query.
 SPAN = (2, 8)
-"""Minimum and maximum tokens of a short query."""
+# Probability that the query is removed from the passage, so that equal words are not enough.
 REMOVED = 0.5
-"""Probability that the query is removed from the passage, so that equal words are not enough."""
 
 
 class View(NamedTuple):
@@ -94,6 +89,7 @@ class Passages:
 
         The query is a sentence, a clause or a few words of it, with equal probability.
         """
+        # Removing the query from its passage would leave nothing of a passage of one sentence.
         text, room = self.texts[number], self.max_length - 2
         sentences = text.long_sentences()
         if len(sentences) < 2:
@@ -114,9 +110,10 @@ class Passages:
         """
         text = self.texts[number]
         if len(text.long_sentences()) > 1:
+            # Seeded by the text, so every evaluation has the same view.
             rng = np.random.default_rng([len(text.ids), int(text.ids.sum())])
             return self.view(number, rng)
-        ids = text.ids[: self.max_length - 2]
+        ids = text.ids[: self.max_length - 2]  # without [CLS] and [SEP]
         middle = max(1, len(ids) // 2)
         return View(ids[:middle], ids[middle:] if len(ids) > 1 else ids)
 
@@ -157,6 +154,7 @@ class PassageBatches(TrainingData):
         for side in range(2):
             rows = [self.passages.row(view[side]) for view in views]
             inputs[f"side_{side}"] = padded(rows, (batch_size, bucket(max(map(len, rows)))))
+        # As in `Positives.targets`: 1 on the diagonal, IGNORED for padding.
         targets = np.full((batch_size, batch_size), IGNORED, np.int8)
         texts = [self.passages.texts[item].ids.tobytes() for item in items.tolist()]
         for row, view in enumerate(views):
@@ -184,7 +182,7 @@ def _in_clauses(text: str, tokenizer: "RoFormerTokenizer") -> _Text:
 def _query(text: _Text, first: int, last: int, rng: np.random.Generator) -> tuple[int, int]:
     """Tokens [first, last) of a query from the sentence with the clauses [first, last)."""
     whole = int(text.bounds[first]), int(text.bounds[last])
-    kind = rng.integers(3)
+    kind = rng.integers(3)  # 0: the sentence, 1: a clause, 2: a few tokens
     if kind == 1:
         clause = int(rng.integers(first, last))
         begin, end = int(text.bounds[clause]), int(text.bounds[clause + 1])

@@ -9,7 +9,6 @@ A `task` is one of `tasks.table`, or its class; `rows` lists what reading needs 
 import sys
 import unicodedata
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +16,6 @@ from roformer_tf.errors import InputError
 from roformer_tf.labelled.cells import BadCellError, is_missing, to_number, without_nan
 from roformer_tf.labelled.column_names import folded
 from roformer_tf.labelled.columns import (
-    SAMPLE,
     ColumnsConfig,
     LabelSample,
     find_label,
@@ -25,16 +23,9 @@ from roformer_tf.labelled.columns import (
     find_several_texts,
     find_texts,
     find_texts_to_predict,
-    readable,
 )
 from roformer_tf.labelled.examples import BadLine, Example, SkippedRows
-from roformer_tf.labelled.headers import (
-    check_header,
-    check_no_header,
-    open_named,
-    sheet_of,
-    shown_lines,
-)
+from roformer_tf.labelled.headers import TableSample, check_header, check_no_header, sample_of
 from roformer_tf.labelled.rows import examples_of, first_line, has_tabs, no_units, plain_examples
 from roformer_tf.labelled.token_labels import UnitColumns, find_unit_columns, find_units
 from roformer_tf.readers.kinds import kind_of
@@ -64,6 +55,7 @@ def find_layout(
     `task` is a name in `tasks`; without it the first task that suits the columns is selected.
     Raises InputError for several possibilities, or a task that does not suit the columns.
     """
+    # In this order: files that may have no label, CoNLL, tables with lists of tags, other tables.
     kind = kind_of(path, columns.sheet)
     chosen = tasks[task] if task else None
     plain = kind == "txt" and not has_tabs(path, columns.encoding)
@@ -84,41 +76,42 @@ def find_layout(
             "and one with a tag for every character or word .conll."
         )
     named = (*columns.text_columns, columns.label_column)
-    table = open_named(path, columns.encoding, named, columns.first_line, columns.sheet)
-    rows = readable(path, islice(table.rows, SAMPLE))
+    table = columns.open(path, named)
+    sample = sample_of(path, table)
+    # JSON and Parquet name their columns; in other kinds the user's names settle the doubt.
     is_unsure = columns.first_line == "auto" and kind in ("csv", "tsv", "txt", "xlsx")
     names = {folded(name) for name in named if name and not name.isdecimal()}
     if is_unsure and table.has_header and names.isdisjoint(map(folded, table.columns)):
-        check_header(path, table, rows)
+        check_header(sample)
     # Before labels: a column of tags would be taken for labels of whole texts.
     if chosen is None or chosen.labelling.has_units:
-        units = find_unit_columns(path, table, rows, columns.text_columns, columns.label_column)
+        units = find_unit_columns(sample, columns.text_columns, columns.label_column)
         if units:
-            return _units_layout(path, table, units, task, tasks)
-    label, label_note = find_label(path, table, rows, columns.text_columns, columns.label_column)
-    texts, text_note = find_texts(path, table, rows, columns.text_columns, label)
+            return _units_layout(sample, units, task, tasks)
+    label, label_note = find_label(sample, columns.text_columns, columns.label_column)
+    texts, text_note = find_texts(sample, columns.text_columns, label)
     if label in texts:
         raise InputError(
             f"{path}: the column {label} is both a text and the label column. Give different "
             "--text-columns and --label-column."
         )
     if is_unsure and not table.has_header:
-        check_no_header(path, table, rows, label, columns.label_separator)
-    labels = [row[label] for row in rows if label in row and not is_missing(row[label])]
-    sample = LabelSample(texts, label, without_nan(labels), columns.label_separator)
-    selected, why = (chosen, "") if chosen else _guess_task(path, table, rows, sample, tasks)
+        check_no_header(sample, label, columns.label_separator)
+    labels = [x[label] for x in sample.rows if label in x and not is_missing(x[label])]
+    candidates = LabelSample(texts, label, without_nan(labels), columns.label_separator)
+    selected, why = (chosen, "") if chosen else _guess_task(sample, candidates, tasks)
     _check_texts(path, selected, texts, tasks)
-    note = _describe(path, selected.name, why, table, (texts, text_note), (label, label_note))
+    note = _describe(sample, selected.name, why, (texts, text_note), (label, label_note))
     note += _note_spellings(selected, labels, columns.label_separator)
     return Layout(selected, texts, label, note + _note_format(path, columns.encoding, table))
 
 
 def _units_layout(
-    path: str | Path, table: Table, units: UnitColumns, task: str | None, tasks: Mapping[str, Any]
+    sample: TableSample, units: UnitColumns, task: str | None, tasks: Mapping[str, Any]
 ) -> Layout:
     """The layout of a table with a label for every unit, in lists."""
-    tagging = _units_task(path, task, tasks)
-    note = _describe(path, tagging.name, "", table, ((units.units,), ""), (units.label, ""))
+    tagging = _units_task(sample.path, task, tasks)
+    note = _describe(sample, tagging.name, "", ((units.units,), ""), (units.label, ""))
     if units.numbers:
         note += (
             " Its tags are numbers without names, which mark no entities: replace them by B-LOC, "
@@ -151,31 +144,26 @@ def _optional_layout(
     path: str | Path, columns: ColumnsConfig, task: Any, tasks: Mapping[str, Any]
 ) -> Layout:
     """The layout of a table for a task whose files may have texts alone."""
-    named = (*columns.text_columns, columns.label_column)
-    table = open_named(path, columns.encoding, named, columns.first_line, columns.sheet)
-    rows = readable(path, islice(table.rows, SAMPLE))
-    label = find_optional_label(path, table, rows, columns.text_columns, columns.label_column)
-    texts, text_note = find_several_texts(path, table, rows, columns.text_columns, label)
+    table = columns.open(path, (*columns.text_columns, columns.label_column))
+    sample = sample_of(path, table)
+    label = find_optional_label(sample, columns.text_columns, columns.label_column)
+    texts, text_note = find_several_texts(sample, columns.text_columns, label)
     _check_texts(path, task, texts, tasks)
-    note = _describe(path, task.name, "", table, (texts, text_note), (label, ""))
+    note = _describe(sample, task.name, "", (texts, text_note), (label, ""))
     return Layout(task, texts, label, note + _note_format(path, columns.encoding, table))
 
 
 def _guess_task(
-    path: str | Path,
-    table: Table,
-    rows: Sequence[dict[str, Any]],
-    sample: LabelSample,
-    tasks: Mapping[str, Any],
+    sample: TableSample, labels: LabelSample, tasks: Mapping[str, Any]
 ) -> tuple[Any, str]:
     """The first task that suits the columns, and the reason. Raises InputError if none does."""
     for task in tasks.values():
-        if why := task.labelling.guess(sample):
+        if why := task.labelling.guess(labels):  # each excludes what suits a later task better
             return task, why
     raise InputError(
-        f"{path}: cannot tell the task: the label column {sample.label} has {sample.distinct:,} "
-        f"different values in {len(sample.labels):,} rows. {shown_lines(table, rows)} Give --task, "
-        "or another --text-columns and --label-column."
+        f"{sample.path}: cannot tell the task: the label column {labels.label} has "
+        f"{labels.distinct:,} different values in {len(labels.labels):,} rows. {sample.shown()} "
+        "Give --task, or another --text-columns and --label-column."
     )
 
 
@@ -196,10 +184,9 @@ def _check_texts(path: str | Path, task: Any, texts: Sequence[str], tasks: Itera
 
 
 def _describe(
-    path: str | Path,
+    sample: TableSample,
     task: str,
     why: str,
-    table: Table,
     texts: tuple[Sequence[str], str],
     label: tuple[str | None, str],
 ) -> str:
@@ -207,8 +194,8 @@ def _describe(
     guess = f" (a guess: {why})" if why else ""
     name, note = label
     labels = f"label in column {name}{_in_brackets(note)}" if name else "no label"
-    header = "" if table.has_header else "; the first line is an example, not a header"
-    return f"{path}{sheet_of(table)}: task {task}{guess}, {_name_texts(*texts)}, {labels}{header}."
+    header = "" if sample.table.has_header else "; the first line is an example, not a header"
+    return f"{sample.place}: task {task}{guess}, {_name_texts(*texts)}, {labels}{header}."
 
 
 def _name_texts(columns: Sequence[str], note: str) -> str:
@@ -223,6 +210,7 @@ def _in_brackets(note: str) -> str:
 def _note_format(path: str | Path, encoding: str, table: Table) -> str:
     """Encoding, delimiter and other properties of the file that are unusual."""
     notes = "".join(f" {sentence}" for sentence in table.notes)
+    # Binary formats have no encoding, and .json reports its own.
     if kind_of(path) in ("parquet", "arrow", "xlsx", "json"):
         return notes
     return notes + _note_encoding(path, encoding)
@@ -244,6 +232,7 @@ def _note_spellings(task: Any, labels: Sequence[Any], separator: str) -> str:
             continue
         for name in label if isinstance(label, tuple) else (label,):
             if isinstance(name, str):
+                # １ and 1, A and a, 1 and 1.0 have the same key.
                 text = unicodedata.normalize("NFKC", name).casefold()
                 number = to_number(text)
                 spellings.setdefault(text if number is None else f"{number:g}", set()).add(name)
@@ -278,6 +267,7 @@ def read_examples(path: str | Path, layout: Layout, columns: ColumnsConfig) -> l
         raise InputError(f"{path} has no example. Add some.")
     if skipped.bad and (columns.strict or not examples):
         raise InputError(f"{skipped}. Correct {skipped.them}, or remove {skipped.them}.")
+    # A wrong delimiter or column would otherwise train on the few rows that can be read by chance.
     if skipped.unreadable > len(examples):
         raise InputError(
             f"{path}: most rows cannot be read: {skipped.unreadable:,}, and {len(examples):,} "
@@ -302,10 +292,11 @@ def open_unanswered(path: str | Path, task: Any, columns: ColumnsConfig) -> Unan
     """Open a file of texts to predict; labels are not read.
 
     A .txt file, or stdin for "-", has one text a line, or the task's two or three separated by
-    tabs. Other files, and a .txt whose first line names columns of training, have the columns of
-    training, columns that can only be the texts, or the units of CoNLL. Raises InputError for a
+    tabs. A .txt whose first line names columns of training is a table. Tables have the columns of
+    training, or columns that can only be the texts; CoNLL files have units. Raises InputError for a
     file that cannot be read.
     """
+    # Stdin can be read only once: it has no header to look for.
     kind = "txt" if is_stdin(path) else kind_of(path, columns.sheet)
     note = ""
     if kind == "txt" and not _names_columns(path, task, columns.encoding):
@@ -329,7 +320,7 @@ def _columns_to_predict(
             f"--text-columns names {len(wanted)} columns, but the model was trained on "
             f"{len(task.text_columns)}: {', '.join(task.text_columns)}. Name as many."
         )
-    table = open_named(path, columns.encoding, wanted, columns.first_line, columns.sheet)
+    table = columns.open(path, wanted)
     units = find_units(table) if task.labelling.has_units and not columns.text_columns else None
     texts: tuple[str, ...]
     if units and wanted[0] not in table.columns:
@@ -337,7 +328,7 @@ def _columns_to_predict(
     else:
         texts, note = find_texts_to_predict(path, table, wanted, columns.first_line)
     header = "" if table.has_header else "; the first line is a text, not a header"
-    report = f"{path}{sheet_of(table)}: {_name_texts(texts, note)}{header}."
+    report = f"{TableSample(path, table, []).place}: {_name_texts(texts, note)}{header}."
     return texts, report + _note_format(path, columns.encoding, table)
 
 
@@ -345,5 +336,6 @@ def _names_columns(path: str | Path, task: Any, encoding: str) -> bool:
     """Whether the first line of a .txt file names the columns of training, separated by tabs."""
     if is_stdin(path) or not has_tabs(path, encoding):
         return False
+    # Numbers as names mean that training had no header.
     names = {folded(name) for name in first_line(path, encoding).split("\t")}
     return all(not n.isdecimal() and folded(n) in names for n in task.text_columns)

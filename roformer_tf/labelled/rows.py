@@ -5,20 +5,19 @@ A `task` here is one of `tasks.table`, or its class. That folder imports this on
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.cells import BadCellError
-from roformer_tf.labelled.columns import SAMPLE, ColumnsConfig, find_column, readable
+from roformer_tf.labelled.columns import ColumnsConfig, find_column
 from roformer_tf.labelled.examples import BadLine, Example
-from roformer_tf.labelled.headers import open_named
+from roformer_tf.labelled.headers import sample_of
 from roformer_tf.labelled.token_labels import find_unit_columns, read_units
 from roformer_tf.readers.kinds import kind_of
 from roformer_tf.readers.lines import text_lines
 from roformer_tf.readers.streams import is_stdin
-from roformer_tf.readers.tables import Row, Table, read_sentences
+from roformer_tf.readers.tables import Row, read_sentences
 
 
 def examples_of(
@@ -43,8 +42,8 @@ def examples_of(
         return _unit_examples(path, task, texts, label, columns)
     if task.labelling.label_optional and kind == "txt" and not has_tabs(path, columns.encoding):
         return plain_examples(path, task, columns.encoding)
-    named = (*texts, label)
-    table = open_named(path, columns.encoding, named, columns.first_line, columns.sheet)
+    table = columns.open(path, (*texts, label))
+    # Names may differ in case and width, or be numbers: here they become those of the table.
     texts = [find_column(path, table, name) for name in texts]
     if not labelled or (label is None and task.labelling.label_optional):
         label = None
@@ -59,6 +58,7 @@ def plain_examples(path: str | Path, task: Any, encoding: str) -> Iterator[Examp
     name, texts = "stdin" if is_stdin(path) else path, task.text_columns
     for number, line in enumerate(text_lines(path, encoding), start=1):
         place, line = f"{name}:{number}", line.removesuffix("\n").removesuffix("\r")
+        # With one text a line, a tab is part of the text.
         cells = line.split("\t") if len(texts) > 1 else [line]
         if len(cells) == len(texts):
             row = Row(place, dict(zip(texts, cells, strict=True)))
@@ -71,18 +71,14 @@ def _unit_examples(
     path: str | Path, task: Any, texts: Sequence[str], label: str | None, columns: ColumnsConfig
 ) -> Iterator[Example | BadLine]:
     """The rows of a table with a label for every unit; its columns may have other names."""
-
-    def opened() -> Table:
-        return open_named(path, columns.encoding, (), columns.first_line, columns.sheet)
-
-    # Opened twice: the rows of the sample are read again.
-    table = opened()
-    rows = readable(path, islice(table.rows, SAMPLE))
-    present = {*texts, label or ""} <= {*table.columns, ""}
-    units = find_unit_columns(path, table, rows, *((texts, label) if present else ((), None)))
+    sample = sample_of(path, columns.open(path, ()))
+    # In a file with other names, such as a test set, the columns are looked for again.
+    present = {*texts, label or ""} <= {*sample.table.columns, ""}
+    units = find_unit_columns(sample, *((texts, label) if present else ((), None)))
     if units is None:
         raise no_units(path, task)
-    return (_example(row, read_units, units) for row in opened().rows)
+    # Opened again: the first rows have been read.
+    return (_example(row, read_units, units) for row in columns.open(path, ()).rows)
 
 
 def _example(row: Row, read: Callable[..., Example], *settings: Any) -> Example | BadLine:

@@ -21,13 +21,13 @@ from roformer_tf.errors import InputError
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.readers.records import text_key
 
+# Number of quantiles by which regression examples are stratified.
 QUANTILES = 10
-"""Number of quantiles by which regression examples are stratified."""
+# Minimum of different texts for a label to be in the training, validation and test set.
 EVERYWHERE = 3
-"""Minimum of different texts for a label to be in the training, validation and test set."""
 
+# An example's input and label: equal inputs should have equal labels.
 Question: TypeAlias = tuple[bytes, Label | None]
-"""An example's input and label: equal inputs should have equal labels."""
 
 
 def text_question(example: Example) -> Question:
@@ -70,8 +70,10 @@ def duplicates(
     """
     keys = [example_key(example.texts) for example in train]
     test_keys = [example_key(example.texts) for example in test]
+    # A text in both sets counts once, as one of the training set.
     known = set(keys)
     selected_by = {example_key(example.texts) for example in valid} - known
+    # The first label of each input; another one contradicts it.
     first: dict[bytes, Label | None] = {}
     contradicting = {
         key
@@ -116,7 +118,7 @@ def split_examples(
             f"validation and test have the fractions {shares[0]:g} and {shares[1]:g}. Give "
             "fractions of at least 0 with a sum below 1."
         )
-    wanted = np.array([1 - sum(shares), *shares])
+    wanted = np.array([1 - sum(shares), *shares])  # training, validation, test
     sides = _deal(examples, task, wanted, seed, every_label=True)
     if missing := set(np.flatnonzero(wanted).tolist()) - set(sides.tolist()):
         names = " and ".join(("training", "validation", "test")[side] for side in sorted(missing))

@@ -26,8 +26,8 @@ from roformer_tf.tokenizers.padding import SPECIALS, Ints, bucket, check_length,
 if TYPE_CHECKING:
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
+# Target of a candidate that is neither a positive nor a negative of an anchor.
 IGNORED = -1
-"""Target of a candidate that is neither a positive nor a negative of an anchor."""
 _EIGHT = 8  # the number of shared texts is padded to a multiple: few batch shapes are compiled
 _FAR = 1 << 32  # larger than a token id: distinguishes pairs of tokens from single ones
 
@@ -44,6 +44,7 @@ class EncodedSides(EncodedTexts):
     @classmethod
     def of(cls, texts: Sequence[Sequence[Sequence[Ints]]], lengths: Ints) -> "EncodedSides":
         """From the rows of each text of each example: (T,) int32, with special tokens."""
+        # Texts are equal if all their rows are: then they get the same number.
         flat = [rows for example in texts for rows in example]
         known: dict[bytes, int] = {}
         keys = (b"|".join(row.tobytes() for row in rows) for rows in flat)
@@ -241,6 +242,7 @@ class SideBatches(TrainingData):
     @property
     def tokens_each(self) -> float:
         """Mean number of tokens of an example in training."""
+        # A shared second text is encoded once for all its examples; negatives are of mean length.
         sides = self.encoded.row_lengths[self.chosen].mean(axis=0)
         if self.shared:
             sides[1] /= self.repeats

@@ -6,7 +6,6 @@
 
 import re
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from roformer_tf.errors import InputError
@@ -14,12 +13,13 @@ from roformer_tf.labelled.cells import BadCellError, read_text
 from roformer_tf.labelled.column_names import LABELS, TEXTS, folded
 from roformer_tf.labelled.columns import find_column
 from roformer_tf.labelled.examples import Example
+from roformer_tf.labelled.headers import TableSample
 from roformer_tf.readers.lines import damage
 from roformer_tf.readers.records import TYPED, tag_pattern, tag_problem
 from roformer_tf.readers.tables import Row, Table
 
+# Well-known names of a column of units, normalized by `folded`.
 UNITS = tuple(map(folded, ("tokens", "words", "chars", "characters", "units", "字", "词", "分词")))
-"""Well-known names of a column of units, normalized by `folded`."""
 
 
 class UnitColumns(NamedTuple):
@@ -36,16 +36,13 @@ class UnitColumns(NamedTuple):
 
 
 def find_unit_columns(
-    path: str | Path,
-    table: Table,
-    rows: Sequence[dict[str, Any]],
-    text: Sequence[str],
-    label: str | None,
+    sample: TableSample, text: Sequence[str], label: str | None
 ) -> UnitColumns | None:
     """Find the columns by their content, or check the user's columns; None if there are none.
 
     Raises InputError for several columns of tags, none of which is called ner.
     """
+    path, table, rows = sample
     if len(text) > 1 or not rows:
         return None
     labels = [find_column(path, table, label)] if label else list(table.columns)
@@ -77,6 +74,7 @@ def find_units(table: Table) -> str | None:
 
 def _are_labels(rows: Sequence[dict[str, Any]], units: str, label: str) -> bool:
     """Whether a column has a label for every unit of another column, in nearly all rows."""
+    # CLUENER's labels are dictionaries next to plain texts; all other layouts are lists.
     pairs = [(row.get(units), row.get(label)) for row in rows if row.get(label) is not None]
     if folded(label) in LABELS and all(isinstance(x, str) and _is_cluener(y) for x, y in pairs):
         return any(any((y or {}).values()) for _, y in pairs)
@@ -140,6 +138,7 @@ def _bio(text: str, label: Mapping[str, Any]) -> tuple[str, ...]:
             for first, last in _pairs(entity, places):
                 if text[first : last + 1] != entity or not entity:
                     raise BadCellError(f"has the entity {entity!r}, which is not at {first}")
+                # BIO has one tag for a unit, so entities cannot overlap.
                 if set(tags[first : last + 1]) != {"O"}:
                     raise BadCellError(f"has the entity {entity!r} inside of another one")
                 tags[first : last + 1] = [f"B-{kind}", *[f"I-{kind}"] * (last - first)]

@@ -10,9 +10,10 @@ from typing import Any
 import yaml
 
 from roformer_tf.templates import environment, markdown
+from roformer_tf.training.run_files import file_name
 
+# The hub's pipeline tag for each training objective.
 PIPELINES = {"masked": "fill-mask", "causal": "text-generation"}
-"""The hub's pipeline tag for each training objective."""
 SHOWN = ("init_from", "architecture", "tokenization", "objective", "length", "batch_size", "seed")
 
 
@@ -27,8 +28,8 @@ def model_card(settings: Mapping[str, Any], step: int, evaluation: Mapping[str, 
         front["pipeline_tag"] = PIPELINES[settings["objective"]]
     front["tags"] = ["roformer", "keras"]
     rows = [("步数 · steps", f"{step:,}")]
-    rows += [(name, _file_name(settings[name])) for name in SHOWN if settings.get(name) is not None]
-    if corpora := [_file_name(pattern) for pattern in settings.get("corpus") or []]:
+    rows += [(name, file_name(settings[name])) for name in SHOWN if settings.get(name) is not None]
+    if corpora := [file_name(pattern) for pattern in settings.get("corpus") or []]:
         rows.append(("语料 · corpus", ", ".join(dict.fromkeys(corpora))))
     if "held_out_loss" in evaluation:
         loss = f"{evaluation['held_out_loss']:.4f}"
@@ -43,12 +44,3 @@ def model_card(settings: Mapping[str, Any], step: int, evaluation: Mapping[str, 
         title=PurePath(str(settings.get("output", ""))).name or "roformer",
         rows=rows,
     )
-
-
-def _file_name(value: Any) -> str:
-    """A setting; of a path only the last part, of a run's model the run."""
-    text = str(value)
-    if "/" not in text and "\\" not in text:
-        return text
-    path = PurePath(text.replace("\\", "/"))
-    return path.parent.name if path.name == "model" and path.parent.name else path.name

@@ -1,9 +1,9 @@
 """The body of `pretrain`: corpus → sequences → batches of an objective → model → run folder.
 
 OUTPUT/settings.yaml   every setting; usable as --config
-OUTPUT/rows/           what `prepare` makes of --corpus; rows-512/, … for stages of several lengths
+OUTPUT/rows/           prepared from --corpus; rows-512/, … for stages of several lengths
 OUTPUT/initial/        with --extend-vocab, the checkpoint of --init-from with the larger vocabulary
-OUTPUT/checkpoints/    what a killed run continues from
+OUTPUT/checkpoints/    from which a killed run resumes
 OUTPUT/model/          the model at the last checkpoint, in our own format
 OUTPUT/best/           the model at the best evaluation at the current sequence length, likewise
 OUTPUT/metrics.jsonl, evaluations.jsonl, tensorboard/, loss.png
@@ -12,7 +12,7 @@ OUTPUT/metrics.jsonl, evaluations.jsonl, tensorboard/, loss.png
 import contextlib
 import dataclasses
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -50,7 +50,6 @@ from roformer_tf.training.run_files import (
     MODEL,
     check_output,
     plain,
-    read_settings,
     settle_precision,
     tidy,
     write_settings,
@@ -67,11 +66,13 @@ def pretrain(config: PretrainConfig) -> None:
     group = join(config.hardware)
     with (
         Termination() as termination,
-        _silent(not group.first),
         attention_by(config.hardware.attention_form),
         group.reporting_failure(),
         contextlib.ExitStack() as held,
     ):
+        if not group.first:  # only the first of several processes prints
+            nowhere = held.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
+            held.enter_context(contextlib.redirect_stdout(nowhere))
         termination.any_process = group.any
         lock = locked(config.output)
         group.run_on_first(lambda: held.enter_context(lock))  # one lock for all processes
@@ -82,7 +83,7 @@ def _pretrain(config: PretrainConfig, group: ProcessGroup, termination: Terminat
     output = Path(config.output)
     config = settle_precision(config)
     group.check_equal(config.precision == "float32", "the precision; name one by --precision")
-    config = with_rows_settled(config, read_settings(output))
+    config = with_rows_settled(config)
     check_output(config, may_change(config))
     check_tracking(config.wandb)
     keras.utils.set_random_seed(config.seed)
@@ -118,6 +119,7 @@ def _run(run: PretrainingRun) -> None:
     """Train the stages that are not done yet, from the last checkpoint on."""
     config, output, stages = run.config, run.output, run.stages
     trained, group = run.model, run.group
+    # Compiled before the checkpoint is restored: that needs the optimizer's variables.
     compile_stage(run, compiled := stages[0])
     start, checkpoint = resume(output / CHECKPOINTS, trained, run.fingerprint)
     group.check_equal(start, "the step to continue from")
@@ -217,19 +219,6 @@ def _check_model_parallel(architecture: Any, model_parallel: int) -> None:
         )
 
 
-@contextlib.contextmanager
-def _silent(silent: bool) -> Iterator[None]:
-    """Print nothing if `silent`: only the first of several processes prints."""
-    if not silent:
-        yield
-        return
-    with (
-        Path(os.devnull).open("w", encoding="utf-8") as nowhere,
-        contextlib.redirect_stdout(nowhere),
-    ):
-        yield
-
-
 def _describe(run: PretrainingRun) -> None:
     """Print the model, the device and the data."""
     shape = run.model.config
@@ -266,7 +255,7 @@ def _attention(model: PretrainingModel) -> str:
 
 
 def _diverged(config: PretrainConfig, error: DivergedError) -> str:
-    """What happened, which checkpoint is left, and what to do."""
+    """The error, the last checkpoint, and what to do."""
     advice = "Start again under another --output with a lower --learning-rate or a longer --warmup"
     saved = next(checkpoints(Path(config.output, CHECKPOINTS)), None)
     if saved is None:

@@ -1,16 +1,15 @@
-"""Recipes of `pretrain` → what they would cost: parameters, tokens, operations, days and money.
+"""Recipes of `pretrain` → their estimated cost: parameters, tokens, operations, days and money.
 
     days = operations / (devices · peak · utilisation · 86,400)
 
-A recipe is read as `pretrain --config` reads it, which loads Keras: only when the command runs.
+A recipe is read as by `pretrain --config`. This loads Keras, so only when the command runs.
 """
 
-import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -18,11 +17,14 @@ from roformer_tf.checkpoints.names import table
 from roformer_tf.config import RoFormerConfig, block_length
 from roformer_tf.corpus.masking import predictions_per_row
 from roformer_tf.errors import InputError, check_numbers
-from roformer_tf.files import check_writable, is_folder, write_text
+from roformer_tf.files import check_writable, is_folder
 from roformer_tf.flags import parsed, yaml_flags
-from roformer_tf.pretraining.settings import Stage
 from roformer_tf.recipes import find_recipe
 from roformer_tf.tokenizers.padding import check_length
+from roformer_tf.training.run_files import write_json
+
+if TYPE_CHECKING:
+    from roformer_tf.pretraining.settings import Stage
 
 DAY = 86_400  # seconds
 HOURS = 24
@@ -30,10 +32,10 @@ HOURS = 24
 
 @dataclass(frozen=True, kw_only=True)
 class CostConfig:
-    """Estimate what pretraining by recipes costs, such as `base`.
+    """Estimate the cost of pretraining with recipes, such as `base`.
 
-    The time is what the operations take at a share of the devices' best: an estimate, no
-    measurement. `mfu` in a run's metrics.jsonl is the share that it reaches.
+    The time is estimated from the number of operations and the utilization of the devices. A run
+    reports its measured utilization as `mfu` in metrics.jsonl.
     """
 
     recipe: Annotated[
@@ -43,20 +45,20 @@ class CostConfig:
     ]
     """Recipes of `pretrain`: names, or paths to YAML files."""
     architecture: Path | None = None
-    """A bert_config.json or the name of a recipe's architecture, for recipes that continue from a
+    """A bert_config.json or the name of a recipe's architecture, for recipes that start from a
     checkpoint and have none."""
     peak_flops: float = 989e12
-    """Floating-point operations a second of one device at its best; an H100's in bfloat16."""
+    """Peak floating-point operations per second of one device. Default: an H100 in bfloat16."""
     utilisation: float = 0.4
-    """Share of that which a run on one device reaches."""
+    """Fraction of the peak that a run on one device reaches."""
     efficiency: float = 0.9
-    """On several devices, what each of them reaches of what it would reach alone."""
+    """Speed per device on several devices, relative to a single device."""
     devices: tuple[int, ...] = (1, 8)
-    """Numbers of devices to tell days and money for."""
+    """Numbers of devices to estimate days and money for."""
     price: float = 3.0
-    """US$ for an hour of one device."""
+    """US$ per hour and device."""
     json: Path | None = None
-    """File to write the same figures into, for programs."""
+    """JSON file for the same figures."""
 
     def __post_init__(self) -> None:
         if not self.recipe:
@@ -70,22 +72,10 @@ class CostConfig:
             raise InputError(f"--json {self.json} is a folder. Name a file.")
 
 
-@dataclass(frozen=True)
-class Cost:
-    """What a recipe, or a stage of it, takes on any device."""
-
-    name: str
-    parameters: int
-    rows: int
-    """That are trained on, each as often as its turn comes."""
-    tokens: int
-    flops: float
-
-
 def cost(config: CostConfig) -> None:
-    """Print what the recipes cost as a Markdown table, and write what is asked for.
+    """Print the cost of the recipes as a Markdown table, and write it if --json is given.
 
-    Raises InputError for a recipe that `pretrain` would not take; for one with a wrong value the
+    Raises InputError for a recipe that `pretrain` would refuse; for a wrong value in one the
     process exits with code 2 and that message.
     """
     if config.json:
@@ -96,19 +86,15 @@ def cost(config: CostConfig) -> None:
         for line in costs(*read_recipe(path, config.architecture))
     ]
     if config.json:
-        text = json.dumps(estimates, ensure_ascii=False, indent=2)
-        try:
-            write_text(config.json, f"{text}\n")
-        except OSError as error:
-            raise InputError(f"cannot write {config.json}: {error.strerror}.") from None
+        write_json(config.json, estimates)
     print("\n".join(rendered(estimates, config)))
 
 
 def read_recipe(path: Path, architecture: Path | None) -> tuple[str, Any, RoFormerConfig]:
-    """Read a recipe: its name, its settings as `pretrain` has them, and what model it trains.
+    """Read a recipe: its name, its settings as for `pretrain`, and the model's architecture.
 
-    What a recipe leaves open, text and --output, is made up. `architecture` is for one that
-    names none. Raises InputError where neither does.
+    The text and --output, which recipes do not have, get placeholders. `architecture` is for a
+    recipe without one. Raises InputError if neither has one.
     """
     from roformer_tf.pretraining.initialization import SMALL
     from roformer_tf.pretraining.settings import PretrainConfig
@@ -116,9 +102,9 @@ def read_recipe(path: Path, architecture: Path | None) -> tuple[str, Any, RoForm
     path = find_recipe(path)
     flags = yaml_flags(path, PretrainConfig)
     source = "--corpus" if "--vocab" in flags else "--rows"
-    open_ones = ["--output", "-", *([] if {"--corpus", "--rows"} & {*flags} else [source, "-"])]
+    needed = ["--output", "-", *([] if {"--corpus", "--rows"} & {*flags} else [source, "-"])]
     program = f"roformer-tf pretrain --config {path}"
-    settings = parsed(PretrainConfig, [*open_ones, *flags], program)
+    settings = parsed(PretrainConfig, [*needed, *flags], program)
     for stage in settings.plan():
         try:
             check_length(stage.length)
@@ -132,52 +118,47 @@ def read_recipe(path: Path, architecture: Path | None) -> tuple[str, Any, RoForm
         name = f"{name} ({architecture.stem})"
     elif settings.init_from or not settings.vocab_size:
         raise InputError(
-            f"{path} names no architecture: that of its checkpoint counts. Give the "
+            f"{path} has no architecture, because it starts from a checkpoint. Give its "
             "bert_config.json with --architecture, such as --architecture base."
         )
     return name, settings, shape.replace(vocab_size=settings.vocab_size or shape.vocab_size)
 
 
-def costs(name: str, settings: Any, architecture: RoFormerConfig) -> list[Cost]:
-    """Count what a run with these settings of `pretrain` takes: all of it, then of each stage.
+def costs(name: str, settings: Any, architecture: RoFormerConfig) -> list[dict[str, Any]]:
+    """The cost of a run with these settings of `pretrain`, then of each stage if it has several.
 
-    Of a run in one stage, all of it alone.
+    {"recipe", "parameters", "rows", "tokens", "flops"}: rows are the sequences of all batches,
+    repeated ones included.
     """
     count, stages = parameters(architecture), settings.plan()
     lines = [
-        Cost(
-            f"{name}, stage {number}: {stage.steps:,} steps of {stage.batch_size} × {stage.length}",
-            count,
-            stage.rows,
-            stage.rows * stage.length,
-            stage.steps * stage_flops(settings, stage, architecture),
-        )
+        {
+            "recipe": f"{name}, stage {number}: {stage.steps:,} steps of {stage.batch_size} × "
+            f"{stage.length}",
+            "parameters": count,
+            "rows": stage.rows,
+            "tokens": stage.rows * stage.length,
+            "flops": stage.steps * stage_flops(settings, stage, architecture),
+        }
         for number, stage in enumerate(stages, start=1)
     ]
-    rows, tokens = sum(line.rows for line in lines), sum(line.tokens for line in lines)
-    whole = Cost(name, count, rows, tokens, sum(line.flops for line in lines))
+    sums = {key: sum(line[key] for line in lines) for key in ("rows", "tokens", "flops")}
+    whole = {"recipe": name, "parameters": count, **sums}
     return [whole, *(lines if len(lines) > 1 else [])]
 
 
-def priced(line: Cost, config: CostConfig) -> dict[str, Any]:
-    """A line of the table as JSON knows it: days and US$ in the order of `config.devices`."""
-    days = [line.flops / _speed(count, config) / DAY for count in config.devices]
-    money = [
+def priced(line: dict[str, Any], config: CostConfig) -> dict[str, Any]:
+    """A line of `costs` with days and US$, in the order of `config.devices`."""
+    days = [line["flops"] / _speed(count, config) / DAY for count in config.devices]
+    prices = [
         time * HOURS * count * config.price
         for time, count in zip(days, config.devices, strict=True)
     ]
-    counted = {key: getattr(line, key) for key in ("parameters", "rows", "tokens", "flops")}
-    return {
-        "recipe": line.name,
-        **counted,
-        "devices": [*config.devices],
-        "days": days,
-        "usd": money,
-    }
+    return {**line, "devices": [*config.devices], "days": days, "usd": prices}
 
 
 def rendered(estimates: Sequence[dict[str, Any]], config: CostConfig) -> Iterator[str]:
-    """Lay out what `priced` gave as a Markdown table, and say what was assumed.
+    """The result of `priced` as a Markdown table, with the assumptions.
 
     | recipe | parameters | rows | tokens | FLOPs | days on 1 | on 8 | US$ on 1 | on 8 |
     """
@@ -194,13 +175,13 @@ def rendered(estimates: Sequence[dict[str, Any]], config: CostConfig) -> Iterato
     yield ""
     yield (
         f"Estimates, not measurements: {config.utilisation:.0%} of {config.peak_flops / 1e12:g} "
-        f"TFLOP/s a device{several if max(config.devices) > 1 else ''}; {config.price:g} US$ an "
+        f"TFLOP/s per device{several if max(config.devices) > 1 else ''}; {config.price:g} US$ an "
         "hour and device."
     )
 
 
 def _speed(devices: int, config: CostConfig) -> float:
-    """Operations a second of so many devices together."""
+    """Operations per second of a number of devices together."""
     share = config.utilisation * (config.efficiency if devices > 1 else 1)
     return devices * config.peak_flops * share
 
@@ -225,17 +206,17 @@ def step_flops(
     predictions: int,
     keys: float | None = None,
 ) -> float:
-    """Operations that a step needs at least, a multiplication and an addition counting as two.
+    """Minimum operations of a step; a multiplication and an addition count as two.
 
-    For `batch_size` rows of `length` tokens of which `predictions` are predicted. Forward 2 · P a
-    token for the P weights of the layers' matrices, 4 · L · H · T a token for scores and their use;
-    backward twice that: 6 · P + 12 · L · H · T. In the last layer only keys and values are counted
-    for all tokens; the rest, and the head, for the predicted ones alone, as the model computes
-    them. A causal language model predicts all of them: `predictions` is `length` then. What its
-    mask hides counts, too, since the products are computed whole, unless `keys` says how many a
-    query looks at in the mean, T by itself. A local layer's scores are those of its blocks, and the
-    last one, if it is local, attends at all tokens, too. Lookups, norms, activations and what
-    rematerialisation computes again do not count.
+    For `batch_size` sequences of `length` tokens, of which `predictions` are predicted. Per token,
+    the forward pass takes 2 · P for the P weights of the layers' matrices, and 4 · L · H · T for
+    attention. The backward pass takes twice that: 6 · P + 12 · L · H · T in all.
+
+    In the last layer, only keys and values count for all tokens. The rest, and the head, count for
+    the predicted tokens, as the model computes them. A causal model predicts all: `predictions` is
+    `length`. Masked scores count, since they are computed, too, unless `keys` is the mean number of
+    keys of a query. A local layer's scores are those of its blocks; a last layer that is local has
+    queries for all tokens. Lookups, norms, activations and recomputed activations do not count.
     """
     hidden, embedding = config.hidden_size, config.embedding_size
     projection = 6 * embedding * hidden if embedding != hidden else 0
@@ -243,27 +224,28 @@ def step_flops(
     row = float(length * projection)
     row += predictions * (transform + 6 * embedding * config.vocab_size)
     for layer in range(config.num_hidden_layers):
-        answers = length if layer < config.num_hidden_layers - 1 else predictions
+        outputs = length if layer < config.num_hidden_layers - 1 else predictions
         if local := config.is_local(layer):
             seen, queries = _keys_in_blocks(config, length), length
         else:
-            seen, queries = float(length), answers
+            seen, queries = float(length), outputs
         if keys is not None:
             seen = min(keys, 2 * config.window + 1) if local else keys
         row += 6 * 2 * hidden**2 * length  # keys and values
         row += (6 * 2 * hidden**2 + 12 * hidden * seen) * queries
-        row += 6 * 2 * hidden * config.intermediate_size * answers
+        row += 6 * 2 * hidden * config.intermediate_size * outputs
     return batch_size * row
 
 
 def _keys_in_blocks(config: RoFormerConfig, length: int) -> float:
-    """Keys that a local layer multiplies a query by: `kernels/local_attention.py` fills blocks."""
+    """Keys by which a local layer multiplies a query: `kernels/local_attention.py` uses blocks."""
     block = block_length(config.window)
-    beside = 2 if config.attention_type == "causal" else 3
-    return math.ceil(length / block) * block * beside * block / length
+    # A block attends to itself and the block before it; if it is not causal, also to the next one.
+    blocks = 2 if config.attention_type == "causal" else 3
+    return math.ceil(length / block) * block * blocks * block / length
 
 
-def stage_flops(settings: Any, stage: Stage, architecture: RoFormerConfig) -> float:
+def stage_flops(settings: Any, stage: "Stage", architecture: RoFormerConfig) -> float:
     """Operations of one step of a stage; `settings` are those of `pretrain`."""
     predicted = stage.length
     if settings.objective == "masked":
@@ -275,8 +257,8 @@ def stage_flops(settings: Any, stage: Stage, architecture: RoFormerConfig) -> fl
 
 def parameters(config: RoFormerConfig) -> int:
     """Count the weights of a language model: encoder, and the head that scores the vocabulary."""
-    sizes = {weight.name: weight.shape for weight in table(config) if weight.part in _PARTS}
+    # By name, since tied weights are in the table several times.
+    sizes = {
+        weight.name: weight.shape for weight in table(config) if weight.part in ("encoder", "mlm")
+    }
     return sum(math.prod(shape) for shape in sizes.values())
-
-
-_PARTS = ("encoder", "mlm")

@@ -3,7 +3,6 @@
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from itertools import accumulate
 from typing import Any
 
 import grain
@@ -12,17 +11,16 @@ import numpy as np
 from keras import ops
 
 from roformer_tf.kernels.forms import Tensor
-from roformer_tf.models.heads import RoFormerForCausalLM
 from roformer_tf.training.distribution import on_every_device
 from roformer_tf.training.feeding import fed
 
 
 class TokenMetrics(keras.Model):
-    """How a language model does at each masked position; a causal one, P = T, at each at all.
+    """Metrics of a language model at each masked position; of a causal one at all, P = T.
 
-    Call: the model's dict with `labels`, `weights` and `document_lengths` (B, P) beside → a dict
-    of (B, P): `log_likelihood` float32 of the true token in nats, `likeliest` int32, the token
-    that the model would put there, and the three again. Small enough to keep for a corpus.
+    Call: the model's inputs, with `labels`, `weights` and `document_lengths` (B, P) → a dict of
+    (B, P): `log_likelihood` float32 of the true token in nats, `likeliest` int32, the predicted
+    token, and the three again. Unlike logits, these fit into memory for a whole corpus.
     """
 
     def __init__(self, model: keras.Model) -> None:
@@ -31,7 +29,7 @@ class TokenMetrics(keras.Model):
 
     def call(self, inputs: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Measure one batch."""
-        features = {key: x for key, x in inputs.items() if key not in _BESIDE}
+        features = {key: x for key, x in inputs.items() if key not in _NOT_FEATURES}
         labels = ops.cast(inputs["labels"], "int32")
         logits = self.model(features, training=False)  # (B, P, V)
         loss = ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
@@ -45,26 +43,26 @@ class TokenMetrics(keras.Model):
         return {name: on_every_device(array) for name, array in metrics.items()}
 
 
-_BESIDE = ("labels", "weights", "document_lengths")
+_NOT_FEATURES = ("labels", "weights", "document_lengths")
 
 
 @dataclass(frozen=True)
 class LanguageModelMetrics:
-    """What the held-out rows say of a model."""
+    """Metrics of a model on the held-out sequences."""
 
+    # Mean cross-entropy of a predicted token, in nats.
     loss: float
-    """Mean cross-entropy of a predicted token, in nats."""
+    # Fraction of the tokens that have the highest score.
     accuracy: float
-    """Share of the predicted tokens that are the likeliest."""
+    # Predicted tokens counted.
     predictions: int
-    """Predicted tokens counted."""
+    # Their name in messages.
     predicted: str = "masked tokens"
-    """What they are, in words."""
+    # The loss of those in documents of so many tokens at most, and of more than half as many: of
+    # 64, 128, 256 and so on. Of a document over several rows, its part in the row is what counts.
     loss_by_length: Mapping[int, float] = dataclasses.field(default_factory=dict)
-    """The loss of those in documents of so many tokens at most, and of more than half as many: of
-    64, 128, 256 and so on. Of a document over several rows, its part in the row is what counts."""
+    # `loss` and `accuracy` of each corpus by its name, where there are several.
     by_corpus: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
-    """`loss` and `accuracy` of each corpus by its name, where there are several."""
 
     @property
     def perplexity(self) -> float:
@@ -91,10 +89,10 @@ class LanguageModelMetrics:
 def evaluate(
     model: TokenMetrics, batches: grain.MapDataset, corpora: Mapping[str, int] | None = None
 ) -> LanguageModelMetrics:
-    """Measure every batch of `held_out_batches`; the sums are float64, divided once.
+    """Evaluate every batch of `held_out_batches`; the sums are float64, divided once.
 
-    At least one token must be predicted (`predicts`). `corpora`: how many of the rows are of each
-    corpus, one corpus behind the other; those of several are also told apart, but for one in which
+    At least one token must be predicted (see `predicts`). `corpora`: number of sequences of each
+    corpus, in their order. If there are several, each also has its own metrics, except one in which
     nothing is predicted.
     """
     outputs = token_metrics(model, batches)
@@ -111,51 +109,48 @@ def evaluate(
             int(tokens): float(losses[most == tokens].sum() / weights[most == tokens].sum())
             for tokens in np.unique(most[weights > 0])
         },
-        predicted="tokens" if isinstance(model.model, RoFormerForCausalLM) else "masked tokens",
+        predicted="tokens" if model.model.config.attention_type == "causal" else "masked tokens",
         by_corpus=_by_corpus(losses, hits, weights, corpora or {}),
     )
 
 
 def predicts(batches: grain.MapDataset) -> bool:
-    """Whether any token of the batches is predicted: none is where all words are too long."""
+    """Whether any token of the batches is predicted: none is if all words are too long to mask."""
     return any(batches[number][2].any() for number in range(len(batches)))
 
 
 def _by_corpus(
     losses: np.ndarray, hits: np.ndarray, weights: np.ndarray, corpora: Mapping[str, int]
 ) -> dict[str, dict[str, float]]:
-    """Loss and accuracy of each of several corpora, of (rows, P) weighed by (rows, P)."""
+    """Loss and accuracy of each of several corpora, of (rows, P) weighted by (rows, P)."""
     if len(corpora) < 2:
         return {}
-    stops = list(accumulate(corpora.values()))
-    parts = {
-        name: slice(stop - rows, stop)
-        for (name, rows), stop in zip(corpora.items(), stops, strict=True)
-    }
-    counts = {name: weights[part].sum() for name, part in parts.items()}
-    return {
-        name: {
-            "loss": float(losses[part].sum() / counts[name]),
-            "accuracy": float(hits[part].sum() / counts[name]),
-        }
-        for name, part in parts.items()
-        if counts[name]
-    }
+    result, start = {}, 0
+    for name, rows in corpora.items():
+        part = slice(start, start + rows)
+        start += rows
+        if count := weights[part].sum():
+            result[name] = {
+                "loss": float(losses[part].sum() / count),
+                "accuracy": float(hits[part].sum() / count),
+            }
+    return result
 
 
+# Shorter documents are not separated: few tokens are in them.
 LEAST_BUCKET = 64
 
 
 def length_bucket(lengths: np.ndarray) -> np.ndarray:
-    """The power of two, at least 64, that is next to each length: 1 → 64, 65 → 128, 128 → 128."""
+    """Each length rounded up to a power of two, at least 64: 1 → 64, 65 → 128, 128 → 128."""
     exponents = np.ceil(np.log2(np.maximum(lengths, LEAST_BUCKET)))
     return np.asarray(2**exponents, "int64")
 
 
 def document_lengths(sequence_ids: np.ndarray, positions: np.ndarray | None) -> np.ndarray:
-    """Tokens in the row of the document at each position: (B, L), (B, P) int → (B, P) int32.
+    """Length, in its sequence, of the document at each position: (B, L), (B, P) → (B, P) int32.
 
-    Without positions, at each at all, (B, L).
+    Without positions: at every position, (B, L).
     """
     counts = np.stack([np.bincount(row)[row] for row in sequence_ids]).astype("int32")
     return counts if positions is None else np.take_along_axis(counts, positions, axis=1)

@@ -1,4 +1,4 @@
-"""Initialization of a run of `pretrain`: a new model that guesses by frequency, or a checkpoint."""
+"""The initial model of `pretrain`: a checkpoint, or a new one that predicts by frequency."""
 
 import math
 from collections.abc import Callable
@@ -27,16 +27,17 @@ if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
 PretrainedLM: TypeAlias = RoFormerForMaskedLM | RoFormerForCausalLM
+# The tokenizer and the prepared sequences → the model.
 Initializer: TypeAlias = Callable[[RoFormerTokenizer, PreparedRows], PretrainedLM]
-"""Makes the model from the rows and their tokenizer."""
 
+# The class of each objective.
 MODELS: dict[ObjectiveName, type[PretrainedLM]] = {
     "masked": RoFormerForMaskedLM,
     "causal": RoFormerForCausalLM,
 }
-"""The class that an objective trains."""
 
 
+# The released small size, trained where neither --init-from nor --architecture is given.
 SMALL = RoFormerConfig(
     vocab_size=1,  # to be replaced
     hidden_size=384,
@@ -44,13 +45,13 @@ SMALL = RoFormerConfig(
     num_attention_heads=6,
     intermediate_size=1536,
 )
-"""The released small size, trained where neither --init-from nor --architecture is given."""
 
+# Fraction of the random embeddings that is added to those from neighbours, so that no two tokens
+# have the same.
 RANDOM_SHARE = 0.3
-"""What is left of random embeddings in those from neighbours, so that no two tokens are equal."""
 
+# Maximum number of sequences in which the tokens are counted.
 COUNTED_ROWS = 5000
-"""Rows in which a new model's tokens are counted."""
 
 
 def new_model(
@@ -61,11 +62,12 @@ def new_model(
     embeddings: str = "random",
     objective: ObjectiveName = "masked",
 ) -> PretrainedLM:
-    """Make a new model for a vocabulary, which guesses by frequency from its first step on.
+    """A new model for a vocabulary, which predicts by frequency from its first step on.
 
-    Its weights are random but for two: the output bias, without which the first hundreds of steps
-    learn nothing but frequencies (RoFormerV2 has none); and, with `embeddings="neighbours"`, the
-    word embeddings, which are then the corpus' neighbour vectors, as long as random ones.
+    Its weights are random, with two exceptions. The output bias has the frequencies; otherwise the
+    first hundreds of steps would learn nothing else (RoFormerV2 has no bias). With
+    `embeddings="neighbours"`, the word embeddings are the corpus' neighbour vectors, with the
+    length of random ones.
     """
     config = architecture.replace(
         vocab_size=tokenizer.vocab_size,
@@ -85,13 +87,13 @@ def new_model(
 
 
 def log_frequencies(rows: PreparedRows, vocab_size: int, predicted: np.ndarray) -> np.ndarray:
-    """Logarithm of each token's share of the text, (V,); some thousands of rows are counted.
+    """Logarithm of each token's frequency, (V,), counted in some thousands of sequences.
 
-    Tokens that are not of `predicted` (ids,) count as if they never stood there.
+    Tokens outside of `predicted` (ids,) count as if they did not occur.
     """
     sample = [rows[i] for i in range(0, len(rows), -(-len(rows) // COUNTED_ROWS))]
     counts = np.bincount(np.stack(sample)[:, TOKEN].ravel(), minlength=vocab_size)
-    smoothed = np.full(vocab_size, 0.5)
+    smoothed = np.full(vocab_size, 0.5)  # a token that was not counted may still occur
     smoothed[predicted] += counts[predicted]
     return np.log(smoothed / smoothed.sum())
 
@@ -104,13 +106,13 @@ def initializer(
     tokenization: Tokenization | None = None,
     lower_case: bool | None = None,
 ) -> tuple[Initializer, RoFormerTokenizer | None]:
-    """Give what makes the model once there are rows: a new one, or the checkpoint's, read now.
+    """A function that returns the model once sequences are prepared; a checkpoint is read now.
 
-    Beside it, the tokenizer for the rows to prepare, where it was read with the checkpoint.
-    `vocabulary`: where the rows' comes from, if it is not the checkpoint's own; `positions`: tokens
-    in the longest row; `tokenization`, `lower_case`: as in RoFormerTokenizer.from_pretrained.
-    Raises InputError for a checkpoint that cannot be read, whose vocabulary is another one, or that
-    has not learned as many positions, and for masked words in one that reads from left to right.
+    The second value is the tokenizer for the preparation, if it was read with the checkpoint.
+    `vocabulary`: its source, if not the checkpoint; `positions`: length of the longest sequence;
+    `tokenization`, `lower_case`: as in RoFormerTokenizer.from_pretrained. Raises InputError for a
+    checkpoint that cannot be read, has another vocabulary or too few learned positions, and for
+    masked words in a causal model.
     """
     changes: dict[str, Any] = {}
     if config.dropout is not None:
@@ -118,12 +120,13 @@ def initializer(
         changes = dict.fromkeys(names, config.dropout)
     if config.attention_dropout is not None:
         changes["attention_probs_dropout_prob"] = config.attention_dropout
-    if config.objective == "causal":  # any other mask would show the model what it is to tell
+    if config.objective == "causal":  # any other mask would show the model the token to predict
         changes["attention_type"] = "causal"
     if config.init_from is None:
-        given = config.architecture
-        architecture = RoFormerConfig.from_file(find_recipe(given, ".json")) if given else SMALL
-        _check_sees_both_sides(architecture, config.objective, given)
+        architecture = SMALL
+        if config.architecture:
+            architecture = RoFormerConfig.from_file(find_recipe(config.architecture, ".json"))
+        _check_sees_both_sides(architecture, config.objective, config.architecture)
         longest = max(positions, architecture.max_position_embeddings)
         architecture = architecture.replace(max_position_embeddings=longest, **changes)
 
@@ -147,10 +150,10 @@ def initializer(
 
 
 def extend_vocabulary(source: str, words: str, target: Path) -> None:
-    """Write the checkpoint with further words at the end of its vocabulary, unless it is there.
+    """Write the checkpoint with words added to the end of its vocabulary, unless it exists.
 
-    Each new word's embedding is the mean of the tokens that stood for it so far. Raises
-    InputError for words that can be no tokens.
+    Each word's embedding is the mean over the tokens into which it was split so far. Raises
+    InputError for words that cannot be tokens.
     """
     if not target.exists():
         change_vocabulary(
@@ -163,22 +166,22 @@ def extend_vocabulary(source: str, words: str, target: Path) -> None:
 def _check_sees_both_sides(
     architecture: RoFormerConfig, objective: ObjectiveName, source: str | None
 ) -> None:
-    """Raise InputError for masked words in a model that sees only what stands before them."""
+    """Raise InputError for masked words in a model that attends only to the text before them."""
     if objective == "masked" and architecture.attention_type == "causal":
         raise InputError(
-            f"{source} reads from left to right (attention_type is causal), but masked words are "
-            "told from both sides. Give --objective causal, or another model."
+            f"{source} is a causal model (attention_type), but masked words are predicted from "
+            "both sides. Give --objective causal, or another model."
         )
 
 
 def _check_vocabulary(model: PretrainedLM, tokenizer: RoFormerTokenizer, source: str) -> None:
-    """Raise InputError unless the rows' ids mean to the checkpoint what they mean to us."""
+    """Raise InputError unless the checkpoint has the vocabulary of the prepared sequences."""
     own = model.tokenizer
     if own is not None and own.vocabulary != tokenizer.vocabulary:
         raise InputError(
             f"the vocabulary ({len(tokenizer.vocabulary):,} tokens) does not fit {source}, whose "
-            f"own has {len(own.vocabulary):,} and other ids. Leave --vocab out, and prepare rows "
-            "with the checkpoint's vocab.txt."
+            f"own has {len(own.vocabulary):,} and other ids. Remove --vocab, and prepare rows with "
+            "the checkpoint's vocab.txt."
         )
     check_fits(tokenizer, model.config.vocab_size, source)
 
@@ -186,23 +189,24 @@ def _check_vocabulary(model: PretrainedLM, tokenizer: RoFormerTokenizer, source:
 # Word vectors from counts of neighbours
 
 
+# Maximum number of tokens that are counted, in sequences evenly spread over the corpus.
 COUNTED_TOKENS = 20_000_000
-"""Tokens that are counted at most, from rows evenly spread over the corpus."""
 
 
 def neighbour_vectors(
     rows: PreparedRows, vocab_size: int, size: int, seed: int = 0
 ) -> npt.NDArray[np.float32]:
-    """Vectors (V, size) of all tokens, those with like neighbours alike, at most 1 long.
+    """Vectors (V, size) of all tokens, similar for tokens with similar neighbours.
 
-    Half of the tokens are exactly 1 long; those of which little is known are shorter, and those
-    that never stand in the rows 0. The features are in no order: each says as much as another.
+    Half of them have the length 1. Those of rare tokens, about which less is known, are shorter;
+    that of a token that does not occur is 0. All dimensions have the same importance.
     """
     from sklearn.utils.extmath import randomized_svd
 
     information = positive_information(neighbour_counts(rows, vocab_size))
     rank = min(size, vocab_size)
     left, strength, _ = randomized_svd(information, rank, n_iter=4, random_state=seed)
+    # A random rotation: otherwise the first dimensions would have most of the information.
     rotation, _ = np.linalg.qr(np.random.default_rng(seed).normal(size=(size, size)))
     vectors = left * np.sqrt(strength) @ rotation[:rank]
     known = information.getnnz(axis=1) > 0
@@ -212,7 +216,7 @@ def neighbour_vectors(
 
 
 def neighbour_counts(rows: PreparedRows, vocab_size: int) -> "csr_matrix":
-    """How often a token (row) stands right before another (column) in a document: (V, V)."""
+    """How often a token (row) is directly before another (column) in a document: (V, V)."""
     from scipy.sparse import coo_matrix
 
     spread = -(-len(rows) * rows.length // COUNTED_TOKENS)

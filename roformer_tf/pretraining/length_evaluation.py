@@ -1,8 +1,7 @@
 """The body of `evaluate --corpus`: held-out loss and accuracy of a language model by length."""
 
 import dataclasses
-import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -23,7 +22,7 @@ from roformer_tf.corpus.packing import Documents
 from roformer_tf.corpus.part_writer import is_held_out
 from roformer_tf.corpus.windows import WordedText, long_texts
 from roformer_tf.errors import InputError, check_numbers
-from roformer_tf.files import check_writable, is_folder, write_text
+from roformer_tf.files import check_writable, is_folder
 from roformer_tf.pretraining.initialization import MODELS, PretrainedLM
 from roformer_tf.pretraining.windowed_losses import figures, predicted_texts, token_losses
 from roformer_tf.terminal import table, terminal_width
@@ -31,10 +30,11 @@ from roformer_tf.tokenizers.padding import SPECIALS, check_length
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, fitting_tokenizer
 from roformer_tf.training.devices import choose_precision
 from roformer_tf.training.plots import plot_lengths
+from roformer_tf.training.run_files import write_json
 from roformer_tf.training.settings import Precision
 
+# Unless the model was trained on shorter sequences.
 DEFAULT_LENGTH = 512
-"""Unless the model was trained on shorter sequences."""
 DOCUMENTS_AT_ONCE = 64  # are tokenized
 
 Scaling: TypeAlias = Literal["none", "linear", "dynamic", "yarn", "log-n"]
@@ -90,10 +90,6 @@ class EvaluateCorpusConfig(CorpusConfig):
             raise InputError("give --corpus: files of text, or patterns such as 'data/*.jsonl'.")
         for length in self.lengths:
             check_length(length)
-        for name in ("lengths", "scalings"):
-            given: Sequence[Any] = getattr(self, name)
-            if twice := [x for x in given if given.count(x) > 1]:
-                raise InputError(f"--{name} has {twice[0]} twice. Remove one.")
         check_numbers(self, "max_tokens", "trained_length", at_least=1)
         check_numbers(self, "held_out", above=0, below=1)
         check_numbers(self, "seed", at_least=0)
@@ -116,7 +112,7 @@ def evaluate_corpus(config: EvaluateCorpusConfig) -> None:
     precision = choose_precision(config.precision)
     model, tokenizer, objective = open_language_model(config.model, config.objective, precision)
     trained = model.config.trained_length or model.config.max_position_embeddings
-    lengths = tuple(sorted(config.lengths)) or (min(DEFAULT_LENGTH, trained),)
+    lengths = tuple(sorted(set(config.lengths))) or (min(DEFAULT_LENGTH, trained),)
     read = CorpusReport()
     texts = read_texts(config, files, tokenizer, max(lengths) - SPECIALS, read)
     predicted = predicted_texts(texts, objective, tokenizer, config.masking, config.seed)
@@ -138,8 +134,7 @@ def evaluate_corpus(config: EvaluateCorpusConfig) -> None:
         **({"by_scaling": by_scaling} if config.scalings else {}),
     }
     if config.output is not None and plot is not None:
-        text = json.dumps(report, ensure_ascii=False, indent=2) + "\n"
-        write_text(config.output, text.encode("utf-8", "backslashreplace").decode())
+        write_json(config.output, report)
         plot_lengths(by_scaling, plot)
     print(read.summary())
     print_tables(report, by_scaling)
@@ -182,7 +177,7 @@ def open_language_model(
         objective = objective or ("masked" if attention == "bidirectional" else "causal")
         if objective == "masked" and attention == "causal":
             raise InputError(
-                f"{opened.name} reads from left to right and cannot predict masked words. Remove "
+                f"{opened.name} is a causal model and cannot predict masked words. Remove "
                 "--objective, or give another model."
             )
         overrides = dict(changes or {})
@@ -232,6 +227,7 @@ def _tokenized(
 ) -> Iterator[Documents]:
     """The documents to evaluate on, some of them tokenized at a time."""
     fraction = config.held_out
+    # Only as many documents as are needed: the caller stops after --max-tokens.
     documents = read_documents(files, config, report)
     while chunk := list(islice(documents, DOCUMENTS_AT_ONCE)):
         texts = [text for text in filtered(chunk, config).texts if text is not None]
@@ -247,40 +243,39 @@ def print_tables(report: Mapping[str, Any], by_scaling: Mapping[str, Mapping[str
     lengths = [f"{int(length):,}" for length in report["by_length"]]
     spans = [f"{span['from']:,}–{span['to']:,}" for span in report["by_position"]]
     if len(by_scaling) > 1:
-        losses = [
-            (name, [f"{length['loss']:.4f}" for length in report["by_length"].values()])
-            for name, report in by_scaling.items()
-        ]
-        _print_table([("loss by length", lengths), *losses])
-        losses = [
-            (name, [f"{span['loss']:.4f}" for span in report["by_position"]])
-            for name, report in by_scaling.items()
-        ]
-        _print_table([(f"positions, of {longest:,}", spans), *losses])
+        by_length = {name: own["by_length"].values() for name, own in by_scaling.items()}
+        by_position = {name: own["by_position"] for name, own in by_scaling.items()}
+        _print_table({"loss by length": lengths, **_losses(by_length)})
+        _print_table({f"positions, of {longest:,}": spans, **_losses(by_position)})
         return
     figures = report["by_length"].values()
-    ends = ["{:.4f}–{:.4f}".format(*x["interval"]) if x["interval"] else "" for x in figures]
     _print_table(
-        [
-            ("length", lengths),
-            ("loss", [f"{x['loss']:.4f}" for x in figures]),
-            ("95 % interval", ends),
-            ("perplexity", [f"{x['perplexity']:,.1f}" for x in figures]),
-            ("accuracy", [f"{x['accuracy']:.2%}" for x in figures]),
-        ]
+        {
+            "length": lengths,
+            **_losses({"loss": figures}),
+            "95 % interval": [
+                "{:.4f}–{:.4f}".format(*x["interval"]) if x["interval"] else "" for x in figures
+            ],
+            "perplexity": [f"{x['perplexity']:,.1f}" for x in figures],
+            "accuracy": [f"{x['accuracy']:.2%}" for x in figures],
+        }
     )
     figures = report["by_position"]
     _print_table(
-        [
-            (f"positions, of {longest:,}", spans),
-            ("loss", [f"{x['loss']:.4f}" for x in figures]),
-            ("accuracy", [f"{x['accuracy']:.2%}" for x in figures]),
-            (kind, [f"{x['predictions']:,}" for x in figures]),
-        ]
+        {
+            f"positions, of {longest:,}": spans,
+            **_losses({"loss": figures}),
+            "accuracy": [f"{x['accuracy']:.2%}" for x in figures],
+            kind: [f"{x['predictions']:,}" for x in figures],
+        }
     )
 
 
-def _print_table(columns: Sequence[tuple[str, Sequence[str]]]) -> None:
-    """Print columns of cells under their titles."""
-    rows = [[title for title, _ in columns], *zip(*(cells for _, cells in columns), strict=True)]
+def _losses(columns: Mapping[str, Iterable[Mapping[str, Any]]]) -> dict[str, list[str]]:
+    return {name: [f"{x['loss']:.4f}" for x in column] for name, column in columns.items()}
+
+
+def _print_table(columns: Mapping[str, Sequence[str]]) -> None:
+    """Print columns of cells by their titles."""
+    rows = [list(columns), *zip(*columns.values(), strict=True)]
     print("", *table(rows, terminal_width()), sep="\n")

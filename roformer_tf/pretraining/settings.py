@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -13,37 +13,36 @@ from roformer_tf.corpus.objectives import ObjectiveName
 from roformer_tf.corpus.preparation import PreparationConfig
 from roformer_tf.corpus.shards import read_manifest
 from roformer_tf.errors import MAX_SEED, InputError, check_numbers
-from roformer_tf.training.optimizers.settings import OptimizerConfig
-from roformer_tf.training.settings import DevicesConfig, Precision
+from roformer_tf.training.settings import DevicesConfig, OptimizerConfig, Precision
 
 # Stages
 
 
 @dataclass(frozen=True)
 class Stage:
-    """One stage, its steps counted from the beginning of the run."""
+    """One stage; its first and last step are counted from the beginning of the run."""
 
     length: int
     batch_size: int
+    # Steps of the run before and after the stage.
     start: int
-    """Steps before its first one."""
     stop: int
-    """Steps when it is done."""
     learning_rate: float
     warmup: float
     accumulate: int
 
     @property
     def steps(self) -> int:
-        """Its own."""
+        """Number of steps of this stage."""
         return self.stop - self.start
 
     @property
     def rows(self) -> int:
-        """That it trains on, each as often as its turn comes."""
+        """Number of sequences of all its batches, repeated ones included."""
         return self.steps * self.batch_size
 
 
+# Settings that a stage may have, and their types.
 KEYS: dict[str, type] = {
     "length": int,
     "batch-size": int,
@@ -52,22 +51,21 @@ KEYS: dict[str, type] = {
     "warmup": float,
     "accumulate": int,
 }
-"""What a stage may have of its own, and how it is read."""
 
 
 def make_stages(texts: Sequence[str], defaults: dict[str, Any]) -> list[Stage]:
-    """Read stages such as "length=512 batch-size=64 steps=1000"; none is one of the defaults alone.
+    """Read stages such as "length=512 batch-size=64 steps=1000"; by default, a single one.
 
     `defaults` has a value for each of `KEYS`, with underscores. Raises InputError for a stage that
-    cannot be read, or has no steps of its own.
+    cannot be read, or has no steps.
     """
     stages = []
     start = 0
     for number, text in enumerate(texts or [""], start=1):
-        given = _read(text, number)
-        if texts and "steps" not in given:
-            raise InputError(f"stage {number}, {text!r}, does not say for how many steps.")
-        values = defaults | given
+        own = _read(text, number)
+        if texts and "steps" not in own:
+            raise InputError(f"stage {number}, {text!r}, has no number of steps, as in steps=1000.")
+        values = defaults | own
         stop = start + values.pop("steps")
         stages.append(Stage(start=start, stop=stop, **values))
         start = stop
@@ -75,7 +73,7 @@ def make_stages(texts: Sequence[str], defaults: dict[str, Any]) -> list[Stage]:
 
 
 def rows_before(stages: Sequence[Stage], stage: Stage) -> int:
-    """Rows of a stage's length that earlier ones have used: it goes on behind them."""
+    """Sequences of a stage's length that earlier stages used: it continues after them."""
     return sum(s.rows for s in stages if s.length == stage.length and s.start < stage.start)
 
 
@@ -93,7 +91,7 @@ def _read(text: str, number: int) -> dict[str, Any]:
         try:
             values[key.replace("-", "_")] = kind(value)
         except ValueError:
-            raise InputError(f"stage {number}: {key} is {value!r}, which is no number.") from None
+            raise InputError(f"stage {number}: {key} is {value!r}, not a number.") from None
         if values[key.replace("-", "_")] < (0 if key == "warmup" else 1e-12):
             raise InputError(f"stage {number}: {key} is {value}, but must be above 0.")
     return values
@@ -101,56 +99,57 @@ def _read(text: str, number: int) -> dict[str, Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class InitializationConfig:
-    """What is trained, and where its weights come from."""
+    """The training objective, and the initial weights."""
 
     objective: ObjectiveName = "masked"
-    """What the model learns to tell: "masked", hidden words from what stands on both sides of them,
-    to understand texts; "causal", each next token from those before it, to write them."""
+    """Training objective: "masked" predicts masked words from the text on both sides, for
+    understanding; "causal" predicts each token from those before it, for generation."""
     init_from: str | None = None
     """Checkpoint to continue from; its vocabulary is used."""
     extend_vocab: str | None = None
-    """With --init-from, a file of words, one a line, to be appended to the vocabulary, each with
-    the mean embedding of the tokens that stood for it so far."""
+    """With --init-from: a file with one word per line, to append to the vocabulary. The embedding
+    of each is the mean over the tokens into which the word was split so far."""
     architecture: str | None = None
     """Instead of --init-from: a bert_config.json, or base, small, v2. Its vocabulary size is
     replaced by that of the data."""
     embeddings: Literal["random", "neighbours"] = "random"
-    """Initial word embeddings of a new model: random ones, or those that tell which
-    tokens stand side by side in the corpus, which spares a small one thousands of steps."""
+    """Initial word embeddings of a new model: random, or computed from how often tokens are
+    adjacent in the corpus. The latter saves a small model thousands of steps."""
     dropout: float | None = None
-    """Dropout rate on hidden states and attention; unset, what the architecture says."""
+    """Dropout rate on hidden states and attention. Default: the architecture's."""
     attention_dropout: float | None = None
-    """Dropout rate on attention's weights; unset, as --dropout. With 0 a GPU may take kernels that
-    never store them."""
+    """Dropout rate on attention weights. Default: as --dropout. With 0, a GPU may use kernels that
+    do not store these weights."""
 
     def __post_init__(self) -> None:
         if self.init_from and self.architecture:
             raise InputError(
                 "give either --init-from, to continue from a checkpoint, or --architecture, "
-                "to start anew."
+                "for a new model."
             )
         if self.extend_vocab and not self.init_from:
             raise InputError(
-                "--extend-vocab adds to a checkpoint's vocabulary: give the one with --init-from."
+                "--extend-vocab adds to a checkpoint's vocabulary. Give the checkpoint with "
+                "--init-from."
             )
 
 
 @dataclass(frozen=True)
 class StepConfig:
-    """How a batch becomes a step."""
+    """The step of a batch: micro-batches, and when it is skipped."""
 
     accumulate: int = 1
-    """Pieces that a batch is computed in, one after another: larger batches than fit into memory.
-    The gradient is that of the whole batch."""
+    """Micro-batches into which a batch is split, for batches that do not fit into memory. The
+    gradient is that of the whole batch."""
     spike_factor: float = 2.0
-    """A batch whose loss is more than this many times the usual one is skipped, as is one whose
-    loss or gradient is not finite."""
+    """A batch is skipped if its loss is more than this many times the usual loss, or if its loss or
+    gradient is not finite."""
     max_skipped: int = 20
-    """Batches skipped in a row after which the run stops."""
+    """Number of consecutive skipped batches after which the run stops."""
 
     def __post_init__(self) -> None:
         check_numbers(self, "accumulate", "max_skipped", at_least=1)
-        if self.spike_factor != math.inf:  # which skips no batch for its loss
+        if self.spike_factor != math.inf:  # infinity skips no batch for its loss
             check_numbers(self, "spike_factor", above=1)
 
 
@@ -158,65 +157,65 @@ class StepConfig:
 class PretrainConfig(InitializationConfig, PreparationConfig):
     """Pretrain a language model, masked or causal, from scratch or from a checkpoint.
 
-    Killed, the same command continues where the last checkpoint stands.
+    If the process is killed, the same command resumes from the last checkpoint.
     """
 
     corpus: tuple[str, ...] = ()
-    """Files, or patterns such as 'data/*.jsonl.gz'; they are prepared first."""
+    """Files, or patterns such as 'data/*.jsonl.gz'. They are prepared first."""
     output: str
     """Folder of the run: `model/`, `metrics.jsonl`, plots, checkpoints."""
     rows: str | None = None
-    """Instead of --corpus: a folder that `roformer-tf prepare` wrote. Its settings are those of the
-    rows then; flags that say otherwise are refused."""
-    length: int | None = None  # type: ignore[assignment]  # to tell what is typed from what is not
-    """Tokens in a row, with [CLS] and [SEP]. Unset: 512, or what --rows have."""
+    """Instead of --corpus: a folder that `roformer-tf prepare` wrote. Flags that contradict its
+    settings are refused."""
+    length: int | None = None  # type: ignore[assignment]  # None: not given
+    """Tokens of a sequence, with [CLS] and [SEP]. Default: 512, or the length of --rows."""
     batch_size: int = 32
-    """Rows a step, on all devices together."""
+    """Sequences per step, on all devices together."""
     steps: int = 100_000
-    """Steps in all."""
+    """Total number of steps."""
     stages: tuple[str, ...] = ()
-    """Instead of --steps: stages one after another, such as 'length=512 batch-size=64 steps=1000'.
-    What a stage does not say (also learning-rate, warmup, accumulate) is as without stages. The
-    learning rate rises and falls in each; the optimizer remembers what came before."""
+    """Instead of --steps: successive stages, such as 'length=512 batch-size=64 steps=1000'. They
+    may also have learning-rate, warmup and accumulate; the default is the flag of the same name.
+    Each stage has its own learning rate schedule; the optimizer's state is kept."""
     one_schedule: bool = False
-    """With --stages, have the learning rate rise and fall once, over all of them."""
+    """With --stages: one learning rate schedule over all stages."""
     save_every: int = 1000
-    """Steps between two checkpoints; the held-out rows are evaluated then, too."""
+    """Steps between two checkpoints, each with an evaluation on the held-out sequences."""
     log_every: int = 10
     """Steps between two lines of metrics.jsonl."""
     seed: int = 0
-    """Seed of the new weights, the order of the rows, the masks and dropout."""
+    """Seed of new weights, the order of sequences, masks and dropout."""
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     stepping: StepConfig = dataclasses.field(default_factory=StepConfig)
     masking: MaskingConfig = dataclasses.field(default_factory=MaskingConfig)
     mixing: MixingConfig = dataclasses.field(default_factory=MixingConfig)
     hardware: DevicesConfig = dataclasses.field(default_factory=DevicesConfig)
     precision: Precision = "auto"
-    """Keras dtype policy; "auto" takes bfloat16 products where the device is fast at them."""
+    """Keras dtype policy. "auto": bfloat16 matrix products if the device is faster with them."""
     rematerialize: bool = False
-    """Keep less for the gradients and compute it again: longer rows or larger batches in the same
-    memory, at a third to a half more time."""
+    """Recompute activations for the gradients instead of storing them. Longer sequences or larger
+    batches fit into memory; a step takes a third to a half longer."""
     evaluation_rows: int = 2048
-    """Most held-out rows to evaluate: an even sample of all, with rows of every corpus."""
+    """Maximum number of held-out sequences to evaluate: an even sample from every corpus."""
     keep_checkpoints: int = 2
-    """Checkpoints to keep."""
+    """Number of checkpoints to keep."""
     wandb: str | None = None
-    """Project at Weights & Biases that gets the metrics as well."""
+    """Project at Weights & Biases to which metrics are also sent."""
 
     def __post_init__(self) -> None:
         if bool(self.corpus) == bool(self.rows):
             raise InputError("give either --corpus, files of text, or --rows, a prepared folder.")
         InitializationConfig.__post_init__(self)
         if self.init_from and self.vocab_size:
-            raise InputError("--init-from brings its own vocabulary: leave --vocab-size out.")
+            raise InputError("--init-from has its own vocabulary. Remove --vocab-size.")
         if self.rows and self.vocab:
-            raise InputError("--rows bring their own vocabulary: leave --vocab out.")
+            raise InputError("--rows have their own vocabulary. Remove --vocab.")
         if self.vocab and self.extend_vocab:
-            raise InputError("--extend-vocab makes the vocabulary: leave --vocab out.")
+            raise InputError("--extend-vocab creates the vocabulary. Remove --vocab.")
         if self.objective == "causal" and self.masking != MaskingConfig():
             raise InputError(
-                "--mask-rate, --mask-replace-rate and --random-replace-rate are of masked words, "
-                "but --objective causal masks none. Leave them out."
+                "--mask-rate, --mask-replace-rate and --random-replace-rate are settings for "
+                "masked words, but --objective causal masks none. Remove them."
             )
         check_numbers(self, "seed", at_least=0, at_most=MAX_SEED)
         counts = ("batch_size", "steps", "save_every", "log_every")
@@ -225,7 +224,7 @@ class PretrainConfig(InitializationConfig, PreparationConfig):
             self._check_stage(stage, f"stage {number}: " if self.stages else "")
 
     def _check_stage(self, stage: Stage, which: str) -> None:
-        """Have a stage's settings checked before any work, whenever its turn comes."""
+        """Check the settings of a stage now, not when it begins."""
         try:
             self.optimizer_of(stage)
             if self.corpus:
@@ -256,7 +255,7 @@ class PretrainConfig(InitializationConfig, PreparationConfig):
     def preparation(
         self, length: int, output: Path, vocab: str | Path | None = None
     ) -> PreparationConfig:
-        """What `prepare` has to do first; `vocab`: a vocabulary that was made on the way."""
+        """The settings of `prepare` for this run; `vocab`: the vocabulary of --extend-vocab."""
         names = [field.name for field in dataclasses.fields(PreparationConfig)]
         settings: dict[str, Any] = {name: getattr(self, name) for name in names}
         settings |= {"output": str(output), "length": length, "vocab": self.vocab or self.init_from}
@@ -265,41 +264,25 @@ class PretrainConfig(InitializationConfig, PreparationConfig):
         return PreparationConfig(**settings)
 
 
+# Settings that may differ when a run is resumed, since they change no weight.
 MAY_CHANGE = (
-    "corpus",
-    "output",
-    "rows",
-    "save_every",
-    "log_every",
-    "keep_checkpoints",
-    "workers",
-    "engine",
-    "scheduler",
-    "strict",
-    "devices",
-    "model_parallel",
-    "distributed",
-    "peak_flops",
-    "attention_form",
-    "max_skipped",
-    "wandb",
+    *("corpus", "output", "rows", "save_every", "log_every", "keep_checkpoints"),
+    *("workers", "engine", "scheduler", "strict", "max_skipped", "wandb"),
+    *("devices", "model_parallel", "distributed", "peak_flops", "attention_form"),
 )
-"""Settings that may differ when a run continues, since they change no weight."""
 
 OF_PREPARATION = {field.name for field in dataclasses.fields(PreparationConfig)}
 
 
 def may_change(config: PretrainConfig) -> tuple[str, ...]:
-    """Settings that may differ when a run continues; of --rows, it is their content that counts."""
+    """Settings that may differ when a run is resumed; with --rows, only their content counts."""
     return (*MAY_CHANGE, *OF_PREPARATION) if config.rows else MAY_CHANGE
 
 
-def with_rows_settled(config: PretrainConfig, began: Mapping[str, Any]) -> PretrainConfig:
-    """Give the settings with a length, and with those that --rows were prepared with.
+def with_rows_settled(config: PretrainConfig) -> PretrainConfig:
+    """The settings with a length, and with those that --rows were prepared with.
 
-    `began`: what the run's folder recorded, if it was begun before: earlier versions recorded
-    unread what was given beside --rows, so that may be given again. Raises InputError for other
-    settings of preparation than those of --rows. How many processes would prepare is no such.
+    Raises InputError for settings of preparation that differ from those of --rows.
     """
     if config.rows is None:
         length = PreparationConfig.length if config.length is None else config.length
@@ -308,21 +291,22 @@ def with_rows_settled(config: PretrainConfig, began: Mapping[str, Any]) -> Pretr
     if config.vocab_size is not None and manifest["vocab_size"] > config.vocab_size:
         raise InputError(
             f"--vocab-size is {config.vocab_size:,}, but {config.rows} was prepared with "
-            f"{manifest['vocab_size']:,} tokens. Leave --vocab-size out, or prepare anew."
+            f"{manifest['vocab_size']:,} tokens. Remove --vocab-size, or prepare new rows."
         )
-    made = {key: value for key, value in manifest.get("settings", {}).items() if value is not None}
-    made["length"] = manifest["length"]
-    settled = OF_PREPARATION - {"corpus", "output", "vocab", "vocab_size", "workers"}
+    prepared = manifest.get("settings", {}) | {"length": manifest["length"]}
+    prepared = {key: value for key, value in prepared.items() if value is not None}
+    # The number of workers changes nothing; the vocabulary's size is checked above.
+    names = OF_PREPARATION - {"corpus", "output", "vocab", "vocab_size", "workers"}
     wrong = [
-        f"--{name.replace('_', '-')} is {given}"
-        + (f", but they were prepared with {made[name]}" if name in made else "")
-        for name in sorted(settled)
-        if (given := getattr(config, name))
-        not in (getattr(PretrainConfig, name), made.get(name), began.get(name))
+        f"--{name.replace('_', '-')} is {value}"
+        + (f", but they were prepared with {prepared[name]}" if name in prepared else "")
+        for name in sorted(names)
+        if (value := getattr(config, name))
+        not in (getattr(PretrainConfig, name), prepared.get(name))
     ]
     if wrong:
         raise InputError(
-            f"--rows {config.rows} are prepared already, so these change nothing: "
-            f"{'; '.join(wrong)}. Leave them out, or prepare other rows."
+            f"--rows {config.rows} are already prepared, so these have no effect: "
+            f"{'; '.join(wrong)}. Remove them, or prepare other rows."
         )
-    return dataclasses.replace(config, **{name: made[name] for name in settled & made.keys()})
+    return dataclasses.replace(config, **{name: prepared[name] for name in names & prepared.keys()})

@@ -1,28 +1,35 @@
-"""One step of pretraining: a batch in pieces, one clipped gradient, skipped where it is bad."""
+"""One step of pretraining: micro-batches, one clipped gradient, and steps that are skipped."""
 
 import math
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import keras
 from keras import ops
 
 from roformer_tf.kernels.forms import Tensor
 from roformer_tf.models.pretrained import PretrainedModel
-from roformer_tf.pretraining.settings import StepConfig
-from roformer_tf.training.training_model import TrainingModel, WeightedMeanLoss
+from roformer_tf.training.training_model import (
+    TrainingModel,
+    WeightedMeanLoss,
+    micro_batches,
+    tensorflow_gradients,
+    tensorflow_sums,
+    values_after,
+)
 
-# The loss
+if TYPE_CHECKING:
+    from roformer_tf.pretraining.settings import StepConfig
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class MaskedTokenLoss(WeightedMeanLoss):
     """Cross-entropy averaged over the predicted tokens of the whole batch, in nats.
 
-    Call: labels (B, P) int, logits (B, P, V) float32 or, as the model gives them where its inputs
-    hold the labels, losses (B, P), sample_weight (B, P), 0 for a slot without a prediction
-    → scalar Σ weight · cross-entropy / Σ weight.
+    Call: labels (B, P) int, logits (B, P, V) float32, sample_weight (B, P), 0 for a slot without a
+    prediction → scalar Σ weight · cross-entropy / Σ weight. A model whose inputs contain the labels
+    gives losses (B, P) instead of logits.
     """
 
     least_weight = 1.0
@@ -39,36 +46,36 @@ class MaskedTokenLoss(WeightedMeanLoss):
         )
 
     def get_config(self) -> dict[str, Any]:
-        """What Keras needs to make the loss again."""
+        """The arguments, for Keras' serialization."""
         return {"name": self.name}
 
 
+# Good steps after which the usual loss is known; it is a mean over about this number of steps.
 SETTLED = 100
-"""Good steps after which the usual loss is known; it is a mean over about as many."""
 
 
 class PretrainingModel(TrainingModel):
     """A language model, masked or causal, whose `fit` takes the steps of pretraining.
 
-    Inputs hold the labels, so that the model gives losses. A step's loss is summed over the tokens
-    that the batch predicts and divided once by their number, however many pieces and devices the
-    batch is spread over; the gradient is clipped by its global norm. Where the loss or the norm is
-    not finite, or the loss is a spike, weights and optimizer stay as they are, but the step counts.
+    Inputs contain the labels, so that the model gives losses. A step's loss is summed over the
+    predicted tokens and divided once by their number, whatever the number of micro-batches and
+    devices. The gradient is clipped by its global norm. If the loss or the norm is not finite, or
+    the loss is a spike, weights and optimizer do not change, but the step counts.
     `fit` logs `loss` (mean over the good steps since the metrics' reset), `gradient_norm` (of this
     step, before it is clipped) and `skipped` (steps skipped in a row, up to this one).
     """
 
-    def __init__(self, model: PretrainedModel, config: StepConfig) -> None:
+    def __init__(self, model: PretrainedModel, config: "StepConfig") -> None:
         super().__init__(model, "pretraining")
         self.step_config = config
+        # Seconds in which steps waited for their batches.
         self.waited = 0.0
-        """Seconds that steps have waited for their batches."""
         self.train_function: Callable[..., Any] | None
         self.build()
 
     def build(self, input_shape: Any = None) -> None:
-        """Make what is remembered of the steps; the model has its weights."""
-        usual, count, row = (
+        """Create the state of skipping; the model has its weights."""
+        self.usual_loss, self.good_steps, self.skipped = (
             self.add_weight(
                 (),
                 initializer="zeros",
@@ -79,21 +86,20 @@ class PretrainingModel(TrainingModel):
             )
             for name in ("usual_loss", "good_steps", "skipped")
         )
-        self.usual_loss, self.good_steps, self.skipped = usual, count, row
 
-    def compile(self, optimizer: keras.optimizers.Optimizer, *others: Any, **settings: Any) -> None:
+    def compile(self, optimizer: keras.optimizers.Optimizer, *rest: Any, **settings: Any) -> None:
         """Take the clipping over from the optimizer, since the norm is needed here."""
         self.clip_norm: float = optimizer.global_clipnorm or math.inf
         optimizer.global_clipnorm = None
-        super().compile(optimizer, *others, **settings)
+        super().compile(optimizer, *rest, **settings)
 
     def forget_usual_loss(self) -> None:
-        """Learn anew which losses are usual, as when rows of another length begin."""
+        """Start again to learn which losses are usual, as for sequences of another length."""
         for variable in (self.usual_loss, self.good_steps, self.skipped):
             variable.assign(0.0)
 
     def make_train_function(self, force: bool = False) -> None:
-        """Make Keras' own, which then also takes the time that it waits for a batch."""
+        """Keras' own, which then also measures the time that it waits for a batch."""
         if self.train_function is not None and not force:
             return
         super().make_train_function(force)
@@ -118,12 +124,13 @@ class PretrainingModel(TrainingModel):
     def _tensorflow_step(self, data: Any) -> dict[str, Any]:
         import tensorflow as tf
 
-        loss, gradients = self._tensorflow_gradients(*_normalized(data))
+        loss, *gradients = self._tensorflow_gradients(*_normalized(data))
         norm = tf.linalg.global_norm([tf.cast(x, "float32") for x in gradients])
-        good, logs = self._judged(loss, norm)
-        alike = tf.cast(norm, gradients[0].dtype)
-        clipped, _ = tf.clip_by_global_norm(gradients, self.clip_norm, use_norm=alike)
+        good, logs = self._check(loss, norm)
+        same_dtype = tf.cast(norm, gradients[0].dtype)
+        clipped, _ = tf.clip_by_global_norm(gradients, self.clip_norm, use_norm=same_dtype)
 
+        # A branch of the graph: a skipped step must not touch the optimizer's slots.
         def take() -> Any:
             self.optimizer.apply(clipped, self.trainable_variables)
             return tf.constant(True)
@@ -135,128 +142,105 @@ class PretrainingModel(TrainingModel):
         tf.cond(good, take, skip)
         return logs
 
-    def _tensorflow_gradients(self, x: Any, y: Any, weights: Any) -> tuple[Any, list[Any]]:
-        """The batch's loss and gradients; of several pieces only one is in memory at a time."""
+    def _tensorflow_gradients(self, x: Any, y: Any, weights: Any) -> list[Any]:
+        """The batch's loss, then its gradients, with one micro-batch in memory at a time."""
         import tensorflow as tf
 
-        def gradients_of(x: Any, y: Any, weights: Any) -> tuple[Any, list[Any]]:
+        def loss_and_gradients(x: Any, y: Any, weights: Any) -> list[Any]:
             with tf.GradientTape() as tape:
                 loss = self.compute_loss(x, y, self(x, training=True), weights)
-            variables = self.trainable_variables
-            gradients = tape.gradient(loss, variables, unconnected_gradients="zero")
-            return loss, [tf.convert_to_tensor(gradient) for gradient in gradients]  # dense ones
+            return [loss, *tensorflow_gradients(tape, loss, self.trainable_variables)]
 
         count = self.step_config.accumulate
         if count == 1:
-            return gradients_of(x, y, weights)
-        pieces = keras.tree.map_structure(lambda array: _pieces(array, count), (x, y, weights))
+            return loss_and_gradients(x, y, weights)
+        chunks = micro_batches((x, y, weights), count)
 
-        def add(number: Any, loss: Any, sums: list[Any]) -> tuple[Any, Any, list[Any]]:
-            piece = keras.tree.map_structure(lambda array: array[number], pieces)
-            more, gradients = gradients_of(*piece)
-            return number + 1, loss + more, [a + b for a, b in zip(sums, gradients, strict=True)]
+        def of_chunk(number: Any) -> list[Any]:
+            return loss_and_gradients(*keras.tree.map_structure(lambda x: x[number], chunks))
 
-        nothing = [tf.zeros(v.shape, v.dtype) for v in self.trainable_variables]
-        start = (tf.constant(0), tf.constant(0.0), nothing)
-        _, loss, gradients = tf.while_loop(
-            lambda number, *_: number < count,
-            add,
-            start,
-            parallel_iterations=1,  # else pieces would share the memory again
-            maximum_iterations=count,
-        )
-        return loss, gradients
+        zeros = [tf.zeros(v.shape, v.dtype) for v in self.trainable_variables]
+        return tensorflow_sums(of_chunk, count, [tf.constant(0.0), *zeros])
 
     def _jax_step(self, state: Any, data: Any) -> tuple[dict[str, Any], Any]:
-        weights, others, slots, metrics = state
-        loss, gradients, others = self._jax_gradients(state, _normalized(data))
+        weights, random_states, slots, metrics = state
+        loss, gradients, random_states = self._jax_gradients(state, _normalized(data))
         norm = ops.sqrt(sum(ops.sum(ops.square(ops.cast(x, "float32"))) for x in gradients))
         remembered = [*self.non_trainable_variables, *self.metrics_variables]
-        mapping = list(zip(remembered, [*others, *metrics], strict=True))
-        with keras.StatelessScope(state_mapping=mapping) as scope:
-            good, logs = self._judged(loss, norm)
-        counted = [
-            value if new is None else new
-            for new, (_, value) in zip(
-                map(scope.get_current_value, remembered), mapping, strict=True
-            )
-        ]
+        before = list(zip(remembered, [*random_states, *metrics], strict=True))
+        with keras.StatelessScope(state_mapping=before) as scope:
+            good, logs = self._check(loss, norm)
+        after = values_after(scope, before)
         scale = ops.minimum(1.0, self.clip_norm / norm)
         clipped = [gradient * ops.cast(scale, gradient.dtype) for gradient in gradients]
         new_weights, new_slots = self.optimizer.stateless_apply(slots, clipped, weights)
-        stepped = [variable is self.optimizer.iterations for variable in self.optimizer.variables]
 
         def chosen(new: Tensor, old: Tensor) -> Tensor:
             return ops.where(good, new, old)
 
+        # A skipped step counts for the schedule, so the number of iterations is always new.
+        counts = [variable is self.optimizer.iterations for variable in self.optimizer.variables]
         return logs, (
             [chosen(*pair) for pair in zip(new_weights, weights, strict=True)],
-            counted[: len(others)],
+            after[: len(random_states)],
             [
                 new if always else chosen(new, old)
-                for always, new, old in zip(stepped, new_slots, slots, strict=True)
+                for always, new, old in zip(counts, new_slots, slots, strict=True)
             ],
-            counted[len(others) :],
+            after[len(random_states) :],
         )
 
     def _jax_gradients(self, state: Any, batch: Any) -> tuple[Any, list[Any], list[Any]]:
-        """The batch's loss and gradients, and what dropout's random states have become."""
+        """The batch's loss and gradients, and the new random states of dropout."""
         import jax
 
-        weights, others, slots, metrics = state
+        weights, random_states, slots, metrics = state
 
-        def gradients_of(others: list[Any], piece: Any) -> tuple[Any, list[Any], list[Any]]:
-            (loss, seen), gradients = jax.value_and_grad(
+        def gradients_of(states: list[Any], chunk: Any) -> tuple[Any, list[Any], list[Any]]:
+            (loss, aux), gradients = jax.value_and_grad(
                 self.compute_loss_and_updates, has_aux=True
-            )(weights, others, metrics, *piece, training=True, optimizer_variables=slots)
-            return loss, gradients, seen[2]
+            )(weights, states, metrics, *chunk, training=True, optimizer_variables=slots)
+            return loss, gradients, aux[2]
 
         count = self.step_config.accumulate
         if count == 1:
-            return gradients_of(others, batch)
+            return gradients_of(random_states, batch)
 
-        def add(sums: Any, piece: Any) -> tuple[Any, None]:
-            loss, gradients, others = sums
-            more, new, others = gradients_of(others, piece)
+        def add(sums: Any, chunk: Any) -> tuple[Any, None]:
+            loss, gradients, states = sums
+            more, new, states = gradients_of(states, chunk)
             added = [a + b for a, b in zip(gradients, new, strict=True)]
-            return (loss + more, added, others), None
+            return (loss + more, added, states), None
 
-        pieces = jax.tree.map(lambda array: _pieces(array, count), batch)
-        start = (jax.numpy.zeros(()), [jax.numpy.zeros_like(v) for v in weights], others)
-        sums, _ = jax.lax.scan(add, start, pieces)
+        zeros = [jax.numpy.zeros_like(v) for v in weights]
+        start = (jax.numpy.zeros(()), zeros, random_states)
+        sums, _ = jax.lax.scan(add, start, micro_batches(batch, count))
         return sums
 
-    def _judged(self, loss: Tensor, norm: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
-        """Whether to take the step; remember it, and give what `fit` logs."""
-        usual, count = (
-            ops.convert_to_tensor(self.usual_loss),
-            ops.convert_to_tensor(self.good_steps),
-        )
+    def _check(self, loss: Tensor, norm: Tensor) -> tuple[Tensor, dict[str, Tensor]]:
+        """Whether to take the step, and what `fit` logs; updates the usual loss."""
+        usual, count = map(ops.convert_to_tensor, (self.usual_loss, self.good_steps))
         limit = ops.where(count < SETTLED, float("inf"), self.step_config.spike_factor * usual)
         good = ops.isfinite(loss) & ops.isfinite(norm) & (loss <= limit)
-        one = ops.cast(good, "float32")
+        is_good = ops.cast(good, "float32")
         kept = ops.where(good, loss, 0.0)
-        fresh = one / ops.minimum(count + 1, float(SETTLED))
+        # A mean over all good steps at first, then an exponential one over about SETTLED of them.
+        fresh = is_good / ops.minimum(count + 1, float(SETTLED))
         self.usual_loss.assign(usual + fresh * (kept - usual))
-        self.good_steps.assign(count + one)
-        skipped = (1 - one) * (ops.convert_to_tensor(self.skipped) + 1)
+        self.good_steps.assign(count + is_good)
+        skipped = (1 - is_good) * (ops.convert_to_tensor(self.skipped) + 1)
         self.skipped.assign(skipped)
         tracker = self.metrics[0]
-        tracker.update_state(kept, sample_weight=one)
+        tracker.update_state(kept, sample_weight=is_good)
         return good, {"loss": tracker.result(), "gradient_norm": norm, "skipped": skipped}
 
 
 def _normalized(data: Any) -> tuple[Any, Any, Any]:
     """Inputs, labels and weights of a batch, the weights divided by their sum.
 
-    So the loss is divided once, by what the whole batch predicts: `MaskedTokenLoss` divides the
-    pieces' by no less than 1, which is no sum of theirs.
+    So the loss is divided once, by the number of predictions of the whole batch. `MaskedTokenLoss`
+    divides that of a micro-batch by at least 1, which is more than its weights sum to.
     """
     x, y, weights = keras.utils.unpack_x_y_sample_weight(data)
     weights = ops.cast(weights, "float32")
     return x, y, weights / ops.maximum(ops.sum(weights), 1.0)
-
-
-def _pieces(array: Tensor, count: int) -> Tensor:
-    """(B, …) → (count, B / count, …): every piece has rows of each device's part of the batch."""
-    return ops.moveaxis(ops.reshape(array, (-1, count, *array.shape[1:])), 1, 0)

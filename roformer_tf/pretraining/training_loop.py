@@ -55,15 +55,15 @@ from roformer_tf.training.tracking import Track
 
 @dataclass(frozen=True)
 class PretrainingRun:
-    """What the stages of a run share."""
+    """Settings, data and model of a run, for all its stages."""
 
     config: PretrainConfig
     stages: Sequence[Stage]
     group: ProcessGroup
+    # Prepared sequences by their length.
     folders: Mapping[int, Path]
-    """Prepared sequences by their length."""
+    # Of all prepared data.
     fingerprint: str
-    """Of all prepared data."""
     model: PretrainingModel
     tokenizer: RoFormerTokenizer
     termination: Termination
@@ -88,7 +88,7 @@ def compile_stage(run: PretrainingRun, stage: Stage) -> None:
         begin,
     )
     before = []
-    if model.compiled:
+    if model.compiled:  # compiling replaces optimizer and metrics: copy the state of both
         before = [keras.ops.copy(v) for v in (*model.optimizer.variables, *model.metrics_variables)]
     model.step_config = dataclasses.replace(config.stepping, accumulate=stage.accumulate)
     model.compile(optimizer, MaskedTokenLoss(), jit_compile=choose_jit())
@@ -104,10 +104,10 @@ class _StageEvents:
 
     run: PretrainingRun
     stage: Stage
+    # Held-out batches.
     held_out: Any
-    """Held-out batches."""
+    # Held-out sequences of each corpus; they are in this order.
     corpora: Mapping[str, int]
-    """Held-out sequences of each corpus; they are in this order."""
     metrics: TokenMetrics
     training_lines: MetricsFile
     evaluations: MetricsFile
@@ -179,17 +179,17 @@ def train_stage(run: PretrainingRun, stage: Stage, start: int, track: Track) -> 
             model.fit(
                 fed(prefetched(sequences), static_shapes=True),
                 steps_per_epoch=stage.stop - start,
-                shuffle=False,  # the batches are in their order already
+                shuffle=False,  # the batches are shuffled already
                 callbacks=_callbacks(run, events, evaluates, span),
                 verbose=0,
             )
     run.termination.training = False
     if run.termination.stopped:
-        # Other processes may get here before the first one has written its checkpoint.
+        # Other processes may reach this line before the first one has written its checkpoint.
         where = output / CHECKPOINTS
         saved = next(checkpoints(where)) if run.group.first else f"by the first process in {where}"
         raise TerminatedError(
-            f"told to end ({run.termination.signal}), saved {saved}. The same command continues."
+            f"stopped by {run.termination.signal}, saved {saved}. The same command continues."
         )
 
 
@@ -211,13 +211,13 @@ def _announce(run: PretrainingRun, stage: Stage, unused: int) -> None:
 def _callbacks(
     run: PretrainingRun, events: _StageEvents, evaluates: bool, span: dict[str, Any]
 ) -> list[keras.callbacks.Callback]:
-    """Callbacks of a stage. The log comes first, the end by a signal last (`runs/callbacks`)."""
-    rhythm: dict[str, Any] = {"every": run.config.save_every, "log": events.log, **span}
+    """Callbacks of a stage, the log first, the termination last (see `training/callbacks.py`)."""
+    periodic: dict[str, Any] = {"every": run.config.save_every, "log": events.log, **span}
     return [
         events.log,
-        *([PeriodicCallback(events.evaluate, **rhythm)] if evaluates else []),
-        PeriodicCallback(events.plot, seconds_apart=30, **rhythm),  # a plot takes half a second
-        PeriodicCallback(events.save, also=run.termination.received, **rhythm),
+        *([PeriodicCallback(events.evaluate, **periodic)] if evaluates else []),
+        PeriodicCallback(events.plot, seconds_apart=30, **periodic),  # a plot takes half a second
+        PeriodicCallback(events.save, also=run.termination.received, **periodic),
         run.termination,
     ]
 
@@ -244,7 +244,7 @@ def _batches(run: PretrainingRun, stage: Stage, start: int) -> tuple[Any, Any, d
         start_row=used,
         **shared,
     )
-    size = stage.batch_size // stage.accumulate  # fits into memory
+    size = stage.batch_size // stage.accumulate  # a micro-batch fits into memory
     size = objective.rows_to_evaluate(size, stage.length, replicas())
     prepared = PreparedRows.open(folder, "held_out")
     sample = held_out_sample(prepared.corpora, config.evaluation_rows)
@@ -281,7 +281,7 @@ def _explained(run: PretrainingRun, stage: Stage) -> Iterator[None]:
     except DivergedError:
         raise
     except Exception as error:
-        PreparedRows.open(run.folders[stage.length])  # raises for a shard that is damaged by now
+        PreparedRows.open(run.folders[stage.length])  # raises InputError if a shard is damaged
         if run.group.count > 1 and not isinstance(error, OSError):
             saved = next(checkpoints(run.output / CHECKPOINTS), "nothing yet")
             reason = str(error).strip().splitlines()[0][:200]

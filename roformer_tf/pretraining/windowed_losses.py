@@ -5,14 +5,14 @@ length, from the same masked text, so that only the amount of context differs.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from roformer_tf.corpus.masking import (
     MaskingConfig,
-    mask_row,
+    mask_rows,
     predictions_per_row,
     replacement_ids,
     row_generator,
@@ -21,16 +21,18 @@ from roformer_tf.corpus.objectives import ObjectiveName
 from roformer_tf.corpus.windows import NO_WORD, WordedText, windows
 from roformer_tf.models.rows import silence_retracing_warnings
 from roformer_tf.pretraining.evaluation import TokenMetrics
-from roformer_tf.pretraining.initialization import PretrainedLM
 from roformer_tf.terminal import Progress
 from roformer_tf.tokenizers.padding import SPECIALS
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
+if TYPE_CHECKING:
+    from roformer_tf.pretraining.initialization import PretrainedLM
+
+# Or one sequence, if it is longer. A causal model scores the vocabulary at every token: fewer fit.
 TOKENS_PER_BATCH: Mapping[ObjectiveName, int] = {"masked": 8192, "causal": 2048}
-"""At least one sequence. A causal model scores the vocabulary at every token: fewer fit."""
 RESAMPLES = 1000
+# Spans of positions in the longest sequences with figures of their own.
 MAX_SPANS = 16
-"""Spans of positions in the longest sequences with figures of their own."""
 
 Floats: TypeAlias = npt.NDArray[np.floating[Any]]
 
@@ -38,25 +40,25 @@ Floats: TypeAlias = npt.NDArray[np.floating[Any]]
 class PredictedText(NamedTuple):
     """A text of T tokens, some of which are predicted."""
 
+    # (T,), the model's input.
     token_ids: npt.NDArray[np.integer]
-    """(T,), the model's input."""
+    # (T,), the original tokens.
     labels: npt.NDArray[np.integer]
-    """(T,), the original tokens."""
+    # (T,).
     predicted: npt.NDArray[np.bool_]
-    """(T,)."""
 
 
 class TokenLosses(NamedTuple):
     """The P predicted tokens, in the order of the text, at each length."""
 
+    # By length (P,) float64, in nats.
     losses: Mapping[int, Floats]
-    """By length (P,) float64, in nats."""
+    # By length (P,): whether the token has the highest score.
     hits: Mapping[int, npt.NDArray[np.bool_]]
-    """By length (P,): whether the token has the highest score."""
+    # (P,): the number of the longest sequence that each token is predicted in.
     windows: npt.NDArray[np.integer]
-    """(P,): the number of the longest sequence that each token is predicted in."""
+    # (P,): its position there; [CLS] has position 0.
     positions: npt.NDArray[np.integer]
-    """(P,): its position there; [CLS] has position 0."""
 
 
 def predicted_texts(
@@ -72,22 +74,22 @@ def predicted_texts(
     replacements = replacement_ids(tokenizer.vocabulary)
     result = []
     for number, (ids, words) in enumerate(texts):
-        masked = mask_row(
-            np.stack([ids, words != NO_WORD, words]),
+        masked = mask_rows(
+            np.stack([ids, words != NO_WORD, words])[None],  # (1, 3, T)
             predictions=predictions_per_row(len(ids) + SPECIALS, masking.mask_rate),
-            rng=row_generator(seed, 0, number),
+            rngs=[row_generator(seed, 0, number)],
             config=masking,
             mask_id=tokenizer.mask_id,
             random_ids=replacements,
         )
         predicted = np.zeros(len(ids), bool)
         predicted[masked.positions[masked.weights > 0]] = True
-        result.append(PredictedText(masked.token_ids, ids, predicted))
+        result.append(PredictedText(masked.token_ids[0], ids, predicted))
     return result
 
 
 def token_losses(
-    model: PretrainedLM,
+    model: "PretrainedLM",
     tokenizer: RoFormerTokenizer,
     objective: ObjectiveName,
     texts: Sequence[PredictedText],
@@ -109,10 +111,10 @@ def token_losses(
                 batch = {key: x[start : start + size] for key, x in arrays.items()}
                 outputs.append(metrics.predict_on_batch(_padded(batch, size)))
                 bar.update(batch["token_ids"].size)
-            found = {key: np.concatenate([x[key] for x in outputs]) for key in outputs[0]}
-            used = found["weights"] > 0
-            losses[length] = -found["log_likelihood"][used].astype("float64")
-            hits[length] = found["likeliest"][used] == found["labels"][used]
+            joined = {key: np.concatenate([x[key] for x in outputs]) for key in outputs[0]}
+            used = joined["weights"] > 0
+            losses[length] = -joined["log_likelihood"][used].astype("float64")
+            hits[length] = joined["likeliest"][used] == joined["labels"][used]
     longest = inputs[max(lengths)]
     sequence, slot = np.nonzero(longest["weights"])
     if objective == "causal":  # a slot predicts the next token
@@ -141,9 +143,10 @@ def make_sequences(
         token_ids[row, : len(tokens) + SPECIALS] = [tokenizer.cls_id, *tokens, tokenizer.sep_id]
         sequence_ids[row, : len(tokens) + SPECIALS] = 1
         predicted = window.fresh + np.flatnonzero(text.predicted[window.fresh : window.stop])
-        places = predicted - window.start + 1  # [CLS] has position 0
-        slot = places - 1 if objective == "causal" else np.arange(len(predicted))
-        positions[row, slot] = places
+        in_row = predicted - window.start + 1  # [CLS] has position 0
+        # A causal model predicts a token in the slot before it.
+        slot = in_row - 1 if objective == "causal" else np.arange(len(predicted))
+        positions[row, slot] = in_row
         labels[row, slot] = text.labels[predicted]
         weights[row, slot] = 1
     inputs = {

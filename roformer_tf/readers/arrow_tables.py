@@ -15,15 +15,15 @@ import numpy as np
 from roformer_tf.readers.records import Record
 from roformer_tf.readers.streams import LONGEST, Budget, DamagedError, LimitError, check_row
 
+# Rows that are converted to Python objects at a time; fewer if they are large.
 _ROWS_DECODED = 256
-"""Rows that are converted to Python objects at a time; fewer if they are large."""
+# Rows to read from Parquet at a time. With fewer, dictionaries are copied too often.
 _ROWS_READ = 4096
-"""Rows to read from Parquet at a time. With fewer, dictionaries are copied too often."""
+# Minimum bytes of a value: its reference in a list.
 _REFERENCE = 8
-"""Minimum bytes of a value: its reference in a list."""
 
+# The first bytes of a file in Arrow's file format; a stream follows, and then an index.
 _FILE_MARK = b"ARROW1\0\0"
-"""The first bytes of a file in Arrow's file format; a stream follows, and then an index."""
 _DICTIONARY, _BATCH = 2, 3  # types of messages
 
 
@@ -39,6 +39,7 @@ class ParquetRecords:
         with _report_damage("Parquet"):
             from pyarrow.parquet import ParquetFile
 
+            # Opened twice: only the metadata tell which columns are texts.
             plain = ParquetFile(source)
             self._check_declared(plain.metadata)
             schema = plain.schema
@@ -104,6 +105,7 @@ def class_names(schema: Any) -> dict[str, list[str]]:
     try:
         features = json.loads(schema.metadata[b"huggingface"])["info"]["features"]
         for column, feature in features.items():
+            # Lists are [feature] or {"_type": "List", "feature": …}, and may be nested.
             while isinstance(feature, list) or feature.get("_type") != "ClassLabel":
                 feature = feature[0] if isinstance(feature, list) else feature.get("feature")
                 if not isinstance(feature, dict | list):
@@ -140,6 +142,7 @@ def _parts(batch: Any, budget: Budget, before: int) -> Iterator[Any]:
     """Split a batch until no part is larger than a row may be, and decode its texts."""
     import pyarrow as pa
 
+    # Of single rows the size is exact enough; of many it may be too high, and halving refines it.
     size = sum(map(_size, batch.columns))
     if size > LONGEST and len(batch) > 1:
         half = len(batch) // 2
@@ -172,6 +175,7 @@ def _size(array: Any) -> int:
             return own
         if not _is_binary(kind.value_type):
             return own + len(array) * _size(array.dictionary)
+        # Each value counts as often as it is referred to.
         counts = pc.value_counts(array.indices)
         values = array.dictionary.take(counts.field("values"))
         sizes = pc.multiply(pc.cast(pc.binary_length(values), "int64"), counts.field("counts"))
@@ -246,6 +250,7 @@ def _is_compressed(message: bytes) -> bool:
     def table_at(position: int) -> int:
         return position + int(struct.unpack_from("<I", message, position)[0])
 
+    # The first four bytes of a flatbuffer are the position of its root table.
     root = table_at(0)
     kind = message[field(root, 1)]
     if kind not in (_DICTIONARY, _BATCH):

@@ -18,12 +18,12 @@ KINDS = {  # by the suffix of the name, without that of a compression
     ".bio": "conll",
     ".txt": "txt",
 }
+# Kinds that cannot be read; their programs can save .xlsx or .csv.
 SPREADSHEETS = (".xls", ".xlsb", ".xlsm", ".ods", ".et", ".numbers")
-"""Kinds that cannot be read; their programs can save .xlsx or .csv."""
 
 _ZIP = b"PK\x03\x04"
+# First bytes of an .xlsx and of an .xls file.
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
-"""First bytes of an .xlsx and of an .xls file."""
 
 
 def kind_of(path: str | Path, sheet: str | None = None) -> str:
@@ -40,6 +40,7 @@ def kind_of(path: str | Path, sheet: str | None = None) -> str:
     if file.kind in SPREADSHEETS and not kind:
         raise InputError(f"{path} is of no kind that can be read. Save it as .xlsx or .csv.")
     kind = kind or KINDS.get(file.kind, "")
+    # Parquet, Arrow and xlsx need random access, which a compressed file does not have.
     if not kind or (kind in ("parquet", "arrow", "xlsx") and file.compression):
         raise InputError(
             f"{path} is of no kind that can be read. Its name has to end in one of "
@@ -56,7 +57,7 @@ def _check_folder(path: Path, sheet: str | None) -> None:
     """Raise InputError for a folder that is no data set saved by `datasets`."""
     splits = sorted(file.parent.name for file in path.glob("*/*.arrow"))
     if not arrow_files(path):
-        if splits:
+        if splits:  # a DatasetDict has a folder for each split
             names = " or ".join(f"{path}/{name}" for name in dict.fromkeys(splits))
             raise InputError(f"{path} holds several data sets. Give one: {names}.")
         raise InputError(f"{path} is a folder. Give a file in it.")

@@ -16,14 +16,14 @@ from typing import Any, NamedTuple
 from roformer_tf.readers.lines import NOT_ENCODED, DamagedLine, damage
 from roformer_tf.readers.streams import LONGEST
 
+# The problem of an empty record, which is harmless.
 BLANK = "is blank"
-"""The problem of an empty record, which is harmless."""
 NO_OBJECT = "is not a JSON object"
 
 TYPED = re.compile(r"O|[BIESMLU]-\S+")
 BARE = re.compile("[OBIESMLU]")
+# Tags of entities with a type, of entities or words without a type, and any other tags.
 ANY = re.compile(r"\S+")
-"""Tags of entities with a type, of entities or words without a type, and any other tags."""
 
 
 class Record(NamedTuple):

@@ -25,19 +25,19 @@ from roformer_tf.readers.streams import (
     within_limits,
 )
 
+# Maximum bytes that a file may unpack to: a million texts of 150 Chinese characters.
 MAX_BYTES = 1 << 29
-"""Maximum bytes that a file may unpack to: a million texts of 150 Chinese characters."""
+# Every file may unpack to this many bytes. Fewer than in `streams`: all texts are in memory.
 UNSUSPICIOUS = 1 << 22
-"""Every file may unpack to this many bytes. Fewer than in `streams`: all texts are in memory."""
+# Maximum XML elements of a member: three columns of all rows of a sheet have 7 million.
 MAX_ELEMENTS = 12_000_000
-"""Maximum XML elements of a member: three columns of all rows of a sheet have 7 million."""
+# Maximum elements between the ends of two rows or texts: a row of all 16,384 cells has 50,000.
 MAX_UNFINISHED = 500_000
-"""Maximum elements between the ends of two rows or texts: a row of all 16,384 cells has 50,000."""
+# Rows of a sheet; Excel has no more.
 MAX_ROWS = 1 << 20
-"""Rows of a sheet; Excel has no more."""
 
+# First bytes of Office files that are encrypted, or older than .xlsx.
 _OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
-"""First bytes of Office files that are encrypted, or older than .xlsx."""
 
 _FORMULA = re.compile(rb"<(\w+:)?f[ >/]")
 _MERGED = re.compile(rb"""<(?:\w+:)?mergeCell [^>]*?ref=["']([A-Z]+\d+:[A-Z]+\d+)["']""")
@@ -168,6 +168,7 @@ def _scan(stream: IO[bytes]) -> _Content | None:
     while chunk := stream.read(PIECE):
         count = _elements(chunk, 0)
         elements += count
+        # Rows end with "row>", texts of the shared list with "si>", whatever their namespace.
         end = max(chunk.rfind(b"row>"), chunk.rfind(b"si>"))
         unfinished = unfinished + count if end < 0 else _elements(chunk, end)
         bare = 0 if b"<" in chunk else bare + len(chunk)
@@ -178,7 +179,7 @@ def _scan(stream: IO[bytes]) -> _Content | None:
             return None
         merged = merged or b"mergeCell " in seen
         formulas = formulas or bool(_FORMULA.search(seen))
-        tail = chunk[-16:]
+        tail = chunk[-16:]  # a mark may be split between two chunks
     return _Content(merged, formulas)
 
 
@@ -195,6 +196,7 @@ def _damaged(path: str | Path, error: Exception) -> InputError:
 
 def _rows(sheet: Any, path: str | Path) -> Iterator[Any]:
     """Yield openpyxl's rows of cells. Raises InputError where the file is damaged."""
+    # Damage shows only while rows are read; warnings are about styles and the like.
     rows = iter(sheet.iter_rows())
     for _ in range(MAX_ROWS):
         try:
@@ -279,6 +281,7 @@ def _records(rows: Iterable[list[str]], path: str | Path, budget: Budget) -> Ite
             size = sum(map(len, cells))
             check_row(number, size)
             budget.take(size)
+        # Blank rows are reported with their numbers; the first filled row defines the width.
         width = width or len(cells)
         yield from (Record(blank, []) for blank in range(last + 1, number))
         yield Record(number, cells + [""] * (width - len(cells)))
@@ -295,7 +298,7 @@ def _text(cell: Any) -> str:
     if value is None or cell.data_type == "e":
         return ""
     if isinstance(value, str):
-        return value.replace("_x000D_", "\r")
+        return value.replace("_x000D_", "\r")  # Excel's escape of CR
     if isinstance(value, bool):
         return str(value).upper()
     if isinstance(value, float):

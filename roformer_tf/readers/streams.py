@@ -21,19 +21,19 @@ from backports.zstd import ZstdError, ZstdFile
 
 from roformer_tf.errors import InputError
 
+# Prefix of a URL: fsspec fetches the file into a folder that is removed with the process.
 _FETCHED = "simplecache::"
-"""Prefix of a URL: fsspec fetches the file into a folder that is removed with the process."""
+# Bytes to read at a time.
 PIECE = 2**16
-"""Bytes to read at a time."""
 PIECES = 16  # read from a file of more than a megabyte to identify its content
 
+# Bytes of a line, or of the cells of a row: more than five million Chinese characters.
 LONGEST = 1 << 24
-"""Bytes of a line, or of the cells of a row: more than five million Chinese characters."""
+# A file may unpack to this many times its size, if that is more than `UNSUSPICIOUS`. Usual texts
+# unpack to 3 to 20 times their size.
 MAX_RATIO = 100
-"""A file may unpack to this many times its size, if that is more than `UNSUSPICIOUS`. Usual texts
-unpack to 3 to 20 times their size."""
+# Every file may unpack to this many bytes.
 UNSUSPICIOUS = 1 << 26
-"""Every file may unpack to this many bytes."""
 
 
 class LimitError(Exception):
@@ -55,6 +55,7 @@ class Budget:
 
     def check(self, unpacked: int) -> None:
         """Raise LimitError if a file of this size may not unpack to this many bytes."""
+        # The ratio alone would refuse small files: one line of zeros compresses a thousandfold.
         if unpacked > max(UNSUSPICIOUS, MAX_RATIO * self.packed):
             ratio = max(UNSUSPICIOUS / max(1, self.packed), MAX_RATIO)
             raise LimitError(

@@ -26,25 +26,20 @@ from roformer_tf.readers.records import (
     tag_pattern,
 )
 from roformer_tf.readers.spreadsheets import open_sheet
-from roformer_tf.readers.streams import (
-    DamagedError,
-    StoredFile,
-    opened_as_stored,
-    within_limits,
-)
+from roformer_tf.readers.streams import DamagedError, StoredFile, opened_as_stored, within_limits
 
+# Rows from which the header of a table, and the columns of a .jsonl file, are detected.
 _SEEN_FIRST = 100
-"""Rows from which the header of a table, and the columns of a .jsonl file, are detected."""
+# Sentences from which the pattern of tags is detected.
 _SENTENCES = 10_000
-"""Sentences from which the pattern of tags is detected."""
+# Minimum fraction of rows with the same length, for another delimiter than the usual one.
 _ALIKE = 0.9
-"""Minimum fraction of rows with the same length, for another delimiter than the usual one."""
 _DELIMITERS = {  # of each kind: the usual one, then others that occur
     "csv": (",", "\t", ";", "，"),
     "tsv": ("\t", ",", ";", "，"),
 }
+# Delimiters that also occur in texts: they need a header of known names.
 _IN_TEXTS = (",", "，")
-"""Delimiters that also occur in texts: they need a header of known names."""
 _CALLED = {",": "commas", "\t": "tabs", ";": "semicolons", "，": "full-width commas"}
 
 
@@ -83,8 +78,8 @@ class Top(NamedTuple):
     """Whether the next row names the columns."""
 
 
+# Detects the rows above the examples from the first rows that are not blank.
 FindTop: TypeAlias = Callable[[list[list[str]]], Top]
-"""Detects the rows above the examples from the first rows that are not blank."""
 
 
 def open_table(
@@ -142,6 +137,7 @@ def _find_delimiter(
         rows = quoted_records(lines, "excel", delimiter)
         return [record.cells for record in rows if any(map(str.strip, record.cells))]
 
+    # A first line with the usual delimiter settles it: the others may occur in its texts.
     first = next((line for line in lines if line.strip()), "")
     if usual in first:
         return usual, usual
@@ -249,8 +245,8 @@ def _row(path: str | Path, record: Record, columns: tuple[str, ...], pad: bool) 
 def _is_quoted(path: str | Path, encoding: str, delimiter: str) -> bool:
     """Whether a tsv quotes its cells as a csv does, or has quotes in its texts.
 
-    It is quoted if a cell begins with a quote, and if the rules of the csv module leave fewer
-    broken rows than plain splitting does. A broken row has another length than most.
+    It is quoted if a cell begins with a quote, and if the csv module leaves fewer broken rows than
+    plain splitting. A broken row has another length than most.
     """
     begins = f'{delimiter}"'
     if not any(line.startswith('"') or begins in line for line in text_lines(path, encoding)):
@@ -310,6 +306,7 @@ def _json(path: str | Path, kind: str, encoding: str) -> Table:
     else:
         records = json_records(text_lines(path, encoding))
     rows = (Row(f"{path}:{number}", cells, problem) for number, cells, problem in records)
+    # Objects may have different keys: the columns are those of the first rows together.
     start = list(islice(rows, _SEEN_FIRST))
     if not any(row.cells for row in start):
         if kind == "json" and start:

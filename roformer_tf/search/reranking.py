@@ -17,18 +17,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from roformer_tf.files import remove, write_text
-from roformer_tf.labelled.examples import Example
-from roformer_tf.search.documents import Document
+from roformer_tf.files import write_text
+from roformer_tf.search.documents import MEASURED, VALIDATION_PAIRS, Document
 from roformer_tf.search.index import SearchIndex
 from roformer_tf.search.writing import add_documents
 
 if TYPE_CHECKING:
     from roformer_tf.search.retrieval import Reranker, Retriever
 
-MEASURED = "reranking.json"
-# In the run's folder, not in the model's: that is published, and these are the user's texts.
-VALIDATION_PAIRS = "validation_pairs.jsonl"
 # Limits of the time to measure: each query costs `--rerank-top` predictions of pairs.
 MAX_QUERIES, MAX_DOCUMENTS = 50, 500
 # What a damaged file of this folder raises; RecursionError by JSON that is nested too deeply.
@@ -53,13 +49,6 @@ class RerankingFigures:
     documents: int
     before: float
     after: float
-
-
-def write_validation_pairs(folder: Path, examples: Sequence[Example]) -> None:
-    """Keep the pairs that a model was validated on, in the run's folder."""
-    remove(folder / MEASURED)
-    lines = (json.dumps({"texts": x.texts, "label": x.label}) for x in examples)
-    write_text(folder / VALIDATION_PAIRS, "".join(f"{line}\n" for line in lines))
 
 
 def report_reranking(folder: str | Path, retriever: "Retriever") -> Iterator[str]:

@@ -6,7 +6,7 @@ goes on with the first document that is missing; what it had reported is there.
 
 import json
 import secrets
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from roformer_tf.errors import InputError, check_number
+from roformer_tf.inference.text_files import CHUNK, chunks
 from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.search.database import (
     Connection,
@@ -24,8 +25,8 @@ from roformer_tf.search.database import (
     transaction,
 )
 from roformer_tf.search.documents import Document
-from roformer_tf.search.graph import LARGE, SHIFT, Neighbours, file_of
-from roformer_tf.search.index import Manifest, check_model, read_manifest
+from roformer_tf.search.graph import LARGE, Neighbours, file_of
+from roformer_tf.search.index import Manifest, check_model, read_manifest, read_vectors
 from roformer_tf.search.keywords import document_terms
 from roformer_tf.terminal import Progress
 
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
 
 # Characters that mostly show what a document is about; `index.WEIGHTS` has their weight.
 BEGINNING = 60
-# Vectors that are read at a time for a graph: 200 MB of 768 numbers each.
+# Documents whose vectors are read at a time for a graph: 200 MB of 768 numbers each.
 BLOCK = 65_536
 
 
@@ -78,12 +79,14 @@ def add_documents(
             manifest = _manifest(connection, folder, embedder, passage_length, weights)
             known = dict(connection.execute("SELECT identity, content FROM documents"))
         plan, added = _plan(documents, known)
-        blocks = _embedded(embedder, documents, plan, manifest.passage_length, batch_size)
+        changed = (x for x, is_changed in zip(documents, plan, strict=True) if is_changed)
         with Progress(desc="index", unit=" documents", total=int(plan.sum())) as bar:
-            for block in blocks:
+            for block in chunks(changed, CHUNK, length=lambda document: len(document.text)):
+                texts = [document.text for document in block]
+                passages = embedder.passages(texts, manifest.passage_length, batch_size)
                 with transaction(connection):
-                    write_block(connection, *block)
-                bar.update(len(block[0]))
+                    write_block(connection, block, passages)
+                bar.update(len(block))
         _update_graph(connection, folder, manifest)
         (total,) = connection.execute("SELECT count(*) FROM documents").fetchone()
     return added._replace(total=total)
@@ -171,36 +174,11 @@ def _identity(name: str | None, text: str) -> bytes:
     return Document(text if name is None else "", name).content
 
 
-def _embedded(
-    embedder: "TextEmbedder",
-    documents: Iterable[Document],
-    plan: np.ndarray,
-    passage_length: int,
-    batch_size: int,
-) -> Iterator[tuple[list[Document], np.ndarray, list[int]]]:
-    """Blocks of documents that are to be written, their vectors, and how many each one has."""
-    waiting: list[Document] = []
-
-    def texts() -> Iterator[str]:
-        for document, write in zip(documents, plan, strict=True):
-            if write:
-                waiting.append(document)
-                yield document.text
-
-    for block, counts in embedder.passages(texts(), passage_length, batch_size):
-        yield waiting[: len(counts)], block.vectors, counts
-        del waiting[: len(counts)]
-
-
 def write_block(
-    connection: Connection,
-    documents: Sequence[Document],
-    vectors: np.ndarray,
-    counts: Sequence[int],
+    connection: Connection, documents: Sequence[Document], passages: Sequence[np.ndarray]
 ) -> None:
-    """Write documents, their words and vectors, in place of those with the same ids."""
-    ends = np.cumsum(counts)
-    for document, count, end in zip(documents, counts, ends.tolist(), strict=True):
+    """Write documents and the vectors of their passages, in place of those with the same ids."""
+    for document, vectors in zip(documents, passages, strict=True):
         # A lone surrogate, which JSON may hold and UTF-8 cannot, becomes a question mark
         text = document.text.encode(errors="replace").decode()
         name = None if document.id is None else document.id.encode(errors="replace").decode()
@@ -211,8 +189,8 @@ def write_block(
             "INSERT INTO documents (id, text, metadata, identity, content) VALUES (?, ?, ?, ?, ?)",
             values,
         ).lastrowid
-        passages = np.ascontiguousarray(vectors[end - count : end], "<f4").tobytes()
-        connection.execute("INSERT INTO vectors VALUES (?, ?)", (number, passages))
+        content = vectors.astype("<f4").tobytes()
+        connection.execute("INSERT INTO vectors VALUES (?, ?)", (number, content))
         words = (" ".join(document_terms(part)) for part in (text[:BEGINNING], text))
         connection.execute(
             "INSERT INTO words (rowid, beginning, text) VALUES (?, ?, ?)", (number, *words)
@@ -250,24 +228,11 @@ def _update_graph(connection: Connection, folder: Path, manifest: Manifest) -> N
     (last,) = connection.execute("SELECT max(number) FROM vectors").fetchone()
     if last <= graph.last:
         return
+    last = graph.last
     with Progress(desc="neighbours", unit=" vectors", total=vectors) as bar:
-        for block, ids in _blocks(connection, size, graph.last):
-            graph.add(block, ids)
-            bar.update(len(block))
+        # In the order of numbers, so that a graph has all documents up to its last one.
+        while len((block := read_vectors(connection, size, "number > ?", (last,), BLOCK)).numbers):
+            graph.add(block.matrix, block.ids)
+            bar.update(len(block.matrix))
+            last = int(block.numbers[-1])
     graph.save(folder, manifest.key)
-
-
-def _blocks(
-    connection: Connection, size: int, after: int
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Vectors of the documents after a number, and their ids in a graph, some at a time."""
-    query = "SELECT number, passages FROM vectors WHERE number > ? ORDER BY number"
-    content, ids = bytearray(), list[int]()
-    for number, passages in connection.execute(query, (after,)):
-        ids += range(number << SHIFT, (number << SHIFT) + len(passages) // (4 * size))
-        content += passages
-        if len(ids) >= BLOCK:
-            yield np.frombuffer(content, "<f4").reshape(-1, size), np.array(ids, np.int64)
-            content, ids = bytearray(), []
-    if ids:
-        yield np.frombuffer(content, "<f4").reshape(-1, size), np.array(ids, np.int64)

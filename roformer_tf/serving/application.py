@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
@@ -16,14 +16,12 @@ from fastapi_offline import FastAPIOffline  # FastAPI's own /docs loads scripts 
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from roformer_tf.serving.batching import Batcher, OverloadedError
+from roformer_tf.serving.batching import Batcher
 from roformer_tf.serving.monitoring import ServiceMetrics
 from roformer_tf.serving.schemas import Failure
 from roformer_tf.serving.settings import BODY_SECONDS, Limits
 
 MEGABYTE = 1_000_000
-Item = TypeVar("Item")
-Result = TypeVar("Result")
 
 FAILURE = "the service failed; its log has the reason"
 # Error responses of every route, for its documentation.
@@ -168,16 +166,6 @@ def check_texts(items: list[Any], limits: Limits) -> None:
                 f"text {number + 1} has {length:,} characters, but at most "
                 f"{limits.max_characters:,} are allowed",
             )
-
-
-def submit(batcher: Batcher[Item, Result], items: list[Item]) -> "asyncio.Future[list[Result]]":
-    """Queue items for the model; status 503 when too many requests wait."""
-    try:
-        return asyncio.wrap_future(batcher.submit(items))
-    except OverloadedError:
-        raise HTTPException(
-            503, "too many requests wait; try again in a moment", {"Retry-After": "1"}
-        ) from None
 
 
 def json_response(key: str, items: Iterable[Any], limits: Limits) -> Response:

@@ -6,6 +6,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Generic, TypeAlias, TypeVar
 
+from fastapi import HTTPException
+
 from roformer_tf.serving.monitoring import ServiceMetrics
 
 Item = TypeVar("Item")
@@ -13,10 +15,6 @@ Result = TypeVar("Result")
 
 # Called with the index of a batch's item and its result.
 Deliver: TypeAlias = Callable[[int, Result], None]
-
-
-class OverloadedError(RuntimeError):
-    """Too many requests wait already."""
 
 
 def deliver_all(
@@ -60,9 +58,10 @@ class Batcher(Generic[Item, Result]):
         self._thread = ThreadPoolExecutor(1, "model")
 
     def submit(self, items: list[Item]) -> "Future[list[Result]]":
-        """Queue the items of a request. Raises OverloadedError when too many requests wait."""
+        """Queue the items of a request; status 503 when too many requests wait."""
         if len(self._waiting) >= self._max_waiting:
-            raise OverloadedError
+            reason = "too many requests wait; try again in a moment"
+            raise HTTPException(503, reason, {"Retry-After": "1"})
         request = _Request[Item, Result](items)
         self._waiting.append(request)
         self._metrics.waiting.inc()

@@ -28,6 +28,7 @@ from roformer_tf.checkpoints.detection import TASK_FILE
 from roformer_tf.engines.choice import Choice
 from roformer_tf.errors import InputError
 from roformer_tf.inference.opening import open_model, share_weights
+from roformer_tf.inference.text_files import report
 from roformer_tf.kernels.devices import device_in_words
 from roformer_tf.machine import usable_cores
 from roformer_tf.serving.settings import SHUTDOWN_SECONDS, Limits, ServeConfig
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from roformer_tf.serving.serve_predictions import WorkerPart
+    from roformer_tf.serving.serve_vectors import ServedVectors
 
 NEEDED = (
     "fastapi",
@@ -124,13 +126,46 @@ def open_service(config: ServeConfig, part: "WorkerPart | None" = None) -> Servi
 
 
 def _open_vectors(config: ServeConfig) -> Service:
-    from roformer_tf.serving.serve_vectors import create_vector_app, load_served_vectors
+    from roformer_tf.serving.serve_vectors import create_vector_app
 
     if config.top_k is not None:
         raise InputError("--top-k is about labels; a search request has its own `top`.")
     vectors = load_served_vectors(config)
     app = create_vector_app(vectors, config.batch_size, config.limits)
     return Service(vectors.name, app, vectors.embedder.choice)
+
+
+def load_served_vectors(config: ServeConfig) -> "ServedVectors":
+    """Open a model for its vectors, and an index, and use both once.
+
+    Raises InputError where either cannot be opened, and for an index of another model.
+    """
+    from roformer_tf.inference.embed import VectorSettings
+    from roformer_tf.search.index import SearchIndex
+    from roformer_tf.search.reranking import report_reranking
+    from roformer_tf.search.retrieval import Retriever, open_reranker
+    from roformer_tf.serving.serve_predictions import model_name
+    from roformer_tf.serving.serve_vectors import WARM_UP, ServedVectors
+
+    name, precision = model_name(config.model), config.precision or "float32"
+    vectors = VectorSettings(pooling=config.pooling, precision=precision, engine=config.engine)
+    if config.index is None:
+        embedder = vectors.open(config.model)
+        embedder.embed(WARM_UP)  # so that the first request is not slow
+        return ServedVectors(name, embedder)
+    index = SearchIndex(config.index)
+    embedder = index.manifest.settings(vectors).open(config.model)
+    index.check_model(embedder)
+    reranker = None
+    if config.rerank is not None:
+        reranker = open_reranker(config.rerank, config.engine, precision)
+    retriever = Retriever(
+        index, embedder, config.hybrid, reranker=reranker, batch_size=config.batch_size
+    )
+    if config.rerank is not None:
+        report(*report_reranking(config.rerank, retriever))
+    list(retriever.results(WARM_UP, 1))
+    return ServedVectors(name, embedder, retriever)
 
 
 def _open_generator(config: ServeConfig) -> Service:

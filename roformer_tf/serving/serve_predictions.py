@@ -23,7 +23,6 @@ from roformer_tf.serving.application import (
     check_texts,
     create_app,
     json_response,
-    submit,
 )
 from roformer_tf.serving.batching import Batcher, deliver_all
 from roformer_tf.serving.monitoring import ServiceMetrics
@@ -128,7 +127,7 @@ def create_task_app(
         check_texts(items, limits)
         texts = [[item] if isinstance(item, str) else item for item in items]
         examples = [as_example(each, task) for each in texts]
-        predictions = await submit(batcher, examples)
+        predictions = await asyncio.wrap_future(batcher.submit(examples))
         as_json = map(task.decoding.as_json, examples, predictions)
         if sum(map(_characters, examples)) <= SHORT:
             return json_response("predictions", as_json, limits)

@@ -10,25 +10,19 @@ A model that generates text and has sentence vectors, such as a sim model, has /
 import asyncio
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
 from fastapi import Body, FastAPI, HTTPException, Response
 
 from roformer_tf.errors import InputError
-from roformer_tf.inference.embed import TextEmbedder, VectorSettings
-from roformer_tf.inference.text_files import report
 from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.search.filters import parse_filter
-from roformer_tf.search.index import Result, SearchIndex
-from roformer_tf.search.reranking import report_reranking
-from roformer_tf.search.retrieval import Retriever, open_reranker
 from roformer_tf.serving.application import (
     FAILURES,
     check_texts,
     create_app,
     json_response,
-    submit,
 )
 from roformer_tf.serving.batching import Batcher, deliver_all
 from roformer_tf.serving.monitoring import ServiceMetrics
@@ -39,8 +33,12 @@ from roformer_tf.serving.schemas import (
     TextRequest,
     TextVectors,
 )
-from roformer_tf.serving.serve_predictions import model_name
-from roformer_tf.serving.settings import Limits, ServeConfig
+from roformer_tf.serving.settings import Limits
+
+if TYPE_CHECKING:
+    from roformer_tf.inference.embed import TextEmbedder
+    from roformer_tf.search.index import Result, SearchIndex
+    from roformer_tf.search.retrieval import Retriever
 
 TITLE, SEARCH_TITLE = "句向量 · Sentence vectors", "检索 · Search"
 # Of a vector's numbers, all below 1: more than float32 has.
@@ -49,7 +47,7 @@ DECIMALS = 8
 WARM_UP = ["好" * 20, "好" * 40]
 
 
-def _as_json(results: Sequence[Result]) -> list[dict[str, Any]]:
+def _as_json(results: "Sequence[Result]") -> list[dict[str, Any]]:
     """The documents of one query."""
     return [
         {"document": result.text, "score": round(result.score, DECIMALS)}
@@ -62,8 +60,8 @@ class ServedVectors(NamedTuple):
     """A model of sentence vectors in service, and an index."""
 
     name: str
-    embedder: TextEmbedder
-    retriever: Retriever | None = None
+    embedder: "TextEmbedder"
+    retriever: "Retriever | None" = None
 
 
 class VectorQuery(NamedTuple):
@@ -74,32 +72,6 @@ class VectorQuery(NamedTuple):
     """Number of documents to return; None for the vector itself."""
     where: str | None = None
     """A condition on the metadata of documents."""
-
-
-def load_served_vectors(config: ServeConfig) -> ServedVectors:
-    """Open a model for its vectors, and an index, and use both once.
-
-    Raises InputError where either cannot be opened, and for an index of another model.
-    """
-    name, precision = model_name(config.model), config.precision or "float32"
-    vectors = VectorSettings(pooling=config.pooling, precision=precision, engine=config.engine)
-    if config.index is None:
-        embedder = vectors.open(config.model)
-        embedder.embed(WARM_UP)  # so that the first request is not slow
-        return ServedVectors(name, embedder)
-    index = SearchIndex(config.index)
-    embedder = index.manifest.settings(vectors).open(config.model)
-    index.check_model(embedder)
-    reranker = None
-    if config.rerank is not None:
-        reranker = open_reranker(config.rerank, config.engine, precision)
-    retriever = Retriever(
-        index, embedder, config.hybrid, reranker=reranker, batch_size=config.batch_size
-    )
-    if config.rerank is not None:
-        report(*report_reranking(config.rerank, retriever))
-    list(retriever.results(WARM_UP, 1))
-    return ServedVectors(name, embedder, retriever)
 
 
 def create_vector_app(
@@ -159,7 +131,7 @@ def add_embed(app: FastAPI, batcher: Batcher[VectorQuery, Any], limits: Limits) 
         body: Annotated[TextRequest, Body(examples=[{"text": SAMPLE}])],
     ) -> Response:
         check_texts(body.items, limits)
-        vectors = await submit(batcher, list(map(VectorQuery, body.items)))
+        vectors = await asyncio.wrap_future(batcher.submit(list(map(VectorQuery, body.items))))
         return await asyncio.to_thread(json_response, "vectors", _numbers(vectors), limits)
 
 
@@ -169,7 +141,7 @@ def _numbers(vectors: Sequence[np.ndarray]) -> Iterator[list[float]]:
 
 
 def _add_search(
-    app: FastAPI, index: SearchIndex, batcher: Batcher[VectorQuery, Any], limits: Limits
+    app: FastAPI, index: "SearchIndex", batcher: Batcher[VectorQuery, Any], limits: Limits
 ) -> None:
     @app.post(
         "/search",
@@ -188,7 +160,7 @@ def _add_search(
             except InputError as error:
                 raise HTTPException(422, str(error)) from None
         queries = [VectorQuery(text, body.top, body.where) for text in body.items]
-        all_hits = await submit(batcher, queries)
+        all_hits = await asyncio.wrap_future(batcher.submit(queries))
         # Texts are read query by query while the response is written, so that its size limit also
         # limits memory: 128 queries may find 13,000 documents of any length.
         results = (_as_json(index.read(hits)) for hits in all_hits)

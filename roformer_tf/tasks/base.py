@@ -11,9 +11,10 @@ How to add a task:
 1. Write a module in this folder. Start from the most similar one: `classification` (one label),
    `multilabel` (several), `regression` (a number), `ranking` (an example has several sequences),
    `tagging` (a label for each unit) or `vectors` (each text has a vector, and a batch one loss).
-2. Write the four parts as subclasses. Required are `Labelling.target`, `Metrics.measure` and, of
-   `Decoding`, `predict`, `cell_names`, `cells` and `as_json`. The defaults of all other methods
-   suit one text with one of several labels; override those that do not suit the task.
+2. Write the four parts as subclasses. Required are `Labelling.target`, `Metrics.all` and `measure`
+   and, of `Decoding`, `predict`, `cell_names`, `cells` and `as_json` (`LabelDecoding` has them).
+   An objective has `losses` and `divergence`; `SoftmaxObjective` and `SigmoidObjective` may do.
+   All other defaults suit one text with one of several labels; override what does not suit.
 3. Subclass `Task`, name the parts (`labelling = part(MyLabelling)`), and set `name` and `title`.
    Settings of its own are dataclass fields with defaults, such as those of `vectors`.
 4. Add the class to `table.TASKS`. No other module needs to know the task.
@@ -23,7 +24,8 @@ columns with other names                 `labelled.column_names`
 cells that are lists or dictionaries     `Labelling.read_row`
 long texts, several sequences, offsets   `Labelling.encode`, which may return a subclass of
                                          `EncodedTexts`; `Decoding.read_rows` gets the same object
-another head                             `models.heads`, and `TrainingObjective.model_class`
+another head                             `models.heads` and `TrainingObjective.model_class`; without
+                                         Keras `engines.network` and `Decoding.graph_part`
 figures                                  `metrics` has F1, exact match, accuracy, correlations, …
 
 `tests/tasks/test_table.py` adds a task in these four steps, and trains, reports and serves it.
@@ -52,7 +54,9 @@ __all__ = ["Examples", "Gold", "Prediction", "Predictions", "Task", "part"]
 class Task(TaskSettings):
     """The facts, the settings and the four parts of a task."""
 
-    if TYPE_CHECKING:  # every task declares its own
+    # Every task declares its own parts. These lines show type checkers their base classes; at run
+    # time they would hide a forgotten declaration.
+    if TYPE_CHECKING:
         labelling = part(Labelling)
         objective = part(TrainingObjective)
         decoding = part(Decoding)

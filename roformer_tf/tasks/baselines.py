@@ -21,18 +21,18 @@ from roformer_tf.translation import Message
 if TYPE_CHECKING:
     from roformer_tf.tasks.task_settings import Prediction
 
+# Maximum characters of training texts that are used: about a minute's work on one core.
 MAX_CHARACTERS = 20_000_000
-"""Maximum characters of training texts that are used: about a minute's work on one core."""
+# Maximum characters of training texts, and of validation texts, to select settings.
 MAX_SEARCHED = 500_000
-"""Maximum characters of training texts, and of validation texts, to select settings."""
 REGRESSIONS = {"logistic": Message("logistic regression"), "ridge": Message("ridge regression")}
+# Maximum coefficients of a logistic regression of all labels, and maximum probabilities of all
+# training examples. With more, its eight fits would take hours.
 MAX_COEFFICIENTS = 50_000_000
-"""Maximum coefficients of a logistic regression of all labels, and maximum probabilities of all
-training examples. With more, its eight fits would take hours."""
 
 Examples: TypeAlias = Sequence[Example]
+# Units of known entities → their labels.
 Entities: TypeAlias = Mapping[tuple[str, ...], tuple[str, ...]]
-"""Units of known entities → their labels."""
 
 
 class Setting(NamedTuple):
@@ -55,10 +55,10 @@ class Setting(NamedTuple):
 
 
 USUAL = Setting()
+# Ways to count n-grams to try, at the usual strength.
 COUNTED = [Setting(longest, min_df) for longest in (3, 2, 0) for min_df in (1, 2)]
-"""Ways to count n-grams to try, at the usual strength."""
+# Strengths to try with the best way to count.
 STRENGTHS = (1.0, 10.0, 100.0)
-"""Strengths to try with the best way to count."""
 
 
 def tfidf_baseline(

@@ -33,6 +33,7 @@ class ClassificationLabelling(Labelling):
     @classmethod
     def guess(cls, sample: "LabelSample") -> str:
         """Labels that repeat, and are not numbers with decimals."""
+        # Numbers with decimals are a regression, cells with several labels a multilabel task.
         fits = len(sample.texts) in cls.text_counts and sample.has_few
         if not fits or sample.has_decimals or sample.why_several:
             return ""
@@ -77,6 +78,7 @@ class ClassificationMetrics(Metrics):
         """ROC AUC is that of the second label's probability."""
         right, counts = self.right(gold, predictions), self.count_items(gold, predictions)
         labels = self.task.labels
+        # ROC AUC compares the probability of the second of two labels.
         last = np.array([label == labels[-1] for label in gold])
         probability = np.array([prediction.scores[-1] for prediction in predictions])
 
@@ -91,10 +93,6 @@ class ClassificationMetrics(Metrics):
 
         return measure
 
-    def trials(self, gold: Gold, predictions: Predictions) -> dict[str, int]:
-        """Each example is right or wrong."""
-        return {metrics.ACCURACY.name: len(gold)}
-
     def why_undefined(self, gold: Gold) -> dict[str, Message]:
         """Macro F1 and ROC AUC need an example of every label."""
         return self._without_missing(gold, metrics.MACRO_F1, metrics.ROC_AUC)
@@ -106,12 +104,13 @@ class ClassificationMetrics(Metrics):
         labels = self.task.labels
         check_size(features, len(labels))
         numbers = [self.task.labelling.target(example) for example in examples]
-        targets = np.eye(len(labels), dtype=bool)[numbers]
+        targets = np.eye(len(labels), dtype=bool)[numbers]  # (N, C)
         if len(labels) == 2:  # one model is enough: the probabilities add up to 1
             second = logistic_probabilities(features, targets[:, 1:], new_features, strength)
             scores = np.hstack([1 - second, second])
         else:
             scores = logistic_probabilities(features, targets, new_features, strength)
+            # Independent models: their probabilities do not add up to 1.
             scores /= scores.sum(axis=1, keepdims=True)
         return [Prediction(labels[int(np.argmax(row))], row) for row in scores]
 
@@ -150,6 +149,7 @@ class ClassificationMetrics(Metrics):
         """Calibration, figures of each label, and the confusion matrix."""
         gold = [example.label for example in examples]
         predicted = [prediction.label for prediction in predictions]
+        # Calibration of the predicted label alone: its probability against how often it is right.
         highest = np.array([prediction.scores.max() for prediction in predictions])
         return {
             "mistakes": self.mistakes(examples, predictions),

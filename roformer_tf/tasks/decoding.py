@@ -138,6 +138,7 @@ class Decoding(Part):
         """The second output of an exported Keras model, by its name."""
         from keras import ops
 
+        # The same functions as in `engines`, in operations of Keras.
         meaning = self.graph_meaning()
         if meaning is None:
             return {}
@@ -153,6 +154,7 @@ class Decoding(Part):
     @property
     def listed(self) -> int | None:
         """How many labels a prediction lists; None for all, in the order of the logits."""
+        # A table with a column for each of hundreds of labels is unreadable.
         top_k, count = self.task.top_k, len(self.task.labels)
         if top_k is None:
             return LISTED if self.lists_labels and count > MANY_LABELS else None

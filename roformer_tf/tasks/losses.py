@@ -16,13 +16,13 @@ from roformer_tf.errors import check_numbers
 if TYPE_CHECKING:
     from roformer_tf.kernels.forms import Tensor
 
+# A logit whose probability is 0.
 FAR_BELOW = -1e30
-"""A logit whose probability is 0."""
+# Factor of cosines before a softmax: a temperature of 0.05.
 SCALE = 20.0
-"""Factor of cosines before a softmax: a temperature of 0.05."""
+# Subtracted from the scores of what must not count in a softmax, as in bert4keras and
+# sentence-transformers.
 FAR = 1e12
-"""Subtracted from the scores of what must not count in a softmax, as in bert4keras and
-sentence-transformers."""
 
 
 @dataclass(frozen=True)

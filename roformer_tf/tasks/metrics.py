@@ -17,19 +17,19 @@ import numpy as np
 
 from roformer_tf.translation import Message
 
+# By metric, its value (R,) in each of R samples.
 Figures: TypeAlias = dict[str, np.ndarray]
-"""By metric, its value (R,) in each of R samples."""
+# By metric, its value; None if it is undefined for the data.
 Scores: TypeAlias = dict[str, float | None]
-"""By metric, its value; None if it is undefined for the data."""
+# Lower and upper end of an interval.
 Ends: TypeAlias = tuple[float, float]
-"""Lower and upper end of an interval."""
+# A task's metrics as a function of weights (R, N).
 Measure: TypeAlias = Callable[[np.ndarray], Figures]
-"""A task's metrics as a function of weights (R, N)."""
+# What can be right or wrong on its own in a prediction; its first element is its kind.
 LabelItem: TypeAlias = tuple[Any, ...]
-"""What can be right or wrong on its own in a prediction; its first element is its kind."""
 
+# A relative width of an interval up to this is the rounding error of equal values.
 ROUNDING = 1e-9
-"""A relative width of an interval up to this is the rounding error of equal values."""
 NUMBERS_AT_ONCE = 2_000_000  # of the weights, float64: 16 MB
 
 
@@ -48,6 +48,8 @@ class Metric(NamedTuple):
     """An explanation for the report."""
     undefined: Message | None = None
     """Why these predictions may have no value, although the labels allow one."""
+    by_example: bool = False
+    """Whether it is the fraction of examples that are right, independent trials."""
 
     def goodness(self, scores: Mapping[str, Any]) -> float:
         """The metric's value, negated if less is better; −∞ without a value."""
@@ -61,6 +63,7 @@ ACCURACY = Metric(
     "accuracy",
     Message("accuracy"),
     meaning=Message("fraction of correct predictions"),
+    by_example=True,
 )
 MACRO_F1 = Metric(
     "macro_f1",
@@ -85,6 +88,7 @@ EXACT_MATCH = Metric(
     "exact_match",
     Message("exact match"),
     meaning=Message("fraction of texts with exactly the right set of labels"),
+    by_example=True,
 )
 F1 = Metric(
     "f1",
@@ -167,6 +171,7 @@ def bootstrap(
     strata (examples,) int: examples are drawn within these groups, so each sample has as many of
     each group. None instead of an interval if all samples have the same value.
     """
+    # In parts, so that the weights of a large set fit into memory.
     rng = np.random.default_rng(seed)
     groups = np.zeros(examples, np.int64) if strata is None else strata
     at_once = max(1, NUMBERS_AT_ONCE // examples)
@@ -245,6 +250,7 @@ def roc_auc(second: np.ndarray, likelihood: np.ndarray, weights: np.ndarray) -> 
 
     From the ranks, as Mann and Whitney's U; NaN if a sample lacks one of the labels.
     """
+    # U = sum of the ranks of the positives − n(n + 1)/2; AUC = U / (n · m).
     positive = weights * second
     positives = positive.sum(axis=1)
     pairs = positives * (weights.sum(axis=1) - positives)
@@ -271,6 +277,8 @@ def ranks(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
     Equal values share the mean of their ranks.
     """
+    # Sorted values form groups of equal ones. A group of weight w after a total weight of c has the
+    # ranks c + 1 … c + w, whose mean is c + (w + 1)/2.
     order = np.argsort(values, kind="stable")
     starts = np.flatnonzero(np.diff(values[order], prepend=np.nan))  # NaN differs from any
     sizes = np.add.reduceat(weights[:, order], starts, axis=1)  # (R, distinct values)

@@ -22,10 +22,10 @@ from roformer_tf.translation import Message
 if TYPE_CHECKING:
     from roformer_tf.labelled.columns import LabelSample
 
+# Thresholds to try, 0.05 to 0.95. The nearest to ½ is first: of equally good ones it wins.
 STEPS = np.array(sorted(np.arange(1, 20) / 20, key=lambda step: abs(step - 0.5)))
-"""Thresholds to try, 0.05 to 0.95. The nearest to ½ is first: of equally good ones it wins."""
+# A label with this many examples in the validation set has a threshold of its own.
 ENOUGH = 300
-"""A label with this many examples in the validation set has a threshold of its own."""
 # Measured with TF-IDF on 6,000 newspaper sentences: one threshold for all labels gains 2.5 to 4
 # points of micro F1. A threshold for each label gains another 0.3 where sentences are split at
 # random and a label has 100 examples or more. Where they are split by document, with 130 to 209
@@ -71,6 +71,7 @@ class MultilabelDecoding(LabelDecoding):
 
     def _above(self, probabilities: np.ndarray) -> tuple[str, ...]:
         """The labels whose probabilities (C,) are above the thresholds."""
+        # (C,), or one threshold for all
         thresholds = np.array(self.task.thresholds) if self.task.thresholds else 0.5
         return tuple(self.task.labels[i] for i in np.flatnonzero(probabilities > thresholds))
 
@@ -116,6 +117,7 @@ class MultilabelDecoding(LabelDecoding):
         label, scores = prediction
         probabilities = self.probabilities(scores)
         if self.listed is not None:
+            # A predicted label may be less probable than those listed: thresholds differ.
             kept = {*label, *probabilities}
             order = likeliest(scores, len(scores))
             probabilities = {
@@ -142,10 +144,6 @@ class MultilabelMetrics(Metrics):
             }
 
         return measure
-
-    def trials(self, gold: Gold, predictions: Predictions) -> dict[str, int]:
-        """Each example has exactly the right labels or not."""
-        return {metrics.EXACT_MATCH.name: len(gold)}
 
     def why_undefined(self, gold: Gold) -> dict[str, Message]:
         """Macro F1 needs an example of every label, micro F1 one of any."""

@@ -40,6 +40,7 @@ class TrainingObjective(Part):
     @classmethod
     def model_class(cls) -> "type[PretrainedModel]":
         """The Keras model that computes the logits, built from a config with `num_labels`."""
+        # Imported when called: prediction with an ONNX graph must not load Keras.
         from roformer_tf.models.heads import RoFormerForSequenceClassification
 
         return RoFormerForSequenceClassification
@@ -63,6 +64,7 @@ class TrainingObjective(Part):
         """Weights of a new model, by name, that are known before any training."""
         return {}
 
+    # Not abstract: tasks with separately encoded texts have neither.
     losses: "ClassVar[Callable[..., Tensor]]"
     """Of targets, logits (B, C) or (B, T, C), a `LossConfig` and class weights: (B,) or (B, T).
 
@@ -81,17 +83,12 @@ class TrainingObjective(Part):
         return 0
 
     def batch_loss(
-        self,
-        targets: "Tensor",
-        outputs: Any,
-        weights: "Tensor",
-        inputs: Any = None,
-        classifier: Any = None,
+        self, targets: "Tensor", outputs: Any, weights: "Tensor", inputs: Any = None
     ) -> "Tensor":
         """The loss of all vectors of a batch, if texts are separately encoded: a scalar float32.
 
-        targets (B, …), outputs (B, S, H) vectors, weights (B,), and the batch's inputs; classifier:
-        the dense layer of `pair_classes`, if there are any.
+        targets (B, …), outputs (B, S, H) vectors, weights (B,), and the inputs of the batch. With
+        `pair_classes`, outputs are the logits of a dense layer over `classifier_features`.
         """
         raise NotImplementedError(f"{type(self).__name__} has a loss for each sequence")
 
@@ -116,6 +113,7 @@ class SoftmaxObjective(TrainingObjective):
 class SigmoidObjective(TrainingObjective):
     """Yes or no for each of C logits."""
 
+    # Class attributes that are functions need `staticmethod`, or they would be bound to the part.
     losses = staticmethod(sigmoid_losses)
     divergence = staticmethod(sigmoid_divergence)
 

@@ -10,17 +10,17 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+# With more labels, only some are listed, unless `top_k` asks for more.
 MANY_LABELS = 20
-"""With more labels, only some are listed, unless `top_k` asks for more."""
+# How many of the most probable labels are listed then.
 LISTED = 5
-"""How many of the most probable labels are listed then."""
 
+# Bounds of the fit: the best temperature of a model that is always right would be 0.
 TEMPERATURES = (0.1, 100.0)
-"""Bounds of the fit: the best temperature of a model that is always right would be 0."""
+# Lower bound of a probability before its logarithm is taken.
 SMALLEST = float(np.finfo(np.float32).tiny)
-"""Lower bound of a probability before its logarithm is taken."""
+# Largest number of probabilities in a fit. If there are more, every n-th example is used.
 NUMBERS_TO_FIT = 5_000_000
-"""Largest number of probabilities in a fit. If there are more, every n-th example is used."""
 
 
 # In NumPy, because importing scipy.special takes 0.15 s: a fifth of the time in which `predict`

@@ -65,6 +65,7 @@ class RankingLabelling(Labelling):
     def row_targets(self, encoded: EncodedTexts, examples: Examples) -> tuple[Rows, Rows]:
         """(sequences, 1) float32, and weights of 1."""
         targets = [self.target(example) for example in examples]
+        # Two sequences an example, in the order of `target`: first B, then C.
         return np.reshape(targets, (-1, 1)), np.ones(len(encoded.example), np.float32)
 
 
@@ -112,12 +113,9 @@ class RankingMetrics(Metrics):
         right = self.right(gold, predictions)
         return lambda weights: {ACCURACY.name: mean(right, weights)}
 
-    def trials(self, gold: Gold, predictions: Predictions) -> dict[str, int]:
-        """Each triple is right or wrong."""
-        return {ACCURACY.name: len(gold)}
-
     def is_right(self, label: Label, prediction: Prediction) -> bool:
         """Whether the label is predicted; equal scores are wrong, whatever the label."""
+        # A model that scores all texts alike would otherwise be right for every B.
         differ = prediction.scores[0] != prediction.scores[1]
         return bool(differ and label == prediction.label)
 
@@ -135,7 +133,7 @@ class RankingMetrics(Metrics):
     ) -> tuple[Message, list[Prediction]]:
         """The text that shares more characters with A; nothing is learned."""
         predictions = []
-        for example in test:
+        for example in test:  # of equal overlaps B is predicted, and counts as wrong
             a, b, c = example.texts
             scores = np.array([overlap(a, b), overlap(a, c)], np.float32)
             predictions.append(Prediction(RANKED[int(np.argmax(scores))], scores))
@@ -144,6 +142,7 @@ class RankingMetrics(Metrics):
     def details(self, examples: Examples, predictions: Predictions) -> JsonObject:
         """Calibration of the probability that two texts are near."""
         scores = np.array([prediction.scores for prediction in predictions])
+        # Each of the two sequences is a prediction of its own here: near to A or not.
         near = np.array([[example.label == name for name in RANKED] for example in examples])
         return {
             "mistakes": self.mistakes(examples, predictions),

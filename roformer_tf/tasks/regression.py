@@ -65,6 +65,7 @@ class RegressionLabelling(Labelling):
 
     def target(self, example: Example) -> np.ndarray:
         """(1,) float32."""
+        # Standardized: one learning rate suits labels from 0 to 1 and prices in thousands.
         number = (float(example.label) - self.task.mean) / self.task.deviation
         return np.array([number], np.float32)
 
@@ -126,6 +127,7 @@ class RegressionMetrics(Metrics):
         error = predicted - numbers
 
         def measure(weights: np.ndarray) -> Figures:
+            # Spearman is Pearson of the ranks, which depend on how often each example counts.
             of_ranks = metrics.ranks(numbers, weights), metrics.ranks(predicted, weights)
             return {
                 metrics.PEARSON.name: metrics.correlation(numbers, predicted, weights),
@@ -138,7 +140,7 @@ class RegressionMetrics(Metrics):
 
     def why_undefined(self, gold: Gold) -> dict[str, Message]:
         """Nothing correlates with a constant."""
-        same = len(set(gold)) == 1
+        same = len(set(gold)) == 1  # errors are defined even so
         return (
             {metrics.PEARSON.name: metrics.SAME_LABELS, metrics.SPEARMAN.name: metrics.SAME_LABELS}
             if same
@@ -155,13 +157,10 @@ class RegressionMetrics(Metrics):
         values = Ridge(alpha=10 / strength).fit(features, numbers).predict(new_features)
         return [Prediction(float(x), np.array([x])) for x in values.astype(np.float32)]
 
-    def describe_labels(self, gold: Gold) -> JsonObject:
-        """The range of a set's numbers."""
-        return {"labels": {}, "numbers": metrics.range_of(gold)}
-
     def details(self, examples: Examples, predictions: Predictions) -> JsonObject:
         """Pairs of true and predicted numbers."""
         pairs = zip(examples, predictions, strict=True)
+        # Every n-th pair, so that the scatter plot has at most POINTS points.
         points = [[example.label, prediction.label] for example, prediction in pairs]
         return {
             "mistakes": self.mistakes(examples, predictions),

@@ -18,20 +18,20 @@ from roformer_tf.tasks.probabilities import LabelIssue
 from roformer_tf.tasks.task_settings import Examples, Gold, Part, Prediction, Predictions
 from roformer_tf.translation import Message
 
+# Maximum number of mistakes in a report.
 MISTAKES = 20
-"""Maximum number of mistakes in a report."""
+# Maximum number of characters (or units) of a text in a report.
 CHARACTERS = 200
-"""Maximum number of characters (or units) of a text in a report."""
+# Maximum number of points of a curve or a scatter plot.
 POINTS = 1000
-"""Maximum number of points of a curve or a scatter plot."""
 BINS = 10  # of calibration: each of 0.1
 COSINE_BINS = 20
 
+# A dictionary that can be written as JSON.
 JsonObject: TypeAlias = dict[str, Any]
-"""A dictionary that can be written as JSON."""
 
+# Why a figure has no interval.
 NO_SPREAD = Message("all samples drawn from the examples have the same value")
-"""Why a figure has no interval."""
 
 
 class Metrics(Part):
@@ -118,7 +118,7 @@ class Metrics(Part):
 
     def trials(self, gold: Gold, predictions: Predictions) -> dict[str, int]:
         """The metrics that are fractions of independent trials, and the number of trials."""
-        return {}
+        return {metric.name: len(gold) for metric in self.usable() if metric.by_example}
 
     def _rarest(self, gold: Gold) -> np.ndarray:
         """The stratum (N,) int64 of each example for the bootstrap: its rarest label.
@@ -201,7 +201,8 @@ class Metrics(Part):
 
     def describe_labels(self, gold: Gold) -> JsonObject:
         """The labels of a set: how often each occurs, or the range of its numbers."""
-        return {"labels": self.count_kinds(gold), "numbers": {}}
+        numbers = metrics.range_of(gold) if gold and isinstance(gold[0], float) else {}
+        return {"labels": self.count_kinds(gold), "numbers": numbers}
 
     def details(self, examples: Examples, predictions: Predictions) -> JsonObject:
         """What a report shows in addition to the metrics."""

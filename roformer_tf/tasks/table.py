@@ -15,6 +15,7 @@ from roformer_tf.tasks.tagging import Tagging
 from roformer_tf.tasks.vectors.embedding import Embedding
 from roformer_tf.tasks.vectors.paraphrase import Paraphrase
 
+# If the columns of a file suit several tasks, the first one is chosen.
 TASKS: dict[str, type[Task]] = {
     task.name: task
     for task in (
@@ -28,14 +29,13 @@ TASKS: dict[str, type[Task]] = {
         Paraphrase,
     )
 }
-"""If the columns of a file suit several tasks, the first one is chosen."""
 
+# The task of a model from transformers, by the `problem_type` of its config.
 PROBLEMS: dict[str, type[Task]] = {
     "regression": Regression,
     "single_label_classification": Classification,
     "multi_label_classification": Multilabel,
 }
-"""The task of a model from transformers, by the `problem_type` of its config."""
 
 if TYPE_CHECKING:
     TaskName: TypeAlias = str
@@ -51,6 +51,7 @@ def task_of_problem(problem: str | None, labels: tuple[str, ...], max_length: in
     """
     usual = Regression if len(labels) == 1 else Classification
     kind = PROBLEMS.get(problem, Classification) if problem else usual
+    # A regression's single "label" in such configs is LABEL_0, which names nothing.
     return kind(labels=() if kind is Regression else labels, max_length=max_length)
 
 
@@ -70,6 +71,7 @@ def parse_task(content: bytes, name: str) -> Task:
     """
     try:
         values = parse_json(content, finite=True)
+        # Unknown keys raise TypeError: the settings of a newer version are not ignored.
         task = values.pop("name")
         if task not in TASKS:
             raise ValueError(f"there is no task {task!r}, but {', '.join(TASKS)}")

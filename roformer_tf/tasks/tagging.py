@@ -42,12 +42,12 @@ if TYPE_CHECKING:
     from roformer_tf.tokenizers.huggingface import Units
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
+# Initial score of labels that may not follow each other in a conditional random field. e⁻¹⁰⁰ is 0
+# in float32, so neither likelihoods nor gradients include such sequences (arXiv 2103.10682).
 ILLEGAL = -100.0
-"""Initial score of labels that may not follow each other in a conditional random field. e⁻¹⁰⁰ is 0
-in float32, so neither likelihoods nor gradients include such sequences (arXiv 2103.10682)."""
 
+# Names of its weights in a checkpoint, as in `checkpoints.names`.
 CRF_WEIGHTS = ("crf/start_transitions", "crf/transitions", "crf/end_transitions")
-"""Names of its weights in a checkpoint, as in `checkpoints.names`."""
 
 
 class TaggingLabelling(Labelling):
@@ -90,6 +90,7 @@ class TaggingLabelling(Labelling):
     @classmethod
     def learned(cls, training: Examples) -> dict[str, Any]:
         """The labels, their scheme, and whether units are words; texts are read in windows."""
+        # Long texts are always read in windows: a tag is needed for every unit.
         settings = super().learned(training)
         return settings | {
             "spaced_units": words_are_units(training),
@@ -102,6 +103,7 @@ class TaggingLabelling(Labelling):
         labels = self.task.labels
         if not schemes(labels):
             return []
+        # Without a scheme, the loosest one that has such tags explains why.
         scheme = self.task.scheme or schemes(labels)[-1]
         broken = count_broken(labels, training, scheme)
         if not broken.sentences:
@@ -175,6 +177,7 @@ class TaggingObjective(SoftmaxObjective):
         logits = self.task.decoding.combine(row_logits, encoded)
         targets = [self.task.labelling.target(example) for example in examples]
         losses = -log_likelihoods(logits, targets, self.task.learned_chain)
+        # The mean over examples of these is the sum of all losses, divided by all units.
         return losses * len(targets) / max(1, sum(map(len, targets)))
 
 
@@ -227,6 +230,7 @@ class TaggingDecoding(Decoding):
         """The task with the scores of a conditional random field."""
         if not self.task.crf:
             return self.task
+        # (C + 2, C): start, transitions and end below each other, as `transitions` stores them.
         rows = np.vstack([np.asarray(arrays[name]) for name in CRF_WEIGHTS])
         return dataclasses.replace(self.task, transitions=tuple(map(tuple, rows.tolist())))
 

@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from roformer_tf.tokenizers.huggingface import Units
 
 Examples: TypeAlias = Sequence[Example]
+# The labels in the data.
 Gold: TypeAlias = Sequence[Label]
-"""The labels in the data."""
 
 
 class Prediction(NamedTuple):
@@ -45,6 +45,7 @@ class Part(ABC):
     task: Any
     """The settings. A subclass may annotate it with its own task, for type checkers."""
 
+    # Any instead of a type parameter: parts of one task read settings that others do not have.
     def __init__(self, task: Any) -> None:
         self.task = task
 
@@ -140,6 +141,7 @@ class TaskSettings:
         """Write `task.json`. Settings of sequence labels are written only where they are set."""
         values = {"name": self.name} | asdict(self)
         del values["top_k"]
+        # Folders of other tasks stay readable by versions that do not have these settings.
         for name in ("scheme", "crf", "transitions"):
             if not values[name]:
                 del values[name]

@@ -1,16 +1,16 @@
-"""`tokenizer.json` and `tokenizer_config.json` as other programs read them, made without these.
+"""`tokenizer.json` and `tokenizer_config.json` for other programs, written without their libraries.
 
-The library `tokenizers` reads `tokenizer.json` alone, transformers both. What a folder's model is
-called with cannot always be said there:
+The library `tokenizers` reads only `tokenizer.json`, transformers reads both files. The formats
+cannot express every tokenizer:
 
 vocabulary  units       model   tokenizer.json              transformers
 char        -           any     our ids                     our ids
-word        -           causal  refuses, with the reason    refuses, with the reason
-word        -           other   none: it cannot hold jieba  our ids, by its RoFormerTokenizer
+word        -           causal  an error with the reason    an error with the reason
+word        -           other   none: it has no jieba       our ids, by its RoFormerTokenizer
 either      characters  tagger  our ids                     our ids
-either      words       tagger  refuses, with the reason    refuses, with the reason
+either      words       tagger  an error with the reason    an error with the reason
 
-"our ids": of a causal language model those that it continues, without the [SEP] that ends a text.
+"our ids" of a causal language model are those of a prompt, without the [SEP] that ends a text.
 """
 
 from collections.abc import Mapping
@@ -19,12 +19,11 @@ from typing import Any, Literal
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS, WORD_LIMIT, Tokenization
 
 Units = Literal["characters", "words"]
-"""What a tagging model tokenizes one by one: each character, or what white space separates."""
-
+"""What a tagging model tokenizes separately: each character, or each word between white space."""
 
 MODEL_INPUT_NAMES = ("input_ids", "token_type_ids", "attention_mask")
-"""What a tokenizer of transformers returns. Its default has no `token_type_ids`, so that the second
-text of a pair would count as part of the first."""
+"""Inputs that a tokenizer of transformers returns. Its default lacks `token_type_ids`, so that the
+second text of a pair would count as part of the first."""
 
 
 def tokenizer_config(
@@ -36,14 +35,13 @@ def tokenizer_config(
     max_length: int | None = None,
     causal: bool = False,
 ) -> dict[str, Any]:
-    """Content of `tokenizer_config.json`; `tokenization` and `units` are keys of our own.
+    """Content of `tokenizer_config.json`; `tokenization` and `units` are our own keys.
 
-    max_length: most tokens of a sequence, to which transformers truncates where it is asked to.
-    causal: whether the tokens are those of a causal language model.
+    max_length: maximum tokens of a sequence, to which transformers can truncate.
+    causal: whether it belongs to a causal language model.
 
-    Hugging Face's `RoFormerTokenizer` always segments by jieba, which also takes strings of
-    Greek or kana apart, and always appends [SEP]. So other folders name the class that does what
-    tokenizer.json says.
+    transformers' `RoFormerTokenizer` always segments by jieba, which also splits words in Greek or
+    kana, and always appends [SEP]. All other folders name the class that follows tokenizer.json.
     """
     by_jieba = tokenization == "word" and units is None and not causal
     config: dict[str, Any] = {
@@ -58,8 +56,8 @@ def tokenizer_config(
     if units is not None:
         config["units"] = units
     if by_jieba:
-        # Given a vocab.txt, RoFormerTokenizer (transformers 5.23) looks jieba's words up in the
-        # file's path, and so finds none; from a dictionary it makes what it should.
+        # With a vocab.txt, RoFormerTokenizer (transformers 5.23) looks up jieba's words in the
+        # path of the file, by mistake, and none matches. With a dictionary it works.
         config["vocab"] = dict(vocabulary)
     return config
 
@@ -72,14 +70,13 @@ def tokenizer_json(
     *,
     causal: bool = False,
 ) -> dict[str, Any] | None:
-    """Content of `tokenizer.json`; None where the format cannot hold what gives our ids.
+    """Content of `tokenizer.json`; None if the format cannot express the tokenizer.
 
-    causal: whether the tokens are those of a causal language model, which continues a text: no
-    [SEP] is appended.
+    causal: whether it belongs to a causal language model, whose prompts have no [SEP] at the end.
 
-    None is for word-level vocabularies. Their words lie on jieba's likeliest path through its
-    dictionary of 349,046 words, most of which the vocabulary lacks; the format knows such paths
-    (Unigram) among the vocabulary's tokens alone, which gave our ids for 162 of 1,000 texts.
+    None is for word-level vocabularies. jieba searches the most probable path through its
+    dictionary of 349,046 words, most of which are not in the vocabulary. The format has such paths
+    (Unigram) for the tokens of the vocabulary only: they gave our ids for 162 of 1,000 texts.
     """
     if units == "words":
         return {"version": _WORDS_REFUSED, "added_tokens": [], "model": None}
@@ -135,26 +132,26 @@ def tokenizer_json(
 
 
 def _special(token: str, segment: int) -> dict[str, Any]:
-    """A special token's place in a template."""
+    """A special token in a template."""
     return {"SpecialToken": {"id": token, "type_id": segment}}
 
 
 def _text(name: str, segment: int) -> dict[str, Any]:
-    """A text's place in a template."""
+    """A text in a template."""
     return {"Sequence": {"id": name, "type_id": segment}}
 
 
 def _bert(lower_case: bool) -> dict[str, Any]:
-    """BERT's normalizer, which spaces Chinese characters apart.
+    """BERT's normalizer, which puts spaces around Chinese characters.
 
-    Its own `clean_text` also drops private-use characters, which BERT and we keep as [UNK]. So
+    Its `clean_text` would also drop private-use characters, which are [UNK] in BERT and here. So
     control characters are dropped by a pattern instead.
     """
     bert = {
         "type": "BertNormalizer",
         "clean_text": False,
         "handle_chinese_chars": True,
-        "strip_accents": None,  # where lower-cased, as here
+        "strip_accents": None,  # as BERT does: only if the text is lower-cased
         "lowercase": lower_case,
     }
     dropped = {"type": "Replace", "pattern": {"Regex": _DROPPED}, "content": ""}
@@ -162,10 +159,10 @@ def _bert(lower_case: bool) -> dict[str, Any]:
 
 
 def _each_character(lower_case: bool) -> dict[str, Any] | None:
-    """Normalize and leave every character something, for each has a label of its own.
+    """Normalize so that something remains of every character, because each has a label.
 
-    A mark that stands alone, where accents are stripped, becomes a space: as that is in no
-    vocabulary, it is an [UNK], like all characters of which nothing is left.
+    A combining mark, of which nothing would remain, becomes a space. No vocabulary has a space, so
+    it is [UNK], like all characters that are removed.
     """
     if not lower_case:
         return None
@@ -180,19 +177,19 @@ def _each_character(lower_case: bool) -> dict[str, Any] | None:
 
 
 def _characters(tokenization: Tokenization) -> dict[str, Any]:
-    """Cut between characters; where jieba does not, the jamo of a Korean one stay together."""
+    """Split between characters; without jieba, the jamo of a Korean syllable stay together."""
     jamo = r"[\u1100-\u115f][\u1160-\u11a7][\u11a8-\u11ff]?|" if tokenization == "char" else ""
     pattern = {"Regex": jamo + r"[\s\S]"}
     return {"type": "Split", "pattern": pattern, "behavior": "Isolated", "invert": False}
 
 
 _DROPPED = r"[\p{Cf}\x{fffd}\x{00}-\x{08}\x{0b}\x{0c}\x{0e}-\x{1f}\x{7f}-\x{9f}]"
-"""Of a text, as by BERT: format and control characters but tab and line ends, and U+FFFD."""
+"""Characters that BERT drops: U+FFFD, and format and control characters except tab and newline."""
 _PARTS = {
     "type": "Sequence",
     "pretokenizers": [
         {"type": "BertPreTokenizer"},
-        # The library's table of Chinese characters lacks these of extension E.
+        # The library's table of Chinese characters lacks this part of extension E.
         {
             "type": "Split",
             "pattern": {"Regex": r"[\x{2b820}-\x{2b91f}]"},
@@ -201,15 +198,15 @@ _PARTS = {
         },
     ],
 }
-"""Cut at white space, and around punctuation and Chinese characters."""
+"""Split at white space, and around punctuation and Chinese characters."""
+
+# The library's error message quotes a version that it does not know: these are shown to the user.
 _JIEBA_REFUSED = (
-    "none, for this causal language model continues jieba's words, and transformers' tokenizer "
+    "none, because this causal language model continues jieba's words, and transformers' tokenizer "
     "with jieba always appends [SEP], which ends a text: use `roformer-tf generate`, or give "
     "transformers' `generate` the token ids of `roformer_tf.RoFormerTokenizer` without the last"
 )
 _WORDS_REFUSED = (
-    "none, for this model labels words that are given apart, each by its first token, and no "
-    "tokenizer.json tells a pipeline which tokens those are: use `roformer-tf predict` or "
-    "`roformer_tf`"
+    "none, because this model labels separate words by their first tokens, and a tokenizer.json "
+    "cannot mark these tokens: use `roformer-tf predict` or `roformer_tf`"
 )
-"""The library's error quotes the version that it does not know, and so these."""

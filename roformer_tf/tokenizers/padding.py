@@ -1,7 +1,8 @@
-"""Rows of several lengths → one array, of a length that few others have."""
+"""Texts and token ids in batches: pairs are checked, sequences truncated and padded."""
 
-from collections.abc import Sequence
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Sequence
+from itertools import chain
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -10,6 +11,7 @@ from roformer_tf.errors import InputError
 
 Ints: TypeAlias = npt.NDArray[np.integer]
 
+# Length of the smallest bucket.
 SHORTEST = 16
 SPECIALS = 2
 """Number of special tokens of a sequence with one text: [CLS] and [SEP]."""
@@ -19,24 +21,73 @@ def check_length(length: int) -> None:
     """Raise InputError if no token fits into a sequence of this length."""
     if length <= SPECIALS:
         raise InputError(
-            f"length is {length}, but a row holds at least [CLS], one token and [SEP]. "
+            f"length is {length}, but a sequence needs at least [CLS], one token and [SEP]. "
             "Give 3 or more, such as 512."
         )
 
 
 def bucket(length: int) -> int:
-    """The length to pad to: 16, 24, 32, 48, 64, 96, 128, …; few, since each is compiled.
+    """The length to pad to: 16, 24, 32, 48, 64, 96, 128, …
 
-    At most a third of a row is padding, except for the shortest.
+    Models are compiled for each length, so there are few. At most a third of a sequence is padding,
+    except in the smallest bucket.
     """
     power = 1 << (length - 1).bit_length()  # at least the length
     return max(SHORTEST, power * 3 // 4 if length <= power * 3 // 4 else power)
 
 
 def padded(arrays: Sequence[np.ndarray], shape: tuple[int, ...]) -> np.ndarray:
-    """Stack arrays from the first row on; what is left of `shape` is 0, padding to the models."""
+    """Stack arrays into the shape; the rest is 0, which models take for padding."""
     stacked = np.zeros(shape, arrays[0].dtype)
     for row, array in enumerate(arrays):
-        part: tuple[Any, ...] = (row, *map(slice, array.shape))
-        stacked[part] = array
+        target: tuple[Any, ...] = (row, *map(slice, array.shape))
+        stacked[target] = array
     return stacked
+
+
+def truncate(first: list[int], second: list[int], room: int) -> tuple[list[int], list[int]]:
+    """Cut two texts to `room` tokens together, each token from the end of the longer one."""
+    keep = max(room // 2, room - len(second))  # an odd room leaves the second one token more
+    first = first[:keep]
+    return first, second[: room - len(first)]
+
+
+def look_up(numbers: Sequence[int], table: Sequence[tuple[int, ...]]) -> tuple[Ints, Ints]:
+    """Join the rows of a table: [2, 0, 2] of [(5,), (), (7, 8)] → [7, 8, 5, 7, 8].
+
+    Returns also the sizes of the rows, [2, 1, 2].
+    """
+    row_sizes = np.fromiter(map(len, table), np.int32, len(table))
+    joined = np.fromiter(chain.from_iterable(table), np.int32, row_sizes.sum())
+    sizes = row_sizes[numbers]
+    # Position i of the output is in the row that starts at `starts` in `joined`; repeating the
+    # difference of both starts turns 0, 1, 2, … into indices of `joined`.
+    starts = (np.cumsum(row_sizes) - row_sizes)[numbers]
+    shifts = np.repeat(starts - (np.cumsum(sizes) - sizes), sizes)
+    return joined[shifts + np.arange(len(shifts))], sizes
+
+
+def as_pairs(texts: Iterable[Any]) -> list[tuple[str, str | None]]:
+    """Check a list of texts and pairs: ["一", ("二", "三")] → [("一", None), ("二", "三")].
+
+    Raises InputError for a single text instead of a list, and for an item that is neither.
+    """
+    if isinstance(texts, str):
+        raise InputError(f"a list of texts is needed, not a single text. Give [{texts[:20]!r}].")
+    if isinstance(texts, bytes) or not isinstance(texts, Iterable):
+        raise InputError(f"a list of texts is needed, not {texts!r}.")
+    pairs = [(item, None) if isinstance(item, str) else item for item in texts]
+    for number, pair in enumerate(pairs):
+        if not _is_pair(pair):
+            raise InputError(
+                f"text {number} is {repr(pair)[:60]}, but must be a str, or two in a tuple for a "
+                "pair of texts. Correct or remove it."
+            )
+    return cast("list[tuple[str, str | None]]", pairs)
+
+
+def _is_pair(item: Any) -> bool:
+    """Whether it is a text, and another one or None; tables have rows that are arrays."""
+    if not isinstance(item, tuple | list | np.ndarray) or len(item) != 2:
+        return False
+    return isinstance(item[0], str) and (item[1] is None or isinstance(item[1], str))

@@ -1,26 +1,24 @@
 """RoFormerTokenizer: text ↔ token ids, equal to bert4keras' tokenizer with jieba without HMM."""
 
 import json
-import re
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import chain, count, islice
 from pathlib import Path
-from typing import Any, TypeAlias, cast, get_args
+from typing import Any, get_args
 
 import numpy as np
-import numpy.typing as npt
 
-from roformer_tf.checkpoints.huggingface import TOKENIZER, TOKENIZER_CONFIG
+from roformer_tf.checkpoints.archives import TOKENIZER, TOKENIZER_CONFIG, VOCABULARY
 from roformer_tf.checkpoints.sources import OpenedSource
-from roformer_tf.checkpoints.tf1 import VOCABULARY
 from roformer_tf.errors import InputError
-from roformer_tf.files import parse_json, remove, write_text
+from roformer_tf.files import remove, write_text
 from roformer_tf.tokenizers.huggingface import Units, tokenizer_config, tokenizer_json
+from roformer_tf.tokenizers.loading import open_vocabulary, tokenizer_settings, vocabulary_of
+from roformer_tf.tokenizers.padding import Ints, as_pairs, look_up, truncate
 from roformer_tf.tokenizers.segmentation import (
-    is_chinese,
-    is_punctuation,
+    join_tokens,
     normalize,
     normalize_aligned,
     segment,
@@ -31,26 +29,25 @@ from roformer_tf.tokenizers.vocabulary import (
     Tokenization,
     check_special_tokens,
     guess_tokenization,
-    open_vocabulary,
     parse_vocabulary,
-    vocabulary_of,
 )
 
-Ints: TypeAlias = npt.NDArray[np.int32]
+# Maximum number of words in the cache, which then takes some tens of megabytes.
+_CACHE_SIZE = 1 << 17
 
 
 class RoFormerTokenizer:
     """Text to tokens, tokens to ids and back, for word-level and char-level vocabularies.
 
-    Word-level: jieba's words that the vocabulary holds are tokens as they are; any other word is
-    cut at white space, punctuation and Chinese characters, and each part into the longest pieces
-    that the vocabulary holds. Char-level: the whole text is cut like that.
+    Word-level: a word of jieba that is in the vocabulary is one token. Any other word is split at
+    white space, punctuation and Chinese characters, and each part into the longest subwords that
+    are in the vocabulary. Char-level: the whole text is split like such a word.
 
-    A part that cannot be pieced together is one token that spells it and has the id of `[UNK]`.
+    A part without matching subwords is one token, which spells it and has the id of `[UNK]`.
     Special tokens in a text, such as "[MASK]", are ordinary text.
 
-    `units`: what a tagging model has tokenized one by one, characters or words. Here it changes
-    nothing, because tagging calls the tokenizer with each unit; it is saved for other programs.
+    `units`: what a tagging model tokenizes separately, characters or words. It changes nothing
+    here, because tagging calls the tokenizer with each unit; it is saved for other programs.
 
     Raises InputError for a vocabulary without the special tokens.
     """
@@ -72,14 +69,14 @@ class RoFormerTokenizer:
         self.vocab_size = max(self.vocabulary.values()) + 1
         self.tokens: list[str | None] = [None] * self.vocab_size
         for token, number in self.vocabulary.items():
-            self.tokens[number] = token  # None remains where a repeated line left a gap
+            self.tokens[number] = token  # None remains if a repeated line left a gap
         self.pad_id = self.vocabulary["[PAD]"]
         self.unk_id = self.vocabulary["[UNK]"]
         self.cls_id = self.vocabulary["[CLS]"]
         self.sep_id = self.vocabulary["[SEP]"]
         self.mask_id = self.vocabulary["[MASK]"]
         self._longest = max(map(len, self.vocabulary))
-        self._known = _Memory(self._find_ids)
+        self._ids_of = _Cache(self._find_ids)
 
     @classmethod
     def from_pretrained(
@@ -88,12 +85,12 @@ class RoFormerTokenizer:
         tokenization: Tokenization | None = None,
         lower_case: bool | None = None,
     ) -> "RoFormerTokenizer":
-        """Read the vocabulary from a `vocab.txt`, a folder or zip that holds one, or a release.
+        """Read the vocabulary from a `vocab.txt`, a folder or zip with one, or a release.
 
-        Other settings come from the `tokenizer_config.json` in the same folder, if it has them. If
-        not, the text is lower-cased, and the tokenization is "word" where the vocabulary holds
-        Chinese words of several characters, else "char".
-        Raises InputError where there is no vocabulary, or no right one.
+        Other settings come from the `tokenizer_config.json` in the same folder, if it has them.
+        Defaults: the text is lower-cased; the tokenization is "word" if the vocabulary has Chinese
+        words of several characters, else "char".
+        Raises InputError if there is no vocabulary, or if it is not valid.
         """
         with open_vocabulary(source) as opened:
             return cls.from_source(opened, tokenization, lower_case)
@@ -107,7 +104,7 @@ class RoFormerTokenizer:
     ) -> "RoFormerTokenizer":
         """Read the vocabulary of a source that is open already, as `from_pretrained` does."""
         vocabulary = vocabulary_of(source)
-        recorded = _read_config(source)
+        recorded = tokenizer_settings(source)
         if tokenization is None:
             tokenization = recorded.get("tokenization") or guess_tokenization(vocabulary)
         if lower_case is None:
@@ -118,7 +115,7 @@ class RoFormerTokenizer:
         )
 
     def with_units(self, units: Units | None) -> "RoFormerTokenizer":
-        """The same tokenizer, for a model that has these tokenized one by one, or none."""
+        """The same tokenizer for a model that tokenizes these units separately, or none."""
         if units == self.units:
             return self
         return type(self)(self.vocabulary, self.tokenization, self.lower_case, units)
@@ -126,15 +123,17 @@ class RoFormerTokenizer:
     def save_pretrained(
         self, folder: str | Path, *, max_length: int | None = None, causal: bool = False
     ) -> None:
-        """Write `vocab.txt`, `tokenizer_config.json` and, where one can be, `tokenizer.json`.
+        """Write `vocab.txt`, `tokenizer_config.json` and, if it is possible, `tokenizer.json`.
 
-        transformers' AutoTokenizer reads them, too. `tokenizer.json` is what the library
-        `tokenizers` reads: it gives our ids for a char-level vocabulary, and there is none for a
-        word-level one, whose words jieba finds. Where `units` are characters, both give their ids,
-        and where they are words, both refuse, with the reason.
-        max_length: most tokens of a sequence, to which transformers truncates. causal: whether the
-        folder holds a causal language model, after whose prompts no [SEP] may come; a word-level
-        one is refused there, with the reason.
+        transformers' AutoTokenizer reads them, too; tokenizers/huggingface.py has a table of what
+        other programs can do with them.
+
+        Args:
+            folder: the model's folder.
+            max_length: maximum tokens of a sequence, to which transformers truncates.
+            causal: whether the folder is that of a causal language model, whose prompts have no
+                [SEP] at the end.
+
         Raises InputError as `vocabulary_text` does.
         """
         lines = self.vocabulary_text()
@@ -142,7 +141,7 @@ class RoFormerTokenizer:
         write_text(Path(folder) / VOCABULARY, lines)
         content = tokenizer_json(*settings, causal=causal)
         if content is None:
-            remove(Path(folder) / TOKENIZER)  # of an earlier model in its place
+            remove(Path(folder) / TOKENIZER)  # of a model that was in the folder before
         else:
             write_text(Path(folder) / TOKENIZER, _json_text(content))
         config = tokenizer_config(*settings, max_length=max_length, causal=causal)
@@ -150,7 +149,7 @@ class RoFormerTokenizer:
 
     @property
     def special_ids(self) -> dict[str, int]:
-        """Where a text begins and ends and what pads it, under transformers' names."""
+        """Ids of the tokens that begin, end and pad a text, under transformers' names."""
         return {
             "bos_token_id": self.cls_id,
             "eos_token_id": self.sep_id,
@@ -158,10 +157,10 @@ class RoFormerTokenizer:
         }
 
     def vocabulary_text(self) -> str:
-        """Content of the `vocab.txt` that holds this vocabulary, a token a line.
+        """Content of the `vocab.txt` with this vocabulary, a token a line.
 
-        Raises InputError for a vocabulary that no file holds line by line: one with gaps, or with
-        several tokens of one id, as repeated lines leave them.
+        Raises InputError for a vocabulary that such a file cannot record: one with gaps, or with
+        several tokens for an id, which repeated lines of a `vocab.txt` cause.
         """
         lines = "".join(f"{token}\n" for token in self.tokens)
         if parse_vocabulary(lines) != self.vocabulary:
@@ -176,17 +175,17 @@ class RoFormerTokenizer:
 
     def tokenize(self, text: str) -> list[str]:
         """Tokens without special ones: "今天天气 unaffable" → 今天 天气 un ##aff ##able."""
-        return [token for piece in self._pieces(text) for token in self._tokens_of(piece)]
+        return [token for word in self._words(text) for token in self._tokens_of(word)]
 
     def ids(self, text: str) -> list[int]:
         """Ids of the tokens, without special ones."""
-        return list(chain.from_iterable(map(self._known.__getitem__, self._pieces(text))))
+        return list(chain.from_iterable(map(self._ids_of.__getitem__, self._words(text))))
 
     def word_ids(self, text: str) -> list[int]:
-        """For each token the number of its word: 0, 1, …, none left out.
+        """For each token the number of its word: 0, 1, …, without gaps.
 
-        Word-level, a word is jieba's: a rare 四字成语 that became four tokens is one word.
-        Char-level, it is a run without white space and punctuation, or a single Chinese character.
+        Word-level, a word is jieba's: a rare 四字成语 of four tokens is one word. Char-level, it is
+        a sequence without white space and punctuation, or a single Chinese character.
         """
         return self.ids_and_words(text)[1]
 
@@ -196,46 +195,47 @@ class RoFormerTokenizer:
         return ids.tolist(), words.tolist()
 
     def ids_and_words_of(self, texts: Iterable[str]) -> tuple[Ints, Ints, Ints]:
-        """The ids of many texts, one text's after another's, their words and bounds; all int32.
+        """Token ids of many texts, joined, with their words and bounds; all int32.
 
-        Token ids (T,); words (T,), the number of each token's word, counted on from text to text;
-        bounds (texts + 1,): the tokens of text i are those from bounds[i] to bounds[i + 1].
-
-        Pieces are only numbered one by one, and what a number stands for is looked up for all.
+        Token ids (T,); words (T,), the number of each token's word, counted over all texts; bounds
+        (texts + 1,): the tokens of text i are those from bounds[i] to bounds[i + 1].
         """
+        # Only the numbering of the words is a Python loop. Their ids are then looked up by NumPy,
+        # once for each different word.
         numbers: defaultdict[str, int] = defaultdict(count().__next__)  # by first appearance
-        pieces = array("i")
+        word_numbers = array("i")
         stops = [0]
         for text in texts:
-            pieces.extend(map(numbers.__getitem__, self._pieces(text)))
-            stops.append(len(pieces))
-        ids, sizes = _look_up(pieces, [self._known[piece] for piece in numbers])
-        words = np.repeat(np.cumsum(sizes > 0, dtype=np.int32) - 1, sizes)  # 0: white space, …
+            word_numbers.extend(map(numbers.__getitem__, self._words(text)))
+            stops.append(len(word_numbers))
+        ids, sizes = look_up(word_numbers, [self._ids_of[word] for word in numbers])
+        # White space and control characters have no tokens (size 0), and count as no word.
+        words = np.repeat(np.cumsum(sizes > 0, dtype=np.int32) - 1, sizes)
         ends = np.cumsum(np.append(np.int32(0), sizes), dtype=np.int32)
         return ids, words, ends[stops]
 
     def offsets(self, text: str) -> list[tuple[int, int]]:
         """For each token its span in the text: (first character, last + 1), never empty.
 
-        Tokens from inside one character, such as the jamo of a Korean syllable, share its place.
-        These are the first and last of the characters that bert4keras' `rematch` gives, with two
-        differences: after "İ", whose lower case is longer, that one counts in the lower-cased
-        text, and where sorting combining marks or a token such as a lone control character
-        makes it fail, there is an answer here.
+        Tokens from inside one character, such as the jamo of a Korean syllable, have the same span.
+        Spans are equal to those of bert4keras' `rematch`, with two exceptions. After "İ", whose
+        lower case is longer, `rematch` counts in the lower-cased text. And it fails if combining
+        marks are sorted, or for a token such as a single control character.
         """
         plain, origins = (
             normalize_aligned(text) if self.lower_case else (text, list(range(len(text))))
         )
         spans = []
         start = 0
-        for piece in segment(plain) if self.tokenization == "word" else [plain]:
-            places = origins[start : start + len(piece)]
-            start += len(piece)
-            if self.tokenization == "word" and piece in self.vocabulary:
-                spans.append((min(places), max(places) + 1))
+        for word in segment(plain) if self.tokenization == "word" else [plain]:
+            indices = origins[start : start + len(word)]
+            start += len(word)
+            if self.tokenization == "word" and word in self.vocabulary:
+                spans.append((min(indices), max(indices) + 1))
                 continue
-            visible = iter([place for c, place in zip(piece, places, strict=True) if split(c)])
-            for token in self._cut(piece):
+            # Tokens consist of the characters that `split` keeps, in order.
+            visible = iter([i for c, i in zip(word, indices, strict=True) if split(c)])
+            for token in self._split_word(word):
                 part = list(islice(visible, len(token.removeprefix("##"))))
                 spans.append((min(part), max(part) + 1))
         return spans
@@ -246,16 +246,16 @@ class RoFormerTokenizer:
         """Token ids and segment ids of `[CLS] text [SEP]` or `[CLS] text [SEP] pair [SEP]`.
 
         Segments are 0 and, for the pair and its [SEP], 1. While there are more than `max_length`
-        tokens, the longer of the two texts (the first, if equal) loses its last.
-        Raises InputError for a `max_length` that cannot hold the special tokens.
+        tokens, the last token of the longer text (if equal, the first text) is removed.
+        Raises InputError for a `max_length` that is too small for the special tokens.
         """
         return self.join(self.ids(text), None if pair is None else self.ids(pair), max_length)
 
     def join(
         self, first: list[int], second: list[int] | None = None, max_length: int | None = None
     ) -> tuple[list[int], list[int]]:
-        """What `encode` makes of texts, from their `ids`."""
-        others = second or []
+        """`encode` for texts whose `ids` are known."""
+        pair = second or []
         if max_length is not None:
             special = 2 if second is None else 3
             if max_length < special:
@@ -263,23 +263,23 @@ class RoFormerTokenizer:
                     f"max_length is {max_length}, but the special tokens alone are {special}. "
                     f"Give {special} or more, such as 512."
                 )
-            first, others = _truncate(first, others, max_length - special)
+            first, pair = truncate(first, pair, max_length - special)
         first = [self.cls_id, *first, self.sep_id]
         if second is not None:
-            others = [*others, self.sep_id]
-        return first + others, [0] * len(first) + [1] * len(others)
+            pair = [*pair, self.sep_id]
+        return first + pair, [0] * len(first) + [1] * len(pair)
 
     def __call__(
         self, texts: Sequence[str | tuple[str, str | None]], max_length: int | None = None
     ) -> dict[str, np.ndarray]:
-        """Encode texts, or (text, pair) tuples, and pad with 0: what the models take.
+        """Encode texts, or (text, pair) tuples, and pad with 0: the input of the models.
 
-        Returns `token_ids` and `segment_ids`, int32 (texts, longest of them in tokens).
-        Raises InputError for what is no list of texts.
+        Returns `token_ids` and `segment_ids`, int32 (texts, tokens of the longest text).
+        Raises InputError for an argument that is no list of texts.
         """
         rows = [self.encode(text, pair, max_length) for text, pair in as_pairs(texts)]
         shape = (len(rows), max((len(ids) for ids, _ in rows), default=0))
-        # 0, and not `pad_id`, which may be another: models take token id 0 for padding.
+        # Padding is 0 and not `pad_id`, which can differ: models take token id 0 for padding.
         token_ids, segment_ids = np.zeros(shape, np.int32), np.zeros(shape, np.int32)
         for row, (ids, segments) in enumerate(rows):
             token_ids[row, : len(ids)] = ids
@@ -287,53 +287,39 @@ class RoFormerTokenizer:
         return {"token_ids": token_ids, "segment_ids": segment_ids}
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Readable text: special tokens dropped, pieces joined, a space between Latin words.
+        """Readable text: special tokens dropped, subwords joined, a space between Latin words.
 
         White space, case and unknown words of the original are lost.
         Raises InputError for an id that no token has.
         """
-        tokens = [self._token(int(number)) for number in ids]
-        text = ""
-        for token in tokens:
-            if _is_special(token):
-                continue
-            if token.startswith("##"):
-                text += token[2:]
-            elif len(token) == 1 and is_chinese(token):
-                text += token
-            elif len(token) == 1 and is_punctuation(token):
-                text += token + " "
-            elif text and is_chinese(text[-1]):
-                text += token
-            else:
-                text += " " + token
-        for pattern, replacement in _TIDY:
-            text = pattern.sub(replacement, text)
-        return text.strip()
+        return join_tokens([self._token(int(number)) for number in ids])
 
-    def _pieces(self, text: str) -> list[str]:
-        """Words of a text, and the white space between them: jieba's, or what `split` gives."""
+    def _words(self, text: str) -> list[str]:
+        """Words of a text: jieba's, which include white space, or the parts of `split`."""
         if self.lower_case:
             text = normalize(text)
         return segment(text) if self.tokenization == "word" else split(text)
 
-    def _find_ids(self, piece: str) -> tuple[int, ...]:
-        """Ids of a piece's tokens, `unk_id` for those that the vocabulary lacks."""
-        return tuple([self.vocabulary.get(t, self.unk_id) for t in self._tokens_of(piece)])
+    def _find_ids(self, word: str) -> tuple[int, ...]:
+        """Ids of a word's tokens, `unk_id` for those that are not in the vocabulary."""
+        return tuple([self.vocabulary.get(t, self.unk_id) for t in self._tokens_of(word)])
 
-    def _tokens_of(self, piece: str) -> list[str]:
-        """Tokens of a piece: none for white space or control characters."""
-        return [piece] if piece in self.vocabulary else self._cut(piece)
+    def _tokens_of(self, word: str) -> list[str]:
+        """Tokens of a word: none for white space or control characters."""
+        return [word] if word in self.vocabulary else self._split_word(word)
 
-    def _cut(self, text: str) -> list[str]:
+    def _split_word(self, text: str) -> list[str]:
         """Tokens of a text, without segmentation by jieba."""
-        return [token for word in split(text) for token in self._word_pieces(word)]
+        return [token for word in split(text) for token in self._subwords(word)]
 
-    def _word_pieces(self, word: str) -> list[str]:
-        """Longest pieces from the left, `##` before all but the first, or the word itself."""
+    def _subwords(self, word: str) -> list[str]:
+        """WordPiece: the longest subword at each position, `##` before all but the first.
+
+        If there is none at some position, the whole word is one token.
+        """
         if word in self.vocabulary:
             return [word]
-        pieces: list[str] = []
+        subwords: list[str] = []
         start = 0
         while start < len(word) <= WORD_LIMIT:
             prefix = "##" if start else ""
@@ -342,32 +328,30 @@ class RoFormerTokenizer:
                     break
             else:
                 return [word]
-            pieces.append(prefix + word[start:end])
+            subwords.append(prefix + word[start:end])
             start = end
-        return pieces or [word]
+        return subwords or [word]
 
     def _token(self, number: int) -> str:
-        """Token of an id."""
+        """The token of an id."""
         token = self.tokens[number] if 0 <= number < self.vocab_size else None
         if token is None:
             raise InputError(
                 f"no token has the id {number}: the vocabulary ends at {self.vocab_size - 1}. "
-                "Decode with the vocabulary that the ids were made with."
+                "Decode with the vocabulary that the ids were encoded with."
             )
         return token
 
 
 def find_tokenizer(source: OpenedSource) -> RoFormerTokenizer | None:
     """The tokenizer stored with a checkpoint's weights; None without a `vocab.txt`."""
-    if source.read(VOCABULARY) is None:
-        return None
-    return RoFormerTokenizer.from_source(source)
+    return RoFormerTokenizer.from_source(source) if source.read(VOCABULARY) is not None else None
 
 
 def fitting_tokenizer(source: OpenedSource, vocab_size: int) -> RoFormerTokenizer:
     """The tokenizer that belongs to a checkpoint's weights.
 
-    Raises InputError without a vocabulary, and as `check_fits`.
+    Raises InputError if there is no vocabulary, or one with too many tokens.
     """
     tokenizer = find_tokenizer(source)
     if tokenizer is None:
@@ -377,8 +361,8 @@ def fitting_tokenizer(source: OpenedSource, vocab_size: int) -> RoFormerTokenize
 
 
 def missing_vocabulary(name: str) -> str:
-    """The message of every command for a model without a vocabulary."""
-    return f"{name} has no {VOCABULARY}. Put the one that belongs to its weights there."
+    """The message for a model without a vocabulary."""
+    return f"{name} has no {VOCABULARY}. Put the {VOCABULARY} that belongs to its weights there."
 
 
 def check_fits(tokenizer: RoFormerTokenizer, vocab_size: int, name: str) -> None:
@@ -390,105 +374,20 @@ def check_fits(tokenizer: RoFormerTokenizer, vocab_size: int, name: str) -> None
         )
 
 
-def as_pairs(texts: Iterable[Any]) -> list[tuple[str, str | None]]:
-    """Check what should be texts or pairs: ["一", ("二", "三")] → [("一", None), ("二", "三")].
-
-    Raises InputError for one text in place of a list, and for an item that is neither.
-    """
-    if isinstance(texts, str):
-        raise InputError(f"a list of texts is needed, not one text. Give [{texts[:20]!r}].")
-    if isinstance(texts, bytes) or not isinstance(texts, Iterable):
-        raise InputError(f"a list of texts is needed, not {texts!r}.")
-    pairs = [(item, None) if isinstance(item, str) else item for item in texts]
-    for number, pair in enumerate(pairs):
-        if not _is_pair(pair):
-            raise InputError(
-                f"text {number} is {repr(pair)[:60]}, but must be a str, or two in a tuple for a "
-                "pair of texts. Correct or remove it."
-            )
-    return cast("list[tuple[str, str | None]]", pairs)
-
-
 def _json_text(content: Mapping[str, Any]) -> str:
     return json.dumps(content, ensure_ascii=False, indent=2) + "\n"
 
 
-def _is_pair(item: Any) -> bool:
-    """Whether it is a text, and another one or None."""
-    if not isinstance(item, tuple | list | np.ndarray) or len(item) != 2:
-        return False
-    return isinstance(item[0], str) and (item[1] is None or isinstance(item[1], str))
-
-
-class _Memory(dict[str, tuple[int, ...]]):
-    """Token ids of the pieces met so far, for they come again; what is missing, `find` gives."""
+class _Cache(dict[str, tuple[int, ...]]):
+    """Token ids of words, which repeat in texts; `find` computes those of a new word."""
 
     def __init__(self, find: Callable[[str], tuple[int, ...]]) -> None:
         self._find = find
 
-    def __missing__(self, piece: str) -> tuple[int, ...]:
-        ids = self._find(piece)
-        if len(piece) <= WORD_LIMIT:
-            if len(self) >= _REMEMBERED_WORDS:
+    def __missing__(self, word: str) -> tuple[int, ...]:
+        ids = self._find(word)
+        if len(word) <= WORD_LIMIT:  # for longer ones, such as base64, a cache would not help
+            if len(self) >= _CACHE_SIZE:
                 self.clear()
-            self[piece] = ids
+            self[word] = ids
         return ids
-
-
-def _look_up(numbers: Sequence[int], table: Sequence[tuple[int, ...]]) -> tuple[Ints, Ints]:
-    """Join the table's rows of these numbers: [2, 0, 2], [(5,), (), (7, 8)] → [7, 8, 5, 7, 8].
-
-    Returns them and their sizes, [2, 1, 2].
-    """
-    row_sizes = np.fromiter(map(len, table), np.int32, len(table))
-    joined = np.fromiter(chain.from_iterable(table), np.int32, row_sizes.sum())
-    sizes = row_sizes[numbers]
-    starts = (np.cumsum(row_sizes) - row_sizes)[numbers]  # in `joined`
-    shifts = np.repeat(starts - (np.cumsum(sizes) - sizes), sizes)
-    return joined[shifts + np.arange(len(shifts))], sizes
-
-
-def _truncate(first: list[int], second: list[int], room: int) -> tuple[list[int], list[int]]:
-    """Cut off the ends so that both fit into `room` tokens, always taking from the longer one."""
-    keep = max(room // 2, room - len(second))  # the first gives way where the room is odd
-    first = first[:keep]
-    return first, second[: room - len(first)]
-
-
-def _is_special(token: str) -> bool:
-    """Whether the token is shaped like one that is no text, such as [CLS] or [unused1]."""
-    return token.startswith("[") and token.endswith("]")
-
-
-def _read_config(source: OpenedSource) -> dict[str, Any]:
-    """Content of the `tokenizer_config.json` in a folder or zip; empty where there is none."""
-    if source.path.is_file() and not source.is_zip:
-        return {}
-    content = source.read(TOKENIZER_CONFIG)
-    if content is None:
-        return {}
-    file = f"{source.path}: {TOKENIZER_CONFIG}"
-    try:
-        values = parse_json(content)
-    except ValueError as error:
-        raise InputError(f"{file} is not valid JSON: {error}. Fix or remove it.") from None
-    if not isinstance(values, dict):
-        raise InputError(f"{file} holds no JSON object. Fix or remove it.")
-    return cast("dict[str, Any]", values)
-
-
-_REMEMBERED_WORDS = 1 << 17  # tens of megabytes at most
-_TIGHT = (  # no space after these
-    "\uff02\uff03\uff04\uff05\uff06\uff07\uff08\uff09\uff0a\uff0b\uff0c\uff0d\uff0f\uff1a\uff1b"
-    "\uff1c\uff1d\uff1e\uff20\uff3b\uff3c\uff3d\uff3e\uff3f\uff40\uff5b\uff5c\uff5d\uff5e\uff5f"
-    "\uff60\uff62\uff63\uff64\u3000\u3001\u3003\u3008\u3009\u300a\u300b\u300c\u300d\u300e\u300f"
-    "\u3010\u3011\u3014\u3015\u3016\u3017\u3018\u3019\u301a\u301b\u301c\u301d\u301e\u301f\u3030"
-    "\u303e\u303f\u2013\u2014\u2018\u2019\u201b\u201c\u201d\u201e\u201f\u2026\u2027\ufe4f\ufe51"
-    "\ufe54\u00b7\uff01\uff1f\uff61\u3002+-/={(<["
-)
-_TIDY = (  # what decode does at the end: pattern, replacement
-    (re.compile(" +"), " "),
-    (re.compile("' (re|m|s|t|ve|d|ll) "), r"'\1 "),
-    (re.compile(f"([{re.escape(_TIGHT)}]) "), r"\1"),
-    (re.compile(r"(\d\.) (\d)"), r"\1\2"),
-)

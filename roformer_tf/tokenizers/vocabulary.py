@@ -1,17 +1,13 @@
-"""Vocabularies: read, written, built from a corpus, cut down. A token's id is its line."""
+"""Vocabularies: parsed, written, built from a corpus, reduced. The id of a token is its line."""
 
 import io
 import string
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, islice
 from pathlib import Path
 from typing import Literal
 
-from roformer_tf.checkpoints import registry
-from roformer_tf.checkpoints.sources import OpenedSource
-from roformer_tf.checkpoints.tf1 import VOCABULARY
 from roformer_tf.errors import InputError
 from roformer_tf.files import write_text
 from roformer_tf.tokenizers.segmentation import (
@@ -23,60 +19,16 @@ from roformer_tf.tokenizers.segmentation import (
 )
 
 Tokenization = Literal["word", "char"]
-"""Whether Chinese text becomes jieba's words, as far as the vocabulary has them, or characters."""
+"""Whether Chinese text is split into jieba's words, as far as the vocabulary has them, or into
+characters."""
 
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 WORD_LIMIT = 200
-"""Characters of a word that is still cut into pieces; a longer one is unknown."""
-
-
-@contextmanager
-def open_vocabulary(source: str | Path) -> Iterator[OpenedSource]:
-    """Open what is given for its vocabulary: a source, or a vocabulary file by whatever name.
-
-    Raises InputError where there is none of these.
-    """
-    try:
-        if registry.find(str(source)) is None:
-            Path(source).stat()
-    except OSError as error:
-        raise _unreadable(Path(source), error) from None
-    with OpenedSource(source) as opened:
-        yield opened
-
-
-def read_vocabulary(source: str | Path) -> dict[str, int]:
-    """Token → id from a vocabulary file, a folder or zip that holds `vocab.txt`, or a release's.
-
-    As in bert4keras, a line's token is its first field, a blank line gives the token "", and a
-    repeated line takes the next id without using it up: lines a, b, a, c give a=2, b=1, c=2.
-    Raises InputError where there is no such file, or it is no vocabulary.
-    """
-    with open_vocabulary(source) as opened:
-        return vocabulary_of(opened)
-
-
-def vocabulary_of(source: OpenedSource) -> dict[str, int]:
-    """Read the vocabulary of a source that is open already, as `read_vocabulary` does."""
-    path = source.path / VOCABULARY if source.path.is_dir() else source.path
-    try:
-        is_file = source.path.is_file() and not source.is_zip
-        content = path.read_bytes() if is_file else source.read(VOCABULARY)
-        if content is None:
-            raise InputError(f"{source.path} holds no {VOCABULARY}. Give a folder or zip with one.")
-        vocabulary = parse_vocabulary(content.decode("utf-8"))
-    except OSError as error:
-        raise _unreadable(path, error) from None
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path} is not UTF-8 text at byte {error.start}. Give a vocab.txt, one token a line."
-        ) from None
-    check_special_tokens(vocabulary, str(path))
-    return vocabulary
+"""Maximum characters of a word that is split into subwords; a longer word is [UNK]."""
 
 
 def check_special_tokens(vocabulary: Mapping[str, int], source: str) -> None:
-    """Raise InputError, naming `source`, unless the vocabulary has all special tokens."""
+    """Raise InputError, with the name `source`, unless the vocabulary has all special tokens."""
     missing = [token for token in SPECIAL_TOKENS if token not in vocabulary]
     if missing:
         raise InputError(
@@ -88,12 +40,12 @@ def check_special_tokens(vocabulary: Mapping[str, int], source: str) -> None:
 def write_vocabulary(path: str | Path, tokens: Sequence[str]) -> None:
     """Write one token a line, in the order of their ids.
 
-    Raises InputError for tokens that would not read back: repeated, blank or with white space.
+    Raises InputError for tokens that could not be read back: repeated, empty or with white space.
     """
     seen: set[str] = set()
     for number, token in enumerate(tokens):
         if token.split() != [token]:
-            raise InputError(f"token {number} is {token!r}: a token has no white space.")
+            raise InputError(f"token {number} is {token!r}, but a token has no white space.")
         if token in seen:
             raise InputError(f"token {number}, {token!r}, is in the vocabulary twice. Remove one.")
         seen.add(token)
@@ -101,7 +53,7 @@ def write_vocabulary(path: str | Path, tokens: Sequence[str]) -> None:
 
 
 def guess_tokenization(vocabulary: Iterable[str]) -> Tokenization:
-    """Return "word" where the vocabulary holds Chinese words of several characters, else "char"."""
+    """Return "word" if the vocabulary has Chinese words of several characters, else "char"."""
     has_words = any(len(token) > 1 and all(map(is_chinese, token)) for token in vocabulary)
     return "word" if has_words else "char"
 
@@ -109,11 +61,11 @@ def guess_tokenization(vocabulary: Iterable[str]) -> Tokenization:
 def count_pieces(
     texts: Iterable[str], tokenization: Tokenization, lower_case: bool = True
 ) -> Counter[str]:
-    """How often each word occurs in the texts; counts of several workers can simply be added.
+    """Frequency of each word in the texts; the counts of several workers can be added.
 
-    Words are jieba's or, for characters, what lies between white space, punctuation and Chinese
-    characters. Words that no vocabulary should hold are left out: white space, controls, private
-    use, lone surrogates, and what is longer than 200 characters.
+    Words are jieba's. For the tokenization "char", text is split at white space and around
+    punctuation and Chinese characters. Words that are unfit for a vocabulary are skipped: white
+    space, control and private-use characters, lone surrogates, and words over 200 characters.
     """
     words = segment if tokenization == "word" else split
     normal = map(normalize, texts) if lower_case else texts
@@ -125,13 +77,13 @@ def count_pieces(
 
 
 def build_vocabulary(counts: Mapping[str, int], size: int, tokenization: Tokenization) -> list[str]:
-    """At most `size` tokens: the special ones, then by falling frequency, of equals the shorter.
+    """At most `size` tokens: the special ones, then the most frequent ones, shorter ones first.
 
-    Words of several characters compete with single characters and `##` continuations; these
-    count wherever they stand, inside words too, so that a character is in before any word that
-    holds it. ASCII letters and digits are always in, alone and as continuations, so that a rare
-    word can be spelled (capitals only where the counts have some).
-    Raises InputError where `size` cannot hold the special tokens and the letters.
+    Words of several characters compete with single characters and `##` continuations. Characters
+    are also counted inside words, so that a character comes before any word that contains it.
+    ASCII letters and digits are always included, alone and as continuations, so that rare words
+    can be spelled; capitals only if the counts have some.
+    Raises InputError if `size` is too small for the special tokens and the letters.
     """
     totals = _count_characters(counts)
     for word, count in counts.items():
@@ -142,24 +94,23 @@ def build_vocabulary(counts: Mapping[str, int], size: int, tokenization: Tokeniz
     if room < 0:
         raise InputError(
             f"a vocabulary of {size} tokens has no room for the special tokens and the ASCII "
-            f"letters and digits. Give at least {size - room}, rather some thousands."
+            f"letters and digits. Give at least {size - room}; some thousands are usual."
         )
     ranked = sorted(
         totals.keys() | always, key=lambda t: (-totals[t], len(t.removeprefix("##")), t)
     )
-    others = islice((token for token in ranked if token not in always), room)
-    chosen = always.union(others)
+    chosen = always.union(islice((token for token in ranked if token not in always), room))
     return [*SPECIAL_TOKENS, *(token for token in ranked if token in chosen)]
 
 
 def simplify_vocabulary(
     vocabulary: Mapping[str, int], first: Sequence[str]
 ) -> tuple[dict[str, int], list[int]]:
-    """Cut down to `first` and what char-level text can give: (new token → id, kept old ids).
+    """Keep `first` and the tokens that char-level text can have: (new token → id, kept old ids).
 
-    As bert4keras' `load_vocab(simplified=True, startswith=first)`: tokens of several characters
-    with a Chinese one or punctuation go, `##中` and every `[…]` token that is not in `first` too.
-    Raises InputError for a token in `first` that the vocabulary lacks.
+    Equal to bert4keras' `load_vocab(simplified=True, startswith=first)`. It removes tokens of
+    several characters with a Chinese character or punctuation, such as `##中`, and every `[…]`
+    token that is not in `first`. Raises InputError for a token in `first` that is missing.
     """
     missing = [token for token in first if token not in vocabulary]
     if missing:
@@ -169,15 +120,12 @@ def simplify_vocabulary(
     return {token: new for new, token in enumerate(kept)}, [vocabulary[token] for token in kept]
 
 
-def _unreadable(path: Path, error: OSError) -> InputError:
-    return InputError(
-        f"cannot read the vocabulary {path}: {error.strerror}. "
-        "Give a vocab.txt, a folder or released zip that holds one, or a released name."
-    )
-
-
 def parse_vocabulary(text: str) -> dict[str, int]:
-    """Token → id from the text of a vocabulary file."""
+    """Token → id from the text of a vocabulary file.
+
+    As in bert4keras, the token of a line is its first word, an empty line is the token "", and a
+    repeated line gets the next id without using it up: lines a, b, a, c give a=2, b=1, c=2.
+    """
     vocabulary: dict[str, int] = {}
     for line in io.StringIO(text, newline=None):
         fields = line.split()
@@ -186,10 +134,10 @@ def parse_vocabulary(text: str) -> dict[str, int]:
 
 
 def _count_characters(counts: Mapping[str, int]) -> Counter[str]:
-    """How often each character begins a word, and, after `##`, is inside one: ab → a, ##b."""
+    """Frequency of each character at the start of a word, and with `##` inside: ab → a, ##b."""
     totals: Counter[str] = Counter()
-    for piece, count in counts.items():
-        for word in split(piece):
+    for text, count in counts.items():
+        for word in split(text):
             totals[word[0]] += count
             for character in word[1:]:
                 totals["##" + character] += count
@@ -197,13 +145,13 @@ def _count_characters(counts: Mapping[str, int]) -> Counter[str]:
 
 
 def _letters(totals: Mapping[str, int]) -> str:
-    """ASCII letters and digits; the capitals only where there are any."""
+    """ASCII letters and digits; capitals only if the counts have some."""
     capitals = string.ascii_uppercase
     has_capitals = any(letter in totals or "##" + letter in totals for letter in capitals)
     return string.digits + string.ascii_lowercase + (capitals if has_capitals else "")
 
 
 def _is_redundant(token: str) -> bool:
-    """Whether char-level text never gives the token."""
+    """Whether char-level text never has this token."""
     stem = token.removeprefix("##")
     return len(token) > 1 and any(is_chinese(c) or is_punctuation(c) for c in stem)

@@ -43,30 +43,23 @@ class PeriodicCallback(keras.callbacks.Callback):
         seconds_apart: float = 0,
     ) -> None:
         super().__init__()
-        self.function, self.every, self.start, self.last, self.log = (
-            function,
-            every,
-            start,
-            last,
-            log,
-        )
+        self.function, self.every, self.log = function, every, log
+        self.start, self.last = start, last
         self.seconds_apart, self._called = seconds_apart, time.monotonic()
+        # Called after every step: whether to call the function at this step, too.
         self.also = also
-        """Asked after every step: whether to call the function at this step, too."""
 
     def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
         """Call the function if it is due."""
         step = self.start + batch + 1
         also = self.also()  # at every step: `Termination.received` must be asked once a step
         due = also or step % self.every == 0
-        if (due and self._is_late_enough()) or step == self.last:
+        late_enough = time.monotonic() - self._called >= self.seconds_apart
+        if (due and late_enough) or step == self.last:
             self._called = time.monotonic()
             with self.log.paused():
                 sync(self.model)
                 self.function(step)
-
-    def _is_late_enough(self) -> bool:
-        return time.monotonic() - self._called >= self.seconds_apart
 
 
 def ending_signals() -> list[int]:
@@ -91,10 +84,10 @@ class Termination(keras.callbacks.Callback):
     def __init__(self) -> None:
         super().__init__()
         self.stopped = self.training = self._received = self._agreed = False
+        # Name of the signal that was received.
         self.signal = "SIGTERM"
-        """Name of the signal that was received."""
+        # Whether this process received the signal → whether any of several did.
         self.any_process: Callable[[bool], bool] = bool
-        """From whether this process got the signal to whether any of several did."""
 
     def received(self) -> bool:
         """Whether the run has to stop; called once a step."""
@@ -115,7 +108,7 @@ class Termination(keras.callbacks.Callback):
                 signal.signal(number, before)
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """From now on, wait for the end of a step."""
+        """From now on, a signal takes effect at the end of a step."""
         self.training = True
 
     def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
@@ -305,7 +298,7 @@ class MetricsFile:
         if not writing:
             return
         kept = [x for x in read_metrics(path) if x["step"] <= resumed_at] if resumed_at else []
-        write_text(path, "".join(_json(line) for line in kept))
+        write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
         self.file = path.open("a", encoding="utf-8")
         self.board = None
         if tensorboard is not None:
@@ -317,7 +310,7 @@ class MetricsFile:
         """Append a line and flush the file."""
         if not self.writing:
             return
-        self.file.write(_json(line))
+        self.file.write(json.dumps(line) + "\n")
         self.file.flush()
         if self.board is not None:
             for name, value in scalars(line).items():
@@ -350,7 +343,3 @@ def scalars(line: Mapping[str, Any]) -> dict[str, float]:
 def learning_rate(optimizer: keras.optimizers.Optimizer, step: int) -> float:
     """The learning rate of step `step`, counted from 0."""
     return float(ops.convert_to_numpy(learning_rate_at(optimizer, step)))
-
-
-def _json(line: dict[str, Any]) -> str:
-    return json.dumps(line) + "\n"

@@ -23,8 +23,8 @@ import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
+from roformer_tf.checkpoints.archives import WEIGHTS
 from roformer_tf.checkpoints.arrays import save_tensors
-from roformer_tf.checkpoints.huggingface import WEIGHTS
 from roformer_tf.errors import DivergedError, InputError
 from roformer_tf.files import file_beside, folder_beside, hash_file, parse_json, remove, write_text
 from roformer_tf.models.pretrained import PretrainedModel
@@ -37,10 +37,10 @@ from roformer_tf.training.run_files import MODEL
 class RunState:
     """Progress of a run."""
 
+    # Completed steps.
     step: int
-    """Completed steps."""
+    # Fingerprint of the data that was trained on.
     rows: str
-    """Fingerprint of the data that was trained on."""
 
 
 STATE = "state.json"
@@ -62,6 +62,7 @@ def take_snapshot(state: RunState, model: PretrainedModel) -> Snapshot:
     Raises DivergedError if a weight is not finite.
     """
     weights = {name: to_numpy(v) for name, v in model.named_variables().items()}
+    # A sum is not finite if a value is not, and needs no array of booleans as large as the weight.
     if broken := [name for name, array in weights.items() if not np.isfinite(np.sum(array))]:
         raise DivergedError(f"{len(broken)} weights are no longer finite, such as {broken[0]}.")
     return Snapshot(
@@ -90,9 +91,9 @@ def write_checkpoint(folder: Path, snapshot: Snapshot, model: PretrainedModel, k
         hashes = {path.relative_to(beside).as_posix(): hash_file(path) for path in files}
         text = json.dumps(asdict(state) | {"blake2b": hashes}) + "\n"
         (beside / STATE).write_text(text, encoding="utf-8")
-    earlier = [other for other in checkpoints(folder) if other < checkpoint]
-    for other in set(checkpoints(folder)) - {checkpoint, *earlier[: keep - 1]}:
-        remove(other)
+    earlier = [path for path in checkpoints(folder) if path < checkpoint]
+    for path in set(checkpoints(folder)) - {checkpoint, *earlier[: keep - 1]}:
+        remove(path)
     return checkpoint
 
 
@@ -190,9 +191,8 @@ def _training_state(model: PretrainedModel) -> dict[str, keras.Variable]:
     They are numbered, because the names of seed generators depend on a counter of the process.
     """
     weights = {id(v) for v in model.named_variables().values()}
-    others = [v for v in model.variables if id(v) not in weights]
     groups = {
-        "model": others,
+        "model": [v for v in model.variables if id(v) not in weights],
         "optimizer": [v for v in model.optimizer.variables if v.name != SCHEDULE],
         "metrics": model.metrics_variables,
     }
@@ -221,7 +221,7 @@ def resume(folder: Path, model: PretrainedModel, data: str) -> tuple[int, Path |
             continue
         if state.rows != data:
             raise InputError(
-                f"{checkpoint} was trained on other rows than these. Give the same data and "
+                f"{checkpoint} was trained on other data than this. Give the same data and "
                 "settings to continue, or another --output to start anew."
             )
         for message in damaged:

@@ -11,7 +11,6 @@ import re
 import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
@@ -21,7 +20,7 @@ import tyro
 import yaml
 
 from roformer_tf.errors import InputError
-from roformer_tf.files import check_writable, is_folder, parse_json, write_text
+from roformer_tf.files import check_writable, is_folder, parse_json
 from roformer_tf.terminal import printable, table, terminal_width
 from roformer_tf.training.run_files import (
     EVALUATIONS_FILE,
@@ -32,13 +31,14 @@ from roformer_tf.training.run_files import (
     TRIALS,
     read_keys,
     read_metrics,
+    write_json,
 )
 
 PRETRAINING, FINE_TUNING = "pretraining", "fine-tuning"
 COMMANDS = {PRETRAINING: "pretrain", FINE_TUNING: "finetune"}
 
+# A dictionary that can be written as JSON.
 Plain: TypeAlias = dict[str, Any]
-"""A dictionary that can be written as JSON."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,13 +76,13 @@ class RecordedRun:
     folder: Path
     name: str
     settings: Plain
+    # The lines of metrics.jsonl.
     lines: list[Plain]
-    """The lines of metrics.jsonl."""
     evaluations: list[Plain]
+    # report.json of a finished fine-tuning, else {}.
     report: Plain
-    """report.json of a finished fine-tuning, else {}."""
+    # Number of the current training, if fine-tuning consists of several; else 0.
     training: int
-    """Number of the current training, if fine-tuning consists of several; else 0."""
 
     @property
     def kind(self) -> str:
@@ -100,18 +100,14 @@ def compare(config: RunsConfig) -> None:
     runs = [read_run(*pair) for pair in named(folders).items()]
     comparison = compared(runs)
     if config.json:
-        text = json.dumps(comparison, ensure_ascii=False, indent=2, default=str)
-        whole = text.encode("utf-8", "backslashreplace").decode()  # a folder's name may be GBK
-        with _file_errors(f"write {config.json}"):
-            write_text(config.json, f"{whole}\n")
+        write_json(config.json, comparison)
     if config.plot:
         from roformer_tf.training.plots import plot_runs  # matplotlib takes a second to load
 
-        with _file_errors(f"write {config.plot}"):
-            plot_runs({run.name: curves(run) for run in runs}, config.plot)
+        plot_runs({run.name: curves(run) for run in runs}, config.plot)
     try:
         print("\n".join(tables(comparison, terminal_width())), flush=True)
-    except BrokenPipeError:  # `… | head` has ended; Python flushes once more at exit
+    except BrokenPipeError:  # `… | head` has ended; Python would flush once more at exit
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -121,8 +117,10 @@ def find_runs(folder: Path) -> list[Path]:
         raise InputError(
             f"there is no folder {folder}. Give the --output of a run, or a folder that holds runs."
         )
-    with _file_errors(f"read {folder}"):
+    try:
         runs = [folder] if _is_run(folder) else sorted(filter(_is_run, folder.iterdir()))
+    except OSError as error:
+        raise InputError(f"cannot read {folder}: {error.strerror}.") from None
     if not runs:
         raise InputError(
             f"{folder} holds no run: there is no {SETTINGS} or {METRICS_FILE} in it or in its "
@@ -133,13 +131,13 @@ def find_runs(folder: Path) -> list[Path]:
 
 def named(folders: Sequence[Path]) -> dict[Path, str]:
     """A unique name for each folder: its own name, or its path if two have the same name."""
-    known: dict[Path, Path] = {}
+    known: dict[Path, Path] = {}  # a folder may be given twice, as itself and within another
     for folder in folders:
         known.setdefault(folder.resolve(), folder)
-    times = Counter(place.name for place in known)
+    times = Counter(path.name for path in known)
     return {
-        folder: printable(place.name if times[place.name] == 1 else str(folder))
-        for place, folder in known.items()
+        folder: printable(path.name if times[path.name] == 1 else str(folder))
+        for path, folder in known.items()
     }
 
 
@@ -149,12 +147,13 @@ def read_run(folder: Path, name: str) -> RecordedRun:
     If fine-tuning consists of several trainings, its lines are those of the best one once all are
     finished, and before that those of the current one.
     """
-    with _file_errors(f"read {folder}"):
-        trials = sorted(
-            folder.glob(f"{TRIALS}/*/{METRICS_FILE}"), key=lambda path: path.stat().st_mtime
-        )
-        under_way = bool(trials) and not (folder / METRICS_FILE).exists()
-        source = trials[-1].parent if under_way else folder
+    trials = sorted(
+        folder.glob(f"{TRIALS}/*/{METRICS_FILE}"), key=lambda path: path.stat().st_mtime
+    )
+    # Lines of the best training are copied to the run's folder when all are finished.
+    under_way = bool(trials) and not (folder / METRICS_FILE).exists()
+    source = trials[-1].parent if under_way else folder
+    try:
         return RecordedRun(
             folder,
             name,
@@ -164,6 +163,8 @@ def read_run(folder: Path, name: str) -> RecordedRun:
             read_keys(folder / REPORT, parse_json),
             len(trials) if under_way else 0,
         )
+    except OSError as error:
+        raise InputError(f"cannot read {folder}: {error.strerror}.") from None
 
 
 def compared(runs: Sequence[RecordedRun]) -> Plain:
@@ -182,6 +183,7 @@ def compared(runs: Sequence[RecordedRun]) -> Plain:
 def summary(run: RecordedRun) -> Plain:
     """Progress and metrics of a run; None where there is no figure yet."""
     losses, held_out = points(run.lines, "loss"), points(run.evaluations, "held_out_loss")
+    # A mean and medians: single lines of loss and speed vary.
     accuracies = points(run.evaluations, "held_out_accuracy")
     speeds, utilizations = points(run.lines, "tokens_per_second"), points(run.lines, "mfu")
     best_step, best = best_evaluation(run.evaluations) or (None, None)
@@ -235,13 +237,11 @@ def best_evaluation(evaluations: Sequence[Mapping[str, Any]]) -> tuple[int, floa
     """Step and loss of the best evaluation at the current sequence length; None without any.
 
     Losses at different lengths are not comparable: a longer context makes a token easier to
-    predict. A line without `length` counts as the length of the next line that has one.
+    predict.
     """
     comparable: list[Mapping[str, Any]] = []
-    length: int | None = None
     for line in evaluations:
-        before, length = length, line.get("length", length)
-        if before is not None and before != length:
+        if comparable and line.get("length") != comparable[-1].get("length"):
             comparable.clear()
         comparable.append(line)
     return min(points(comparable, "held_out_loss"), key=lambda point: point[1], default=None)
@@ -258,7 +258,7 @@ def curves(run: RecordedRun) -> list[Plain]:
 
 
 def tables(comparison: Plain, width: int) -> Iterator[str]:
-    """Lay out what `compared` gave: the runs, what fine-tuning reached, and settings that differ.
+    """Tables of `compared`: the runs, the metrics of fine-tuning, and settings that differ.
 
     name   state                    loss  held-out …
     base   at step 500 of 1,000   2.1034    2.3120 …
@@ -288,7 +288,7 @@ def _steps(run: RecordedRun) -> int | None:
     """The planned number of steps; for fine-tuning, known after the first evaluation."""
     if run.kind == PRETRAINING:
         steps, stages = run.settings.get("steps"), run.settings.get("stages")
-        if stages:  # 'length=512 steps=1000': whatever else another version may say there
+        if stages:  # 'length=512 steps=1000'
             steps = sum(map(int, re.findall(r"\bsteps=(\d+)", str(stages))))
         return steps if isinstance(steps, int) else None
     epochs, rounds = run.settings.get("epochs"), points(run.evaluations, "epoch")
@@ -302,13 +302,15 @@ def _figures(run: RecordedRun) -> Plain:
     """Metrics of fine-tuning by set: from its report, or before that from the last epoch."""
     if run.kind == PRETRAINING:
         return {}
-    valid = {key: x for line in run.evaluations[-1:] for key, x in line.items()}
-    metrics = run.report or {"valid": valid}
-    sets = {name: metrics.get(name) or {} for name in ("test", "valid")}
+    last = run.evaluations[-1] if run.evaluations else {}
+    sets = run.report or {"valid": last}
     return {
-        name: {key: x for key, x in one.items() if key not in ("step", "epoch") and _is_figure(x)}
-        for name, one in sets.items()
-        if isinstance(one, dict)
+        name: {
+            key: x
+            for key, x in sets.get(name, {}).items()
+            if key not in ("step", "epoch") and _is_figure(x)
+        }
+        for name in ("test", "valid")
     }
 
 
@@ -374,7 +376,7 @@ def _by_value(settings: Mapping[str, Plain]) -> Iterator[list[str]]:
 
 def _shown(value: Any) -> str:
     if value is None:
-        return "unset"
+        return "not set"
     if isinstance(value, list):
         return ", ".join(map(_shown, value)) or "none"
     if not isinstance(value, str):
@@ -386,12 +388,3 @@ def _headed(rows: Sequence[Mapping[str, str]]) -> list[list[str]]:
     """Cells by heading → a line of all headings, and a line of cells for each row."""
     headings = list(dict.fromkeys(heading for row in rows for heading in row))
     return [headings, *([row.get(heading, "") for heading in headings] for row in rows)]
-
-
-@contextmanager
-def _file_errors(what: str) -> Iterator[None]:
-    """Raise an InputError in place of an error of the file system."""
-    try:
-        yield
-    except OSError as error:
-        raise InputError(f"cannot {what}: {error.strerror}.") from None

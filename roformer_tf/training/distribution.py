@@ -2,8 +2,8 @@
 
 Data parallel: every device has the weights and a part of each batch. With `model_parallel` M
 devices share one copy: a weight's heads, features or hidden units are split among them, and so are
-its optimizer slots. Keras and XLA put in what has to be exchanged; a step's loss, gradient norm and
-update are those of the whole batch.
+its optimizer slots. Keras and XLA insert the communication; a step's loss, gradient norm and update
+are those of the whole batch.
 """
 
 import atexit
@@ -27,9 +27,10 @@ from roformer_tf.machine import peak_flops
 from roformer_tf.training.devices import device_name
 from roformer_tf.training.settings import DevicesConfig
 
+# Axes of the mesh of devices.
 DATA_AXIS, MODEL_AXIS = "batch", "model"
-"""Axes of the mesh of devices."""
 
+# Weights that devices share, by path, and the axis that is split; norms and the rest are whole.
 SPLIT_WEIGHTS = {
     r".*/(query|key|value)/kernel": (None, MODEL_AXIS, None),  # (D, N, H)
     r".*/(query|key|value)/bias": (MODEL_AXIS, None),
@@ -39,12 +40,11 @@ SPLIT_WEIGHTS = {
     r".*/output/kernel": (MODEL_AXIS, None),  # (F, D)
     r".*/word/embeddings": (None, MODEL_AXIS),  # (V, E)
 }
-"""Weights that devices share, by path, and the axis that is split; norms and the rest are whole."""
 
+# A process without a heartbeat for this time counts as dead.
 PEER_SECONDS = 20
-"""After which a process that gives no sign of life counts as dead."""
+# In this time a file system shows a new file to all machines; NFS may cache a folder for 60 s.
 VISIBLE_SECONDS = 100
-"""Within which a file system shows a file to all machines: NFS may keep a folder's list for 60."""
 
 
 @dataclass(frozen=True)
@@ -53,18 +53,18 @@ class ProcessGroup:
 
     index: int = 0
     count: int = 1
+    # The number of this process's part of each batch, and the number of parts of equal size.
     part: tuple[int, int] = (0, 1)
-    """Which of how many equal pieces of each batch this process reads."""
+    # Number of the next message of the first process.
     _turns: Iterator[int] = field(default_factory=itertools.count, repr=False, compare=False)
-    """Number of the next word that the first process has for the others."""
 
     @property
     def first(self) -> bool:
-        """Whether this process is the one that writes and speaks."""
+        """Whether this process is the one that writes files and prints."""
         return self.index == 0
 
     def any(self, flag: bool) -> bool:
-        """Whether any process says so."""
+        """Whether the flag is set in any process."""
         return bool(np.max(self._gathered(int(flag))))
 
     def check_equal(self, value: int, what: str) -> None:
@@ -76,11 +76,11 @@ class ProcessGroup:
                 "same command, and an --output on a file system that all of them see."
             )
 
-    def run_on_first(self, work: Callable[[], object], *made: Path) -> None:
-        """Have the first process do something for all, while the others wait for it.
+    def run_on_first(self, work: Callable[[], object], *outputs: Path) -> None:
+        """Run a function in the first process, while the others wait.
 
-        `made` are the files and folders that the others then find. Where the first one fails, here
-        or on its way here, inside `reporting_failure`, the others raise InputError if it did, else
+        `outputs`: files and folders that the others then need. If the first process fails, here or
+        earlier within `reporting_failure`, the others raise InputError if it did, otherwise
         TerminatedError.
         """
         if self.first:
@@ -88,34 +88,34 @@ class ProcessGroup:
             self._send({"kind": "done"})
         else:
             self._receive()
-            _wait_for(made)
+            _wait_for(outputs)
 
     @contextmanager
     def reporting_failure(self) -> Iterator[None]:
-        """If the first process fails in this block, tell the others, who wait in `run_on_first`."""
+        """If the first process fails in this block, report it to those that wait for it."""
         try:
             yield
         except BaseException as error:
             if self.first:
-                with suppress(RuntimeError):  # of JAX: there is nobody to tell any more
+                with suppress(RuntimeError):  # by JAX, if no other process is connected any more
                     self._send(_failure(error))
             raise
 
-    def _send(self, word: dict[str, str]) -> None:
-        """Leave word for the others at JAX's coordinator, which runs in the first process.
+    def _send(self, message: dict[str, str]) -> None:
+        """Leave a message for the others at JAX's coordinator, which runs in the first process.
 
-        At its end that process waits for the others, so they hear even of what made it end.
+        At its end that process waits for the others, so they receive even the error that ended it.
         """
         if self.count > 1:
-            jax_coordinator().key_value_set(f"roformer_tf/{next(self._turns)}", json.dumps(word))
+            jax_coordinator().key_value_set(f"roformer_tf/{next(self._turns)}", json.dumps(message))
 
     def _receive(self) -> None:
-        """Wait for the first process' next word. Raises as `run_on_first` does."""
+        """Wait for the next message of the first process. Raises as `run_on_first` does."""
         turn = next(self._turns)
-        word: dict[str, str] = {}
-        while not word:
-            try:  # in short waits: a signal is heeded in between
-                word = json.loads(
+        message: dict[str, str] = {}
+        while not message:
+            try:  # in short waits: Python handles a signal only in between
+                message = json.loads(
                     jax_coordinator().blocking_key_value_get(f"roformer_tf/{turn}", 500)
                 )
             except RuntimeError as error:
@@ -125,10 +125,10 @@ class ProcessGroup:
                     raise TerminatedError(
                         f"lost the first process ({reason}). The same command continues."
                     ) from None
-        if word["kind"] == "input":
-            raise InputError(f"the first process stopped: {word['message']}")
-        if word["kind"] == "other":
-            raise TerminatedError(f"the first process stopped: {word['message']}")
+        if message["kind"] == "input":
+            raise InputError(f"the first process stopped: {message['message']}")
+        if message["kind"] == "other":
+            raise TerminatedError(f"the first process stopped: {message['message']}")
 
     def _gathered(self, value: int) -> np.ndarray:
         """The number of every process, (count,)."""
@@ -140,10 +140,10 @@ class ProcessGroup:
 
 
 def join(config: DevicesConfig) -> ProcessGroup:
-    """Connect the processes and set the devices up for every model that is made from now on.
+    """Connect the processes and set up the devices for every model that is created afterwards.
 
-    Must come before anything is computed. Raises InputError for devices that are not there, and
-    where other processes cannot be reached.
+    Must come before anything is computed. Raises InputError if devices are missing, or if other
+    processes cannot be reached.
     """
     if keras.backend.backend() != "jax":
         if config.distributed or config.model_parallel > 1 or (config.devices or 1) > 1:
@@ -161,14 +161,14 @@ def join(config: DevicesConfig) -> ProcessGroup:
     wanted = config.devices or len(devices)
     if wanted > len(devices) or wanted % config.model_parallel:
         raise InputError(
-            f"{wanted} devices in groups of {config.model_parallel} are asked for, but JAX sees "
+            f"{wanted} devices in groups of {config.model_parallel} are requested, but JAX sees "
             f"{len(devices)}: {', '.join(devices)}."
         )
     group = ProcessGroup(jax.process_index(), jax.process_count())
     if group.count > 1 and wanted < len(devices):
         raise InputError(
             f"--devices is {wanted}, but {group.count} processes have {len(devices)} together. "
-            "Leave it out, or start fewer processes."
+            "Remove --devices, or start fewer processes."
         )
     if wanted == 1:
         return group
@@ -179,9 +179,10 @@ def join(config: DevicesConfig) -> ProcessGroup:
 
 
 def exit_without_shutdown(code: int) -> None:
-    """Have this process end with `code`, at once, when its program is through.
+    """Make this process end with `code` at once when its program is finished.
 
-    At its end JAX takes leave of the other processes: of a dead one that takes long, and aborts.
+    At the end of a process JAX disconnects from the others. If one of them is dead, that takes long
+    and then aborts this process.
     """
 
     def exit_now() -> None:
@@ -189,23 +190,23 @@ def exit_without_shutdown(code: int) -> None:
         sys.stderr.flush()
         os._exit(code)
 
-    atexit.register(exit_now)  # before JAX's own, which was registered earlier
+    atexit.register(exit_now)  # runs before JAX's own, which was registered earlier
 
 
 def replicas() -> int:
-    """Parts that the devices split a batch into."""
+    """Number of parts into which the devices split a batch."""
     distribution = keras.distribution.distribution()
     return 1 if distribution is None else distribution.num_model_replicas
 
 
 def peak_of_devices(config: DevicesConfig) -> float | None:
-    """Operations a second of all devices of a run at their best; None where that is unknown."""
+    """Peak operations per second of all devices of a run; None if unknown."""
     peak = config.peak_flops or peak_flops(device_name())
     return None if peak is None else peak * replicas() * config.model_parallel
 
 
 def to_numpy(variable: keras.Variable) -> np.ndarray:
-    """A copy of a variable's whole value, wherever its parts lie; all processes must call this."""
+    """A copy of a variable's whole value, on whatever devices; all processes must call this."""
     value = variable.value
     if keras.backend.backend() == "jax" and not value.is_fully_addressable:
         from jax.experimental import multihost_utils
@@ -215,7 +216,7 @@ def to_numpy(variable: keras.Variable) -> np.ndarray:
 
 
 def on_every_device(array: Any) -> Any:
-    """Within a compiled function: have the whole array on each device, for `to_numpy`'s sake."""
+    """In a compiled function: copy the whole array to each device, so that it can be read."""
     distribution = keras.distribution.distribution()
     if distribution is None:
         return array
@@ -224,37 +225,38 @@ def on_every_device(array: Any) -> Any:
 
 
 def _failure(error: BaseException) -> dict[str, str]:
-    """The word of a first process that fails."""
+    """The message of a first process that fails."""
     if isinstance(error, InputError):
         return {"kind": "input", "message": str(error)}
-    if isinstance(error, TerminatedError):  # which says that the same command continues
+    if isinstance(error, TerminatedError):  # its text ends with that advice already
         return {"kind": "other", "message": str(error)}
     name = type(error).__name__
     return {"kind": "other", "message": f"{name}: {error}. The same command continues."}
 
 
 def _wait_for(paths: Sequence[Path]) -> None:
-    """Wait until a file system shows what another machine has written. Raises InputError if not."""
+    """Wait until the file system shows files of another machine; InputError if it does not."""
     deadline = time.monotonic() + VISIBLE_SECONDS
     for path in paths:
         while not path.exists():
             if time.monotonic() > deadline:
                 raise InputError(
                     f"the first process has written {path}, but this one does not see it. Give an "
-                    "--output on a file system that all of them see."
+                    "--output on a file system that all processes see."
                 )
             time.sleep(0.2)
 
 
 def _connect() -> None:
-    """Find the other processes."""
+    """Connect to the other processes."""
     import jax
 
-    count, place = (os.environ.get(f"JAX_{name}") for name in ("NUM_PROCESSES", "PROCESS_ID"))
+    # Under Slurm, Open MPI and Kubernetes these are not set, and JAX detects the values.
+    count, rank = (os.environ.get(f"JAX_{name}") for name in ("NUM_PROCESSES", "PROCESS_ID"))
     try:
         jax.distributed.initialize(
             num_processes=int(count) if count else None,
-            process_id=int(place) if place else None,
+            process_id=int(rank) if rank else None,
             heartbeat_timeout_seconds=PEER_SECONDS,
             shutdown_timeout_seconds=PEER_SECONDS,
         )
@@ -268,7 +270,7 @@ def _connect() -> None:
 
 
 def _distribution(devices: list[str], model_parallel: int) -> Any:
-    """Keras' plan for these devices."""
+    """How Keras distributes weights and batches over these devices."""
     shape = (len(devices) // model_parallel, model_parallel)
     mesh = keras.distribution.DeviceMesh(shape, [DATA_AXIS, MODEL_AXIS], devices)
     layout = keras.distribution.LayoutMap(mesh)

@@ -1,6 +1,6 @@
-"""Pictures of a run as PNG files, or as SVG for a page, with Chinese drawn as characters.
+"""Plots of a run as PNG files, or as SVG for a page, with a font that has Chinese characters.
 
-No pyplot: nothing global is left behind, and no display is needed.
+No pyplot: it keeps global state, and may need a display.
 """
 
 import io
@@ -21,19 +21,19 @@ from matplotlib.ticker import PercentFormatter
 from roformer_tf.files import file_beside
 
 _TRAINING, _HELD_OUT, _OTHER = "tab:blue", "tab:orange", "tab:gray"
-_DASHES = ("-", "--", ":", "-.")  # each with ten colours: so many runs are told apart
+_DASHES = ("-", "--", ":", "-.")  # each with ten colours: forty runs look different
 _LEGEND_ROWS = 30  # of one column
 
 
 class FilledMask(NamedTuple):
-    """What a model puts into one masked place of a sentence."""
+    """A model's predictions for the mask of a sentence."""
 
+    # With the mask as it should be shown.
     sentence: str
-    """The text around the mask, the mask shown as the reader should see it."""
+    # Token and probability, the likeliest first.
     predictions: Sequence[tuple[str, float]]
-    """Token and probability, the likeliest first."""
+    # The original token, if known: its bar has another colour.
     answer: str | None = None
-    """The token that stood there, if known: its bar gets another colour."""
 
 
 def plot_loss(lines: Sequence[Mapping[str, Any]], target: Path, title: str) -> None:
@@ -74,10 +74,7 @@ def plot_runs(runs: Mapping[str, Sequence[Mapping[str, Any]]], target: Path) -> 
     with _drawing(target, width=width, height=max(4, height)) as figure:
         axes = figure.subplots()
         for number, (label, lines) in enumerate(zip(labels, runs.values(), strict=True)):
-            look: dict[str, Any] = {
-                "color": matplotlib.colormaps["tab10"](number % 10),
-                "linestyle": _DASHES[number // 10 % len(_DASHES)],
-            }
+            look = _look(number)
             axes.plot(*_smoothed(_curve(lines, "loss")), linewidth=1, alpha=0.6, **look)
             held_out = _curve(lines, "held_out_loss")
             axes.plot(*held_out, marker="o", markersize=4, label=label, **look)
@@ -105,36 +102,31 @@ def plot_fill_masks(examples: Sequence[FilledMask], target: Path, title: str) ->
             axis.spines[["top", "right"]].set_visible(False)
             axis.set_xlim(0, 1)
             axis.xaxis.set_major_formatter(PercentFormatter(1))
-        panels[-1].set_xlabel("probability (orange: what stood there)")
+        panels[-1].set_xlabel("probability (orange: the original token)")
 
 
 def plot_lengths(models: Mapping[str, Mapping[str, Any]], target: Path) -> None:
-    """Draw held-out losses by length of the rows, and by position within the longest: PNG.
+    """Draw held-out losses by sequence length, and by position in the longest sequences: PNG.
 
-    By a name, "" for a model alone, the `by_length` and `by_position` that `evaluate` writes.
+    models: `by_length` and `by_position` of `evaluate --corpus`, by a name; "" for a single model.
     """
     with _drawing(target, width=11, height=4) as figure:
         by_length, by_position = figure.subplots(1, 2, sharey=True)
         for number, (name, report) in enumerate(models.items()):
-            look: dict[str, Any] = {
-                "color": matplotlib.colormaps["tab10"](number % 10),
-                "linestyle": _DASHES[number // 10 % len(_DASHES)],
-                "marker": "o",
-                "markersize": 4,
-            }
-            lengths, found = zip(*report["by_length"].items(), strict=True)
+            look = _look(number) | {"marker": "o", "markersize": 4}
+            lengths, figures = zip(*report["by_length"].items(), strict=True)
             x = [int(length) for length in lengths]
-            by_length.plot(x, [one["loss"] for one in found], label=name or None, **look)
-            if all(one["interval"] for one in found):
-                ends = [one["interval"] for one in found]
+            by_length.plot(x, [point["loss"] for point in figures], label=name or None, **look)
+            ends = [point["interval"] for point in figures]
+            if all(ends):
                 by_length.fill_between(x, *zip(*ends, strict=True), alpha=0.15, color=look["color"])
             spans = report["by_position"]
-            middles = [(one["from"] + one["to"]) / 2 for one in spans]
-            by_position.plot(middles, [one["loss"] for one in spans], **look)
+            middles = [(span["from"] + span["to"]) / 2 for span in spans]
+            by_position.plot(middles, [span["loss"] for span in spans], **look)
         by_length.set_xscale("log", base=2)
         by_length.set_xticks(x, [f"{length:,}" for length in x])
-        by_length.set(xlabel="tokens in a row", ylabel="held-out loss (nats per predicted token)")
-        by_position.set(xlabel=f"position in rows of {max(x):,}")
+        by_length.set(xlabel="sequence length", ylabel="held-out loss (nats per predicted token)")
+        by_position.set(xlabel=f"position in sequences of {max(x):,}")
         if len(models) > 1:
             by_length.legend(fontsize=8)
         for axes in (by_length, by_position):
@@ -146,10 +138,10 @@ class Range(NamedTuple):
 
     name: str
     value: float
+    # The lowest and the highest value of the interval, if there is one.
     ends: Sequence[float] | None
-    """The lowest and the highest value of the interval, if there is one."""
+    # Whether it is the model's; a baseline's is drawn in another colour.
     ours: bool
-    """Whether it is the model's; a baseline's is drawn in another colour."""
 
 
 def draw_ranges(ranges: Sequence[Range], *, axis_name: str, shares: bool) -> bytes:
@@ -161,7 +153,7 @@ def draw_ranges(ranges: Sequence[Range], *, axis_name: str, shares: bool) -> byt
             if ends is not None:
                 axes.plot(ends, [row, row], color=colour, linewidth=5, alpha=0.35)
             axes.plot(value, row, "o", color=colour)
-        axes.set_yticks(range(len(ranges)), [one.name for one in ranges])
+        axes.set_yticks(range(len(ranges)), [x.name for x in ranges])
         axes.set_ylim(len(ranges) - 0.5, -0.5)
         axes.set_xlabel(axis_name)
         if shares:
@@ -179,7 +171,7 @@ def draw_curve(
     held_out: bool,
     shares: bool,
 ) -> bytes:
-    """Draw one of the values that lines hold, by their `step`, both under these names: SVG."""
+    """Draw the values of `key` in the lines by their `step`: SVG. The rest are axis labels."""
     with _page(width=4.4, height=3) as figure:
         axes = figure.subplots()
         if held_out:
@@ -196,20 +188,21 @@ def draw_curve(
 def draw_calibration(
     bins: Sequence[Mapping[str, Any]], *, probability: str, frequency: str, count: str
 ) -> bytes:
-    """Draw a reliability diagram, and below how many predictions each point stands for: SVG.
+    """Draw a reliability diagram, and below it the number of predictions of each point: SVG.
 
-    The bins are those of `tasks.scoring.calibration`, the words the names of the axes.
+    bins: of `tasks.scoring.calibration`; the other arguments are axis labels.
     """
     with _page(width=4.6, height=4.6) as figure:
         shares, counts = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
         shares.plot([0, 1], [0, 1], "--", color=_OTHER, linewidth=1)
-        said, right = [one["probability"] for one in bins], [one["right"] for one in bins]
-        shares.plot(said, right, "o-", color=_TRAINING)
+        shares.plot(
+            [x["probability"] for x in bins], [x["right"] for x in bins], "o-", color=_TRAINING
+        )
         shares.set(ylabel=frequency, ylim=(-0.03, 1.03), xlim=(-0.03, 1.03))
         shares.yaxis.set_major_formatter(PercentFormatter(1))
-        edges = [one["from"] for one in bins]
-        widths = [one["to"] - one["from"] for one in bins]
-        counts.bar(edges, [one["count"] for one in bins], widths, align="edge", edgecolor="white")
+        edges = [x["from"] for x in bins]
+        widths = [x["to"] - x["from"] for x in bins]
+        counts.bar(edges, [x["count"] for x in bins], widths, align="edge", edgecolor="white")
         counts.set(xlabel=probability, ylabel=count)
         counts.xaxis.set_major_formatter(PercentFormatter(1))
         for axes in (shares, counts):
@@ -233,11 +226,11 @@ def draw_numbers(points: Sequence[Sequence[float]], *, true: str, predicted: str
 def draw_histograms(
     edges: Sequence[float], counts: Sequence[Sequence[int]], *, names: Sequence[str], axis_name: str
 ) -> bytes:
-    """Draw shares of several kinds of values between edges, over each other: SVG."""
+    """Draw histograms of several kinds of values, as fractions, over each other: SVG."""
     with _page(width=5.2, height=3) as figure:
         axes = figure.subplots()
-        for name, found, colour in zip(names, counts, (_TRAINING, _HELD_OUT), strict=True):
-            shares = [one / max(1, sum(found)) for one in found]
+        for name, of_kind, colour in zip(names, counts, (_TRAINING, _HELD_OUT), strict=True):
+            shares = [number / max(1, sum(of_kind)) for number in of_kind]
             axes.stairs(shares, edges, fill=True, alpha=0.45, color=colour, label=name)
         axes.set_xlabel(axis_name)
         axes.yaxis.set_major_formatter(PercentFormatter(1))
@@ -246,8 +239,16 @@ def draw_histograms(
         return _svg(figure)
 
 
+def _look(number: int) -> dict[str, Any]:
+    """Colour and dashes of the run of this number."""
+    return {
+        "color": matplotlib.colormaps["tab10"](number % 10),
+        "linestyle": _DASHES[number // 10 % len(_DASHES)],
+    }
+
+
 def _lighten(axes: Any) -> None:
-    """Leave only what helps reading."""
+    """Draw a faint grid, and no frame on the right and above."""
     axes.grid(alpha=0.3)
     axes.spines[["top", "right"]].set_visible(False)
 
@@ -270,21 +271,21 @@ def _smoothed(curve: tuple[list[int], list[float]]) -> tuple[list[float], list[f
 
 @contextmanager
 def _drawing(target: Path, *, width: float, height: float) -> Iterator[Figure]:
-    """Yield a figure, its size in inches, that is written to `target` when the block ends well."""
+    """Yield a figure, its size in inches, that is written to `target` if the block succeeds."""
     with _page(width=width, height=height) as figure:
         yield figure
-        with file_beside(target) as beside:
-            figure.savefig(beside, format="png")
+        with file_beside(target) as partial:
+            figure.savefig(partial, format="png")
 
 
 @contextmanager
 def _page(*, width: float, height: float) -> Iterator[Figure]:
-    """Yield a figure, its size in inches; it has to be saved before the block ends."""
+    """Yield a figure, its size in inches; it must be saved before the block ends."""
     with matplotlib.rc_context(
         {
             "font.family": [_chinese_font(), "DejaVu Sans"],  # the second for what the first lacks
-            "text.parse_math": False,  # a review may hold dollar signs
-            "svg.fonttype": "path",  # glyphs as shapes: no font is needed to see them
+            "text.parse_math": False,  # a review may contain dollar signs
+            "svg.fonttype": "path",  # glyphs as shapes, which need no font
             "svg.hashsalt": "roformer_tf",  # the same picture is the same bytes
         }
     ):

@@ -1,15 +1,15 @@
 """The folder of a run: the names of its files, how they are read, and the run's settings.
 
 OUTPUT/settings.yaml   every setting; usable as --config
-OUTPUT/checkpoints/    what a killed run continues from
+OUTPUT/checkpoints/    from which a killed run resumes
 
-Keras is not imported here: `runs` prints its tables at once.
+Keras is not imported here, so that `runs` prints its tables at once.
 """
 
 import dataclasses
 import json
 from collections.abc import Callable, Sequence
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
 import yaml
@@ -30,7 +30,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     """
     if not path.exists():
         return []
-    lines = path.read_bytes().split(b"\n")[:-1]  # what follows the last \n is cut
+    lines = path.read_bytes().split(b"\n")[:-1]  # a complete line ends in \n
     return [_read_line(line, f"{path}, line {number}") for number, line in enumerate(lines, 1)]
 
 
@@ -38,15 +38,20 @@ def read_keys(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
     """Keys and values of a JSON or YAML file, {} if there is none. InputError if it is damaged."""
     if not path.exists():
         return {}
-    content = path.read_bytes()
-    line, problem = 1, "there are no keys with values"
+    problem = "there are no keys with values"
     try:
-        values = parse(content.decode("utf-8"))
+        values = parse(path.read_bytes().decode("utf-8"))
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        line, problem, values = _damaged_line(error, content), "this is damaged", None
+        problem, values = f"this is damaged: {' '.join(str(error).split())[:200]}", None
     if not isinstance(values, dict):
-        raise InputError(f"{path}, line {line}: {problem}. Fix the file, or leave the run out.")
+        raise InputError(f"{path}: {problem}. Fix the file, or remove the run from the command.")
     return {str(key): value for key, value in values.items()}
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write a JSON file, readable and in UTF-8; a name that is not Unicode gets escapes."""
+    text = json.dumps(value, ensure_ascii=False, indent=2, default=str) + "\n"
+    write_text(path, text.encode("utf-8", "backslashreplace").decode())
 
 
 def read_settings(folder: Path) -> dict[str, Any]:
@@ -63,33 +68,21 @@ def _read_line(text: bytes, place: str) -> dict[str, Any]:
     if not (isinstance(line, dict) and isinstance(line.get("step"), int)):
         raise InputError(
             f"{place}: this is not a line of metrics: {text[:40].decode('utf-8', 'replace')!r}. "
-            "Remove the line, or leave the run out."
+            "Remove the line, or the run from the command."
         )
     return line
 
 
-def _damaged_line(error: Exception, content: bytes) -> int:
-    """The line, counted from 1, at which parsing YAML, JSON or UTF-8 failed."""
-    if isinstance(error, UnicodeDecodeError):
-        return content.count(b"\n", 0, error.start) + 1
-    if isinstance(error, json.JSONDecodeError):
-        return error.lineno
-    if isinstance(error, yaml.reader.ReaderError):  # a control character
-        return content.decode("utf-8").count("\n", 0, error.position) + 1
-    mark = getattr(error, "problem_mark", None)
-    return mark.line + 1 if mark else 1
-
-
 Settings = TypeVar("Settings", bound=Any)  # a dataclass of a command that trains
 
+# Files and folders that a run writes, and that it must not overwrite for another program.
 RESULTS = (MODEL, CHECKPOINTS, BEST, TRIALS, RESULT, REPORT, "report.md")
-"""Files and folders that a run writes, and that it must not overwrite for another program."""
 
 
 def check_output(config: Any, may_change: Sequence[str]) -> None:
     """Raise InputError unless the run's folder is new, or holds a run with the same settings.
 
-    `may_change` names those that may differ when a run continues, since they change no weight.
+    `may_change`: names of settings that may differ when a run is resumed.
     """
     output = Path(config.output)
     settings = output / SETTINGS
@@ -102,8 +95,6 @@ def check_output(config: Any, may_change: Sequence[str]) -> None:
             )
         return
     started = read_settings(output)
-    if started:  # a setting may be newer than the run
-        started = _defaults(type(config)) | started
     changed = [
         f"{key} was {started.get(key)!r} and is {value!r}"
         for key, value in plain(config).items()
@@ -135,24 +126,18 @@ def write_settings(config: Any) -> None:
     write_text(Path(config.output) / SETTINGS, text)
 
 
+def file_name(value: Any) -> str:
+    """A setting, for a model card: a path without its folder; for the model of a run, the run."""
+    path = PurePath(str(value).replace("\\", "/"))
+    return path.parent.name if path.name == MODEL and path.parent.name else path.name
+
+
 def tidy(output: Path) -> None:
     """Remove temporary files of a killed process from the folder of a run."""
     if (output / SETTINGS).exists():
         for folder in (output, output / "export", *output.glob(f"{TRIALS}/*")):
             sweep(folder)
             sweep(folder / CHECKPOINTS)
-
-
-def _defaults(settings: Any) -> dict[str, Any]:
-    """The defaults of a settings dataclass, in the form of `plain`."""
-    values: dict[str, Any] = {}
-    for field in dataclasses.fields(settings):
-        if field.default_factory is not dataclasses.MISSING:
-            values |= plain(field.default_factory())
-        elif field.default is not dataclasses.MISSING:
-            plural = isinstance(field.default, tuple)
-            values[field.name] = [*field.default] if plural else field.default
-    return values
 
 
 def plain(settings: Any) -> dict[str, Any]:

@@ -16,7 +16,12 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
     cosine wave with `shape="cosine"`. Before it the rate stays at the peak (warm-up, stable,
     decay: arXiv 2404.06395). With `accumulate` batches per step, Keras calls it with the number of
     batches. `begin` is the number of its first step, if another schedule came before.
+
+    A compiled step has the numbers of the schedule as constants, unless the variable `numbers` is
+    set, float32 (4,): peak, warm-up, total and decay steps. Then `adjust` can change them.
     """
+
+    numbers: keras.Variable | None = None
 
     def __init__(
         self,
@@ -34,11 +39,24 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
 
     def __call__(self, step: Any) -> Any:
         """Learning rate of a step, float32."""
+        # Counted in float32: it is exact up to 2²⁴, some sixteen million steps.
         step = ops.cast(step // self.accumulate - self.begin, "float32")
-        rising = (step + 1.0) / max(self.warmup_steps, 1)
-        left = ops.clip((self.total_steps - step) / max(self.decay_steps, 1), 0.0, 1.0)
+        numbers = self._numbers() if self.numbers is None else self.numbers
+        peak, warmup, total, decay = ops.unstack(ops.convert_to_tensor(numbers, "float32"))
+        rising = (step + 1.0) / ops.maximum(warmup, 1.0)
+        left = ops.clip((total - step) / ops.maximum(decay, 1.0), 0.0, 1.0)
         falling = (1 - ops.cos(math.pi * left)) / 2 if self.shape == "cosine" else left
-        return self.peak * ops.clip(ops.minimum(rising, falling), 0.0, 1.0)
+        return peak * ops.clip(ops.minimum(rising, falling), 0.0, 1.0)
+
+    def _numbers(self) -> list[float]:
+        return [self.peak, self.warmup_steps, self.total_steps, self.decay_steps]
+
+    def adjust(self, other: "WarmupDecay") -> None:
+        """Take over the numbers of another schedule with the same `accumulate` and shape."""
+        self.peak, self.warmup_steps = other.peak, other.warmup_steps
+        self.total_steps, self.decay_steps = other.total_steps, other.decay_steps
+        assert self.numbers is not None
+        self.numbers.assign(self._numbers())
 
     def get_config(self) -> dict[str, Any]:
         """The arguments, for Keras' serialization."""
@@ -51,31 +69,3 @@ class WarmupDecay(keras.optimizers.schedules.LearningRateSchedule):
             "shape": self.shape,
             "begin": self.begin,
         }
-
-
-@keras.saving.register_keras_serializable(package="roformer_tf")
-class AdjustableDecay(WarmupDecay):
-    """A linear WarmupDecay that can be changed without compiling the training step again.
-
-    A compiled step reads `numbers`: peak, warm-up, total and decay steps, float32 (4,). If it is
-    None, they are fixed.
-    """
-
-    numbers: keras.Variable | None = None
-
-    def __call__(self, step: Any) -> Any:
-        """Learning rate of a step, float32."""
-        if self.numbers is None:
-            return super().__call__(step)
-        peak, warmup, total, decay = ops.unstack(ops.convert_to_tensor(self.numbers))
-        step = ops.cast(step // self.accumulate - self.begin, "float32")
-        rising = (step + 1.0) / ops.maximum(warmup, 1.0)
-        left = ops.clip((total - step) / ops.maximum(decay, 1.0), 0.0, 1.0)
-        return peak * ops.clip(ops.minimum(rising, left), 0.0, 1.0)
-
-    def adjust(self, other: WarmupDecay) -> None:
-        """Take over the numbers of another schedule with the same `accumulate`."""
-        self.peak, self.warmup_steps = other.peak, other.warmup_steps
-        self.total_steps, self.decay_steps = other.total_steps, other.decay_steps
-        assert self.numbers is not None
-        self.numbers.assign([self.peak, self.warmup_steps, self.total_steps, self.decay_steps])

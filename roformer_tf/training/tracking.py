@@ -13,8 +13,8 @@ from roformer_tf.files import write_text
 from roformer_tf.training.callbacks import scalars
 
 Track: TypeAlias = Callable[[Mapping[str, Any]], None]
+# File with the run's id at Weights & Biases, so that a resumed run continues the same one.
 IDENTITY = "wandb-id"
-"""File with the run's id at Weights & Biases, so that a resumed run continues the same one."""
 
 
 def check_tracking(project: str | None) -> None:
@@ -59,6 +59,7 @@ def tracked(project: str | None, output: Path, settings: Mapping[str, Any]) -> I
     def track(line: Mapping[str, Any]) -> None:
         run.log({"step": line["step"]} | scalars(line))
 
+    # Not `with run`: it prints a traceback for an exception that has a clear message, too.
     failed = True
     try:
         yield track

@@ -1,5 +1,9 @@
-"""What pretraining and fine-tuning compile: a model in a wrapper with its own step, and a loss."""
+"""What pretraining and fine-tuning compile: a model in a wrapper with its own step, and a loss.
 
+Also what their steps share: dense gradients, and batches that are split into micro-batches.
+"""
+
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -21,7 +25,7 @@ class TrainingModel(PretrainedModel):
         self.tokenizer, self.architecture = model.tokenizer, model.architecture
 
     def build(self, input_shape: Any = None) -> None:
-        """Make no weights: the model has its own."""
+        """Create no weights: the model has its own."""
 
     def parts(self) -> dict[str, layers.Layer]:
         """The model's."""
@@ -42,8 +46,8 @@ class WeightedMeanLoss(keras.losses.Loss):
     Keras' own reduction divides by the number of losses, however many have the weight 0.
     """
 
+    # A smaller sum of weights is replaced by this, as that of a batch without any.
     least_weight = 1e-7
-    """Divides where the weights' sum is less, as of a batch without any."""
 
     def __init__(self, name: str, dtype: Any = "float32") -> None:
         super().__init__(name=name, reduction="sum", dtype=dtype)
@@ -55,3 +59,62 @@ class WeightedMeanLoss(keras.losses.Loss):
             return ops.mean(losses)
         weights = ops.cast(sample_weight, losses.dtype)
         return ops.sum(losses * weights) / ops.maximum(ops.sum(weights), self.least_weight)
+
+
+# Parts of training steps
+
+
+def micro_batches(arrays: Any, count: int) -> Any:
+    """(B, …) → (count, B / count, …), for each array of a structure.
+
+    Each micro-batch takes every `count`-th row. So with several devices it has rows of each
+    device's share of the batch, and no rows have to be exchanged.
+    """
+
+    def split(array: Tensor) -> Tensor:
+        rows = ops.reshape(array, (-1, count, *ops.shape(array)[1:]))
+        return ops.moveaxis(rows, 1, 0)
+
+    return keras.tree.map_structure(split, arrays)
+
+
+def tensorflow_gradients(
+    tape: Any, target: Any, variables: Sequence[Any], weights: Any = None
+) -> list[Any]:
+    """Gradients of a target by variables, or of Σ weights · target: dense, 0 where it has none."""
+    import tensorflow as tf
+
+    gradients = tape.gradient(
+        target, variables, output_gradients=weights, unconnected_gradients="zero"
+    )
+    # That of an embedding table is a list of its rows, which cannot be added or clipped as it is.
+    return [tf.convert_to_tensor(gradient) for gradient in gradients]
+
+
+def tensorflow_sums(
+    terms: Callable[[Any], Sequence[Any]], count: int, start: Sequence[Any]
+) -> list[Any]:
+    """start + terms(0) + … + terms(count - 1), tensor by tensor, with one term in memory at a time.
+
+    A loop of the graph: a Python loop would make the graph, and its compilation, `count` times as
+    large.
+    """
+    import tensorflow as tf
+
+    def add(number: Any, sums: list[Any]) -> tuple[Any, list[Any]]:
+        return number + 1, [a + b for a, b in zip(sums, terms(number), strict=True)]
+
+    _, sums = tf.while_loop(
+        lambda number, _: number < count,
+        add,
+        (tf.constant(0), [tf.convert_to_tensor(x) for x in start]),
+        parallel_iterations=1,  # otherwise several terms would be in memory
+        maximum_iterations=count,
+    )
+    return list(sums)
+
+
+def values_after(scope: keras.StatelessScope, before: Sequence[tuple[Any, Any]]) -> list[Any]:
+    """JAX: values of variables after a block, from (variable, value before it)."""
+    after = [(scope.get_current_value(variable), value) for variable, value in before]
+    return [value if new is None else new for new, value in after]  # None: not assigned

@@ -95,8 +95,8 @@ def seen(tmp_path, unpacked):
         file.write_text(json.dumps(json.loads(file.read_text()) | config))
         target = tmp_path / name
         if zipped:
-            made = shutil.make_archive(tmp_path / "made", "zip", tmp_path, folder.name)
-            target = Path(made).rename(target)
+            result = shutil.make_archive(tmp_path / "made", "zip", tmp_path, folder.name)
+            target = Path(result).rename(target)
         with OpenedSource(target) as source:
             checkpoint = source.checkpoint()
             told = attention_type(checkpoint, source)
@@ -108,7 +108,7 @@ def seen(tmp_path, unpacked):
 
 
 @pytest.mark.parametrize(
-    ("name", "given", "told"),
+    ("name", "changes", "expected"),
     [
         ("chinese_roformer-gpt-char_L-12_H-768_A-12", {}, ("causal", True)),
         ("chinese_roformer-gpt-char", {}, ("causal", True)),
@@ -128,8 +128,8 @@ def seen(tmp_path, unpacked):
         ("chinese_roformer-gpt-char", {"is_decoder": False}, ("causal", True)),
     ],
 )
-def test_the_config_speaks_first_and_then_the_name(name, given, told, seen):
-    assert seen("char", name, **given) == told
+def test_the_config_counts_first_and_then_the_name(name, changes, expected, seen):
+    assert seen("char", name, **changes) == expected
 
 
 def test_a_pooler_beside_the_language_model_is_a_sim_model_under_any_name(seen):

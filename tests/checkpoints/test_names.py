@@ -106,7 +106,7 @@ def test_only_queries_and_keys_depend_on_the_rotary_style():
     np.testing.assert_array_equal(in_half[1], [8, 10, 12, 14, 9, 11, 13, 15])  # the second head
 
 
-PARTS = {  # what a released file holds beside the encoder
+PARTS = {  # what a released file contains besides the encoder
     "word": {"mlm"},
     "char": {"mlm"},
     "word_project": {"mlm"},
@@ -203,8 +203,8 @@ def test_v2_is_known_by_its_tensors(layout, parts):
     """No `bert_config.json` says it; heads have biases in V2 too."""
     plain, v2 = CONFIG.replace(hidden_act="relu"), V2.replace(hidden_act="relu")
     for config in (plain, v2.replace(num_labels=0)):
-        found = completed(config, shapes_of(v2, layout, *parts), layout)
-        assert found == v2.replace(num_labels=5 if "classifier" in parts else 0)
+        actual = completed(config, shapes_of(v2, layout, *parts), layout)
+        assert actual == v2.replace(num_labels=5 if "classifier" in parts else 0)
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
@@ -226,7 +226,7 @@ def test_a_config_of_v2_with_weights_of_roformer_is_refused(layout):
     (bias,) = (row for row in ROWS if row.name == "encoder/layer_1/output/bias")
     shapes = shapes_of(V2, layout, "encoder") | {bias.name_in(layout): bias.shape_in(layout)}
     message = (
-        rf"my\.zip: its config has norm_type 'rms_norm'.* weights hold {bias.name_in(layout)},"
+        rf"my\.zip: its config has norm_type 'rms_norm'.* weights contain {bias.name_in(layout)},"
     )
     with pytest.raises(InputError, match=message):
         completed(V2, shapes, layout)
@@ -253,7 +253,7 @@ def test_optimizer_slots_tell_nothing_else():
 def test_labels_are_counted_by_the_head(layout, head):
     shapes = shapes_of(LABELLED, layout, "encoder", head)
     assert completed(CONFIG, shapes, layout).num_labels == 5
-    assert completed(CONFIG.replace(num_labels=3), shapes, layout).num_labels == 3  # what is said
+    assert completed(CONFIG.replace(num_labels=3), shapes, layout).num_labels == 3
     assert completed(CONFIG, shapes_of(CONFIG, layout, "encoder"), layout).num_labels == 0
 
 

@@ -60,7 +60,7 @@ def test_a_model_without_a_head_may_lack_the_first_word_too(prefix, released, re
 
 
 def two_copies(first, second):
-    """A copy of the weights, and beside it one of zeros."""
+    """A copy of the weights, and a second one of zeros."""
 
     def change(tensors):
         zeros = {second + name: x * 0 for name, x in tensors.items()}

@@ -9,8 +9,8 @@ import pytest
 from roformer_tf.checkpoints import registry
 from roformer_tf.checkpoints.registry import BY_HAND, find, locate, releases
 from roformer_tf.errors import InputError
+from roformer_tf.tokenizers.loading import read_vocabulary
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-from roformer_tf.tokenizers.vocabulary import read_vocabulary
 
 ROOT = Path(__file__).parents[2]
 SIZES = {"small": (6, 384, 6), "base": (12, 768, 12), "large": (24, 1024, 16)}
@@ -32,8 +32,8 @@ def empty_cache(tmp_path, monkeypatch):
 
 
 def test_every_released_size_of_every_family_is_there_once():
-    found = [(release.family, release.size) for release in releases()]
-    assert sorted(found) == sorted((f, s) for f, sizes in RELEASED.items() for s in sizes.split())
+    actual = [(release.family, release.size) for release in releases()]
+    assert sorted(actual) == sorted((f, s) for f, sizes in RELEASED.items() for s in sizes.split())
 
 
 def test_names_and_aliases_are_unique():
@@ -123,7 +123,7 @@ def test_a_zip_in_the_folder_checkpoints_is_used_before_the_cache(empty_cache, t
         ),
         (
             "junnyu/roformer_chinese_sim_char_base",
-            r"Give chinese_roformer-sim-char_L-12_H-768_A-12, which holds the same weights",
+            r"Give chinese_roformer-sim-char_L-12_H-768_A-12, which has the same weights",
         ),
     ],
 )

@@ -50,8 +50,8 @@ def by_its_modules(folder, texts):
     encoder = RoFormerEncoder.from_pretrained(folder)
     limits = json.loads((folder / "sentence_bert_config.json").read_text("utf-8"))
     modules = json.loads((folder / MODULES).read_text("utf-8"))
-    assert [one["idx"] for one in modules] == list(range(len(modules)))
-    found = []
+    assert [item["idx"] for item in modules] == list(range(len(modules)))
+    actual = []
     for text in texts:
         ids, _ = encoder.tokenizer.encode(text, max_length=limits["max_seq_length"])
         x = np.asarray(encoder({"token_ids": np.array([ids])}), np.float64)[0]
@@ -72,8 +72,8 @@ def by_its_modules(folder, texts):
             else:
                 assert kind == "Normalize"
                 x = x / np.linalg.norm(x)
-        found.append(x)
-    return np.stack(found)
+        actual.append(x)
+    return np.stack(actual)
 
 
 @pytest.mark.parametrize(
@@ -81,28 +81,28 @@ def by_its_modules(folder, texts):
     [("pooler", False), ("pooler", True), ("mean", False), ("cls", True)],
 )
 def test_the_modules_say_what_we_compute(pooling, whitened, folder):
-    found = folder(pooling, whitened)
-    embedder = VectorSettings().open(found)
+    actual = folder(pooling, whitened)
+    embedder = VectorSettings().open(actual)
     assert embedder.config == EmbeddingConfig(pooling, 16)
     assert embedder.size == (20 if whitened else 32)
-    got, want = embedder.embed(TEXTS), by_its_modules(found, TEXTS)
+    got, want = embedder.embed(TEXTS), by_its_modules(actual, TEXTS)
     np.testing.assert_allclose(got, want, rtol=0, atol=1e-5)
     assert np.abs(want[0] - want[4]).max() > 1e-3
 
 
 def test_modules_of_an_earlier_pooling_are_gone(folder):
-    found = folder("pooler", whitened=True)
-    assert (found / "2_Dense").is_dir()
-    assert (found / "3_Dense").is_dir()
-    EmbeddingConfig("mean", 16).save(found)
-    with pytest.raises(InputError, match="learnt from vectors of the pooling pooler, not mean"):
-        save_modules(found)
-    assert not (found / MODULES).exists()  # rather none than those of another model
-    (found / "whitening.safetensors").unlink()
-    assert save_modules(found)
-    assert not (found / "2_Dense").exists()
-    assert not (found / "3_Dense").exists()
-    assert len(json.loads((found / MODULES).read_text("utf-8"))) == 3
+    actual = folder("pooler", whitened=True)
+    assert (actual / "2_Dense").is_dir()
+    assert (actual / "3_Dense").is_dir()
+    EmbeddingConfig("mean", 16).save(actual)
+    with pytest.raises(InputError, match="computed from vectors of the pooling pooler, not mean"):
+        save_modules(actual)
+    assert not (actual / MODULES).exists()  # rather none than those of another model
+    (actual / "whitening.safetensors").unlink()
+    assert save_modules(actual)
+    assert not (actual / "2_Dense").exists()
+    assert not (actual / "3_Dense").exists()
+    assert len(json.loads((actual / MODULES).read_text("utf-8"))) == 3
 
 
 def test_a_converted_sim_zip_has_its_modules_and_a_masked_model_none(released, tmp_path):
@@ -142,7 +142,9 @@ def test_a_pooler_that_is_not_there_is_said(released, tmp_path):
 def test_sentence_transformers_gives_our_vectors(pooling, whitened, folder, torch):
     from sentence_transformers import SentenceTransformer
 
-    found = folder(pooling, whitened)
+    actual = folder(pooling, whitened)
     texts = [*TEXTS, "学习" * 40]  # one that is cut
-    theirs = SentenceTransformer(str(found), device="cpu").encode(texts)
-    np.testing.assert_allclose(VectorSettings().open(found).embed(texts), theirs, rtol=0, atol=1e-5)
+    theirs = SentenceTransformer(str(actual), device="cpu").encode(texts)
+    np.testing.assert_allclose(
+        VectorSettings().open(actual).embed(texts), theirs, rtol=0, atol=1e-5
+    )

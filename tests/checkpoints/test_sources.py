@@ -152,10 +152,10 @@ def test_a_zip_is_unpacked_when_weights_are_asked_for_and_once(released, tmp_pat
 
 def test_nobody_else_locates_or_unzips_a_source():
     theirs = {"checkpoints", "readers"}  # the latter unzip spreadsheets, and see no checkpoint
-    others = [path for path in PACKAGE.rglob("*.py") if path.parent.name not in theirs]
-    assert len(others) > 100
-    found = re.compile(r"\bzipfile\b|\barchives\b|\blocate\b")
-    assert [path for path in others if found.search(path.read_text(encoding="utf-8"))] == []
+    rest = [path for path in PACKAGE.rglob("*.py") if path.parent.name not in theirs]
+    assert len(rest) > 100
+    actual = re.compile(r"\bzipfile\b|archives import .*\bFiles\b|\blocate\b")
+    assert [path for path in rest if actual.search(path.read_text(encoding="utf-8"))] == []
 
 
 def test_a_source_keeps_the_name_that_it_was_given(released, tmp_path, monkeypatch):
@@ -203,7 +203,7 @@ def test_a_second_copy_of_the_tied_decoder_is_ignored(unpacked, read):
     change_tensors(folder, copies)
     assert equal(read(folder), whole)
     change_tensors(folder, {"cls.predictions.decoder.weight": words + 1})
-    with pytest.raises(InputError, match=r"decoder of its own.*tied weights"):
+    with pytest.raises(InputError, match=r"separate decoder.*tied weights"):
         read(folder)
 
 
@@ -223,7 +223,7 @@ def test_a_missing_path_is_named(tmp_path, read):
 
 
 def test_a_folder_without_a_checkpoint_is_told_what_one_is(tmp_path, read):
-    with pytest.raises(InputError, match=r"holds no checkpoint\. A checkpoint is bert_config"):
+    with pytest.raises(InputError, match=r"contains no checkpoint\. A checkpoint is bert_config"):
         read(tmp_path)
 
 
@@ -233,13 +233,13 @@ def test_a_folder_with_a_config_alone_holds_no_checkpoint(name, unpacked, read):
     for path in folder.iterdir():
         if not path.name.endswith("config.json"):
             path.unlink()
-    with pytest.raises(InputError, match="holds no checkpoint"):
+    with pytest.raises(InputError, match="contains no checkpoint"):
         read(folder)
 
 
 def test_a_runs_folder_points_to_its_model(unpacked, tmp_path, read):
     shutil.move(unpacked("hf_word"), tmp_path / "run" / "model")
-    with pytest.raises(InputError, match=r"run's folder: its model is in .*model\."):
+    with pytest.raises(InputError, match=r"training run: its model is in .*model\."):
         read(tmp_path / "run")
 
 
@@ -247,7 +247,7 @@ def test_two_checkpoints_in_one_folder_are_ambiguous(unpacked, read):
     folder = unpacked("word")
     for name in ("index", "data-00000-of-00001"):
         shutil.copy(folder / f"bert_model.ckpt.{name}", folder / f"other.ckpt.{name}")
-    with pytest.raises(InputError, match=r"several checkpoints: bert_model.*other.*Leave one"):
+    with pytest.raises(InputError, match=r"several checkpoints: bert_model.*other.*Keep one"):
         read(folder)
 
 
@@ -275,11 +275,11 @@ def test_a_zip_with_a_changed_byte_is_refused_or_reads_the_same(seed, released, 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"vocab_size": 2004}, r"has the shape \(2003, 32\).*asks for \(2004, 32\)"),
-        ({"intermediate_size": 64}, r"has the shape .*96.*asks for .*64"),
-        ({"hidden_size": 64, "embedding_size": 64}, r"has the shape .*32.*asks for .*64"),
+        ({"vocab_size": 2004}, r"has the shape \(2003, 32\).*requires \(2004, 32\)"),
+        ({"intermediate_size": 64}, r"has the shape .*96.*requires .*64"),
+        ({"hidden_size": 64, "embedding_size": 64}, r"has the shape .*32.*requires .*64"),
         ({"num_hidden_layers": 1}, r"num_hidden_layers 1, but its weights are of layers 0 to 1"),
-        ({"embedding_size": 16}, r"has the shape \(2003, 32\).*asks for \(2003, 16\)"),
+        ({"embedding_size": 16}, r"has the shape \(2003, 32\).*requires \(2003, 16\)"),
         ({"hidden_size": None}, "lacks hidden_size"),
         ({"hidden_size": 36, "embedding_size": None}, "no even head size"),
         ({"num_attention_heads": "4"}, "num_attention_heads is '4'"),
@@ -304,7 +304,7 @@ def test_more_layers_than_tensors_are_refused_before_any_is_described(last, unpa
         held[f"roformer.encoder.layer.{last}.output.dense.bias"] = np.zeros(32, "float32")
     save_file(held, folder / "model.safetensors")
     change_config(folder, num_hidden_layers=100_000)
-    with pytest.raises(InputError, match=r"num_hidden_layers 100,000, but .* \d tensors in all"):
+    with pytest.raises(InputError, match=r"num_hidden_layers 100,000, but .* \d tensors\."):
         read(folder)
 
 
@@ -335,7 +335,7 @@ def test_json_nested_without_end_is_refused(name, unpacked, read):
 def test_a_config_that_is_no_json_object_is_refused(content, unpacked, read):
     folder = unpacked("char")
     (folder / "bert_config.json").write_text(content)
-    with pytest.raises(InputError, match=r"bert_config\.json (is not valid JSON|holds no JSON)"):
+    with pytest.raises(InputError, match=r"bert_config\.json (is not valid|contains no) JSON"):
         read(folder)
 
 

@@ -68,7 +68,7 @@ def test_a_changed_byte_is_noticed_wherever_it_is(unpacked):
 
 
 def test_a_tensor_larger_than_its_files_is_refused_before_room_is_made_for_it(tmp_path):
-    """A slice of a tensor tells the size of the whole one, which may be anything."""
+    """A slice of a tensor has the size of the whole tensor, which can be anything."""
     import tensorflow as tf
 
     tf.raw_ops.SaveV2(
@@ -77,34 +77,20 @@ def test_a_tensor_larger_than_its_files_is_refused_before_room_is_made_for_it(tm
         shape_and_slices=["10000000 1000 0,1:0,1000"],
         tensors=[tf.zeros((1, 1000))],
     )
-    with pytest.raises(InputError, match=r"word_embeddings .*40,000,000,000 bytes.*fetch them"):
+    with pytest.raises(InputError, match=r"word_embeddings .*40,000,000,000 bytes.*download them"):
         read_tensors(tmp_path / "bert_model.ckpt")
 
 
-@pytest.mark.parametrize("name", ["a[1]b", "back\\slash", "今天 [*?]"])
-def test_a_path_may_look_like_a_pattern(name, released, unpacked, read, tmp_path, monkeypatch):
-    """TensorFlow's reader takes what it is given for a pattern."""
-    temporary = tmp_path / "temporary"
-    temporary.mkdir()
-    monkeypatch.setattr("tempfile.tempdir", str(temporary))
-    folder = unpacked("word").rename(tmp_path / name)
-    first, second = read(released("word")), read(folder)
-    assert first.config == second.config
-    assert first.arrays.keys() == second.arrays.keys()
-    assert all((first.arrays[key] == second.arrays[key]).all() for key in first.arrays)
-    (folder / INDEX).write_bytes(b"")
-    with pytest.raises(InputError, match="cannot read the index") as caught:
+@pytest.mark.parametrize("name", ["a[1]b", "back\\slash"])
+def test_a_path_that_tensorflow_takes_for_a_pattern_is_refused(name, released, unpacked, read):
+    folder = unpacked("word")
+    folder = folder.rename(folder.with_name(name))
+    with pytest.raises(InputError, match="Rename the folder"):
         read(folder)
-    assert str(folder / "bert_model.ckpt") in str(caught.value)
-    assert str(temporary) not in str(caught.value)
-    assert list(temporary.iterdir()) == []
-
-
-def test_a_temporary_folder_may_not_look_like_a_pattern(released, read, tmp_path, monkeypatch):
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "a[1]"))
-    (tmp_path / "a[1]").mkdir()
-    with pytest.raises(InputError, match=r"temporary folder .*a\[1\].* TMPDIR"):
-        read(released("word"))
+    checkpoint = read(released("word"))
+    with pytest.raises(InputError, match="Rename the folder"):
+        write(folder.with_name("new[2]"), checkpoint.config, checkpoint.arrays)
+    assert not folder.with_name("new[2]").exists()
 
 
 def test_without_tensorflow_the_error_says_so(unpacked, monkeypatch):
@@ -134,10 +120,10 @@ def test_what_is_read_is_written_bit_for_bit(name, target, released, read, tmp_p
             assert array.tobytes() == second[key].tobytes()
         assert (after / "checkpoint").read_text() == (before / "checkpoint").read_text()
         assert (after / "vocab.txt").read_bytes() == b"[PAD]\n"
-        given, written = (
+        arguments, written = (
             json.loads((folder / "bert_config.json").read_text()) for folder in (before, after)
         )
-        assert given.items() <= written.items()
+        assert arguments.items() <= written.items()
     assert read(tmp_path / target).config == checkpoint.config
 
 

@@ -12,8 +12,8 @@ def vectors(count=400, size=6, seed=0):
     return (mixed + 50 * rng.normal(size=size)).astype(np.float32)
 
 
-def whiten(found, x):
-    return (x.astype(np.float64) - found.mean) @ found.matrix
+def whiten(whitening, x):
+    return (x.astype(np.float64) - whitening.mean) @ whitening.matrix
 
 
 @pytest.mark.parametrize("pieces", [1, 7])
@@ -26,12 +26,12 @@ def test_what_is_whitened_has_no_mean_and_no_covariance(pieces):
 
 def test_the_first_directions_are_those_of_a_singular_value_decomposition():
     x = vectors()
-    found = whitening_of([x], "mean", dimensions=3)
-    assert found.matrix.shape == (6, 3)
+    actual = whitening_of([x], "mean", dimensions=3)
+    assert actual.matrix.shape == (6, 3)
     centred = x - x.mean(axis=0, dtype=np.float64)
     left, *_ = np.linalg.svd(centred, full_matrices=False)
     want = left[:, :3] * np.sqrt(len(x))
-    got = whiten(found, x)
+    got = whiten(actual, x)
     np.testing.assert_allclose(np.abs(got), np.abs(want), atol=1e-3)  # signs are free
 
 
@@ -63,13 +63,13 @@ def test_no_texts_are_refused():
 
 
 def test_what_is_saved_is_read_for_its_own_pooling_alone(tmp_path):
-    found = whitening_of([vectors()], "mean", 4)
-    found.save(tmp_path)
+    actual = whitening_of([vectors()], "mean", 4)
+    actual.save(tmp_path)
     content = (tmp_path / FILE).read_bytes()
     again = parse(content, "it", 6, "mean")
-    np.testing.assert_array_equal(again.mean, found.mean)
-    np.testing.assert_array_equal(again.matrix, found.matrix)
-    with pytest.raises(InputError, match="learnt from vectors of the pooling mean, not cls"):
+    np.testing.assert_array_equal(again.mean, actual.mean)
+    np.testing.assert_array_equal(again.matrix, actual.matrix)
+    with pytest.raises(InputError, match="computed from vectors of the pooling mean, not cls"):
         parse(content, "it", 6, "cls")
     with pytest.raises(InputError, match="for vectors of 6 numbers, but the model's have 8"):
         parse(content, "it", 8, "mean")

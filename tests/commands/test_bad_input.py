@@ -31,10 +31,10 @@ def inputs(tmp_path_factory, released, write_corpus):
 CORPUS = "--corpus corpus.txt --vocab-size 200 --tokenization char"
 FILL = "fill-mask --model"
 AS_TYPED = {  # command: what its message has to name; one alone, as each start takes long
-    "run_mlm --corpus corpus.txt --init-from truncated.zip": ["truncated.zip", "Fetch it again"],
+    "run_mlm --corpus corpus.txt --init-from truncated.zip": ["truncated.zip", "Download it again"],
 }
 MORE = {
-    f"{FILL} nothing 今天[MASK]": ["nothing holds no checkpoint", "bert_config.json"],
+    f"{FILL} nothing 今天[MASK]": ["nothing contains no checkpoint", "bert_config.json"],
     "pretrain --corpus nowhere/*.jsonl --vocab-size 200": ["nowhere/*.jsonl"],
     f"pretrain {CORPUS} --config typo.yaml": ["learning_rat", "Did you mean learning-rate?"],
     "pretrain --corpus empty.txt --vocab-size 200": ["empty.txt", "is empty"],
@@ -45,7 +45,7 @@ MORE = {
     ],
     f"pretrain {CORPUS} --length 1": ["length is 1", "Give 3 or more"],
     f"{FILL} nowhere 今天[MASK]": ["nowhere does not exist"],
-    f"{FILL} truncated.zip 今天[MASK]": ["truncated.zip", "Fetch it again"],
+    f"{FILL} truncated.zip 今天[MASK]": ["truncated.zip", "Download it again"],
     f"{FILL} released.zip 今天": ["[MASK]", "今天"],
     f"{FILL} released.zip": ["text"],
     f"{FILL} released.zip --top 0 今天[MASK]": ["top is 0"],
@@ -58,16 +58,17 @@ MORE = {
     "prepare --corpus corpus.txt --vocab truncated.zip": ["truncated.zip"],
     "prepare --corpus corpus.txt --vocab-size 200 --length 2": ["length is 2"],
     "prepare --corpus corpus.txt --vocab-size 200 --held-out 1": ["held_out is 1"],
+    "finetune --checkpoint c --train t --output o --micro-batches 3": ["3 micro-batches"],
     "pretrain --vocab-size 200": ["--corpus", "--rows"],
     f"pretrain {CORPUS} --rows nothing": ["--corpus", "--rows"],
     "pretrain --rows nothing": ["holds no prepared rows", "roformer-tf prepare"],
     "pretrain --rows nothing --init-from released.zip": ["nothing"],
-    "pretrain --rows nothing --vocab x.txt": ["bring their own vocabulary"],
+    "pretrain --rows nothing --vocab x.txt": ["have their own vocabulary"],
     "pretrain --corpus corpus.txt": ["vocab"],
     "pretrain --corpus corpus.txt --init-from nowhere": ["nowhere"],
     "pretrain --corpus corpus.txt --init-from nowhere --vocab other.txt": ["nowhere"],
     "pretrain --corpus corpus.txt --init-from nothing --vocab other.txt": ["nothing"],
-    f"pretrain {CORPUS} --init-from released.zip": ["leave --vocab-size out"],
+    f"pretrain {CORPUS} --init-from released.zip": ["Remove --vocab-size"],
     f"pretrain {CORPUS} --architecture nowhere.json": ["nowhere.json"],
     f"pretrain {CORPUS} --architecture corpus.txt": ["corpus.txt", "JSON"],
     f"pretrain {CORPUS} --architecture layers.json": ["layers.json lacks"],

@@ -19,7 +19,7 @@ SUBCOMMANDS = [name for name in cli.COMMANDS if name.startswith("checkpoints ")]
 
 @pytest.fixture
 def run(capsys, tmp_path, monkeypatch):
-    """run("inspect", …) → exit code, what stands on stdout and on stderr; in an empty folder."""
+    """run("inspect", …) → exit code, what is on stdout and on stderr; in an empty folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ROFORMER_TF_CACHE", str(tmp_path / "cache"))
 
@@ -96,7 +96,7 @@ def test_vocabulary_adds_words(run, released, tmp_path):
     )
     assert (code, err) == (0, "")
     assert "1 words are new.\n1 are known or repeated: 我们\n" in out
-    assert "2,003 tokens have become 2,004.\n" in out
+    assert "tokens: 2,003 before, 2,004 now.\n" in out
     assert RoFormerTokenizer.from_pretrained(tmp_path / "larger.zip").tokens[-1] == "阿里巴巴"
 
 
@@ -119,12 +119,12 @@ def test_verify_exits_with_0_or_names_the_first_layer_that_differs(released, run
     assert "attention causal" in out
     row = r"{} +\d\.\de-\d\d +[12]e-05\n"
     table = "".join(map(row.format, ("embeddings", "layer_0", "layer_1", "logits")))
-    assert re.search(table + r"\nNo difference is beyond its bound\.\n$", out)
+    assert re.search(table + r"\nAll differences are within their bounds\.\n$", out)
     code, out, err = run(*verify, "--reference", tmp_path / "c")
     assert code == 1
     assert re.search(table, out)
     assert re.fullmatch(
-        r"roformer-tf checkpoints verify: layer_1 is the first that differs: "
+        r"roformer-tf checkpoints verify: layer_1 is the first output that differs: "
         r"by \d\.\de-0[123], where 1e-05 is allowed\.\n",
         err,
     )
@@ -135,8 +135,8 @@ def test_average_writes_a_model(run, released):
     code, out, err = run("average", zipped, zipped, "--output", "mean")
     assert (code, err) == (0, "")
     assert out == (
-        "mean is written: the mean of 2 models. From the first one, in parts of its norm, the "
-        "others are 0.00 away.\n"
+        "mean is written: the mean of 2 models. Distances from the first one, relative to "
+        "its norm: 0.00.\n"
     )
     assert run("convert", zipped, "plain", "--to", "own")[0] == 0
     mean, plain = load_file("mean/model.safetensors"), load_file("plain/model.safetensors")
@@ -149,11 +149,11 @@ def test_average_writes_a_model(run, released):
 
 BAD = {  # words, what the message has to say
     "inspect nowhere": ["nowhere"],
-    "inspect truncated.zip": ["truncated.zip", "etch it again"],
+    "inspect truncated.zip": ["truncated.zip", "ownload it again"],
     "convert nowhere new --to own": ["nowhere"],
     "convert good.zip good.zip --to tf1": ["good.zip exists, and nothing is overwritten"],
     "convert good.zip new.zip --to own": ["new.zip would be a folder"],
-    "convert truncated.zip new --to own": ["truncated.zip", "etch it again"],
+    "convert truncated.zip new --to own": ["truncated.zip", "ownload it again"],
     "convert good.zip new --to keras": ["--to", "huggingface"],
     "convert good.zip new": ["--to"],
     "convert good.zip new --to own --dtype float8": ["--dtype", "bfloat16"],
@@ -161,13 +161,13 @@ BAD = {  # words, what the message has to say
     "vocabulary good.zip new --to own --simplify --keep good.zip": ["give one of"],
     "vocabulary good.zip new --to own --add nowhere.txt": ["cannot read nowhere.txt"],
     "vocabulary good.zip new --to own --keep few.txt": ["lacks", "[MASK]"],
-    "average good.zip --output new": ["there is one model. Give two or more"],
+    "average good.zip --output new": ["a mean needs two or more models"],
     "average good.zip good.zip": ["--output"],
     "average good.zip nowhere --output new": ["nowhere"],
-    "average good.zip truncated.zip --output new": ["truncated.zip", "etch it again"],
+    "average good.zip truncated.zip --output new": ["truncated.zip", "ownload it again"],
     "average good.zip good.zip --output good.zip": ["good.zip exists, and nothing is overwritten"],
     "average good.zip good.zip --output new.zip": ["new.zip would be a folder"],
-    "average good.zip other.zip --output new": ["of two architectures: intermediate_size is 64"],
+    "average good.zip other.zip --output new": ["different architectures: intermediate_size is 64"],
     "verify good.zip": ["--against"],
     "verify good.zip --against keras": ["--against", "bert4keras"],
     "download no_such_model": ["no_such_model"],

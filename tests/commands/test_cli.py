@@ -40,28 +40,28 @@ class Settings:
             raise InputError(f"steps is {self.steps}, but must be at least 1.")
 
 
-given: list[Settings] = []
+received: list[Settings] = []
 raised: list[BaseException] = []
 
 
 def command(settings: Settings) -> None:
-    given.append(settings)
+    received.append(settings)
     if raised:
         raise raised.pop()
 
 
 @pytest.fixture
 def run(monkeypatch, capsys):
-    """run(*words) → exit code, the settings that the command got, what stands on stderr."""
+    """run(*words) → exit code, the settings that the command got, what is on stderr."""
     monkeypatch.setitem(cli.COMMANDS, "try", cli.Command(f"{__name__}:command", "for tests"))
 
     def run(*words):
-        given.clear()
+        received.clear()
         try:
             code = main(["try", *map(str, words)])
         except SystemExit as stopped:
             code = stopped.code
-        return code, given[0] if given else None, capsys.readouterr().err
+        return code, received[0] if received else None, capsys.readouterr().err
 
     return run
 
@@ -144,8 +144,8 @@ def test_no_flag_that_a_command_has_is_taken_for_mistyped(run, yaml):
     for name, entry in cli.COMMANDS.items():
         settings = cli.load_settings(name)
         shown = re.findall(r"--([a-z][a-z0-9-]*)", help_of(name))
-        others = {"help", *entry.variants}  # what such a flag leads to has a help of its own
-        cli.check_names([f"--{flag}" for flag in shown if flag not in others], settings, name)
+        rest = {"help", *entry.variants}  # what such a flag leads to has a help of its own
+        cli.check_names([f"--{flag}" for flag in shown if flag not in rest], settings, name)
 
 
 # A value without its flag
@@ -153,7 +153,7 @@ def test_no_flag_that_a_command_has_is_taken_for_mistyped(run, yaml):
 
 @pytest.fixture
 def run_alone(run, monkeypatch):
-    """As `run`, with a command whose --output may be left out."""
+    """As `run`, with a command whose --output is optional."""
     monkeypatch.setitem(
         cli.COMMANDS, "try", cli.Command(f"{__name__}:command", "for tests", alone="output")
     )
@@ -405,7 +405,7 @@ def test_the_help_of_what_trains_waits_for_no_keras():
     assert done.stdout == "PretrainConfig FinetuneConfig set()\n"
 
 
-@pytest.mark.parametrize("name", [name for name, one in cli.COMMANDS.items() if one.settings])
+@pytest.mark.parametrize("name", [name for name, item in cli.COMMANDS.items() if item.settings])
 def test_settings_that_stand_apart_are_those_that_the_function_takes(name):
     hints = get_type_hints(cli.load_function(name))
     assert cli.load_settings(name) in hints.values()
@@ -429,8 +429,8 @@ def test_a_backend_in_keras_own_file_is_checked_too(run, tmp_path, monkeypatch):
         settings.write_text(content)
         assert run("--output", "x")[0] == 0
     settings.write_text(json.dumps({"backend": "torch"}))
-    code, given, said = run("--output", "x")
-    assert (code, given) == (2, None)
+    code, arguments, said = run("--output", "x")
+    assert (code, arguments) == (2, None)
     assert f"{settings} asks for the Keras backend 'torch'" in said
     monkeypatch.setenv("KERAS_BACKEND", "tensorflow")  # which Keras takes first, too
     assert run("--output", "x")[0] == 0

@@ -19,7 +19,7 @@ WITHOUT_STEPS = {"demo"}  # `make demo` gives them
 
 @pytest.fixture
 def run(monkeypatch, capsys):
-    """run(*words) → exit code, what stands on stdout and on stderr; in the clone's folder."""
+    """run(*words) → exit code, what is on stdout and on stderr; in the clone's folder."""
     monkeypatch.chdir(ROOT)
 
     def call(*words):
@@ -90,8 +90,8 @@ def test_the_same_figures_are_written_for_programs(run, tmp_path):
         ("steps: [\n", "is not valid YAML"),
         ("steps: many\n", "--steps"),
         ("steps: 0\n", "steps is 0, but must be at least 1"),
-        ("steps: 5\n", "names no architecture"),
-        ("stages: [{length: 512}]\n", "does not say for how many steps"),
+        ("steps: 5\n", "has no architecture"),
+        ("stages: [{length: 512}]\n", "has no number of steps"),
         ("vocab-size: 9\nlength: 2\n", "length is 2"),
         ("architecture: nowhere.json\n", "cannot read nowhere.json"),
         (None, "cannot read"),

@@ -60,9 +60,9 @@ def test_a_matrix_has_a_row_for_each_line(run, sim, texts, want, tmp_path):
     output = tmp_path / "new" / "vectors.npy"
     code, out, err = run("embed", "--model", sim, "--input", texts, "--output", output)
     assert (code, out) == (0, "")
-    found = np.load(output)
-    assert (found.dtype, found.flags.c_contiguous) == (np.float32, True)
-    np.testing.assert_allclose(found, want, atol=1e-6)
+    actual = np.load(output)
+    assert (actual.dtype, actual.flags.c_contiguous) == (np.float32, True)
+    np.testing.assert_allclose(actual, want, atol=1e-6)
     assert "vectors of 32 numbers, of its pooler; at most 512 tokens" in err
     assert "7 texts in" in err
 
@@ -73,11 +73,11 @@ def test_parquet_holds_the_texts_too(run, sim, want, tmp_path):
         csv.writer(file).writerows([["编号", "文本"], *enumerate(TEXTS)])
     output = tmp_path / "vectors.parquet"
     assert run("embed", sim, "--input", table, "--output", output, "--dimensions", 5)[0] == 0
-    found = pq.read_table(output)
-    assert found["text"].to_pylist() == TEXTS
+    actual = pq.read_table(output)
+    assert actual["text"].to_pylist() == TEXTS
     cut = want[:, :5] / np.linalg.norm(want[:, :5], axis=1, keepdims=True)
-    np.testing.assert_allclose(found["vector"].to_pylist(), cut, atol=1e-5)
-    assert found.schema.metadata[b"fingerprint"].decode() == (
+    np.testing.assert_allclose(actual["vector"].to_pylist(), cut, atol=1e-5)
+    assert actual.schema.metadata[b"fingerprint"].decode() == (
         VectorSettings(dimensions=5).open(sim).fingerprint
     )
 
@@ -154,18 +154,18 @@ def test_whitening_is_learnt_once_and_kept(run, own, want, tmp_path):
     ]
     centred = raw - raw.mean(axis=0, dtype=np.float64)
     _, scales, right = np.linalg.svd(centred, full_matrices=False)
-    found = np.load(tmp_path / "x.npy")
-    kept = found.shape[1]
+    actual = np.load(tmp_path / "x.npy")
+    kept = actual.shape[1]
     (block,) = VectorSettings().open(own).raw_blocks(TEXTS)
     white = (block.vectors - raw.mean(axis=0, dtype=np.float64)) @ right[:kept].T / scales[:kept]
     white /= np.linalg.norm(white, axis=1, keepdims=True)
     # whatever the signs of the directions, the cosines are these
-    np.testing.assert_allclose(found @ found.T, white @ white.T, atol=2e-3)
-    assert np.abs(found @ found.T - want @ want.T).max() > 0.05
+    np.testing.assert_allclose(actual @ actual.T, white @ white.T, atol=2e-3)
+    assert np.abs(actual @ actual.T - want @ want.T).max() > 0.05
     again = run("embed", own, "--whiten", corpus)  # of the model, not of what is whitened already
     assert again[0] == 0
     run("embed", own, "--input", texts, "--output", tmp_path / "y.npy")
-    np.testing.assert_allclose(np.load(tmp_path / "y.npy"), found, atol=1e-5)
+    np.testing.assert_allclose(np.load(tmp_path / "y.npy"), actual, atol=1e-5)
 
 
 def test_whitening_needs_a_folder_and_enough_texts(run, sim, own, texts):

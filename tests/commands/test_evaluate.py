@@ -72,13 +72,13 @@ def evaluated(capsys, tmp_path, *words):
 
 
 def share(pairs):
-    return np.mean([one == other for one, other in pairs])
+    return np.mean([item == other for item, other in pairs])
 
 
 def test_figures_intervals_and_labels_are_those_counted_by_hand(models, reviews, capsys, tmp_path):
     file, _, labels = reviews
-    given = [row[0] for row in answers(models["classification"], file, tmp_path / "a.tsv")]
-    pairs = list(zip(labels, given, strict=True))
+    arguments = [row[0] for row in answers(models["classification"], file, tmp_path / "a.tsv")]
+    pairs = list(zip(labels, arguments, strict=True))
     report, printed = evaluated(capsys, tmp_path, models["classification"], "--data", file)
     assert (report["task"], report["judged"], report["file"]) == (
         "classification",
@@ -94,15 +94,15 @@ def test_figures_intervals_and_labels_are_those_counted_by_hand(models, reviews,
     by_label = {}
     for label in LABELS:
         right = pairs.count((label, label))
-        by_label[label] = 2 * right / max(1, labels.count(label) + given.count(label))
+        by_label[label] = 2 * right / max(1, labels.count(label) + arguments.count(label))
     assert report["test"]["macro_f1"] == pytest.approx(np.mean(list(by_label.values())))
-    assert {one["label"]: one["f1"] for one in report["per_class"]} == pytest.approx(by_label)
-    wrong = {f"{file}:{n}" for n, (one, other) in enumerate(pairs, start=2) if one != other}
-    assert {one["place"] for one in report["mistakes"]} <= wrong
+    assert {item["label"]: item["f1"] for item in report["per_class"]} == pytest.approx(by_label)
+    wrong = {f"{file}:{n}" for n, (item, other) in enumerate(pairs, start=2) if item != other}
+    assert {item["place"] for item in report["mistakes"]} <= wrong
     rows = [line.split() for line in printed.splitlines()]
     assert ["accuracy", f"{accuracy:.1%}", f"[{low:.1%},", f"{high:.1%}]"] in rows
     for label in LABELS:
-        counts = [str(labels.count(label)), str(given.count(label))]
+        counts = [str(labels.count(label)), str(arguments.count(label))]
         assert any(row[:1] == [label] and row[-2:] == counts for row in rows)
     assert "text in column 话, label in column 情绪" in printed
     assert "! The test set is small (examples: 60)" in printed
@@ -161,9 +161,9 @@ def test_several_labels_stand_between_the_separators_of_training(models, capsys,
     rows = [("今天", "甲|乙"), ("天气", "乙"), ("很好", ""), ("公园", "甲")]
     lines = [f"{text}\t{labels}" for text, labels in rows]
     (tmp_path / "x.tsv").write_text("\n".join(["text\tlabel", *lines]), encoding="utf-8")
-    given = answers(models["multilabel"], tmp_path / "x.tsv", tmp_path / "a.tsv")
+    arguments = answers(models["multilabel"], tmp_path / "x.tsv", tmp_path / "a.tsv")
     report, _ = evaluated(capsys, tmp_path, models["multilabel"], "--data", tmp_path / "x.tsv")
-    pairs = [(row[0], labels) for row, (_, labels) in zip(given, rows, strict=True)]
+    pairs = [(row[0], labels) for row, (_, labels) in zip(arguments, rows, strict=True)]
     assert report["test"]["exact_match"] == pytest.approx(share(pairs))
 
 
@@ -172,11 +172,11 @@ def test_tags_are_judged_by_whole_entities(models, capsys, tmp_path):
     sentences = [
         (rng.choice(list(LETTERS), size), rng.choice(TAGS, size)) for size in (3, 40, 12, 9, 1)
     ]
-    blocks = ["\n".join(f"{x} {tag}" for x, tag in zip(*one, strict=True)) for one in sentences]
+    blocks = ["\n".join(f"{x} {tag}" for x, tag in zip(*item, strict=True)) for item in sentences]
     (tmp_path / "x.conll").write_text("\n\n".join(blocks) + "\n", encoding="utf-8")
-    given = answers(models["tagging"], tmp_path / "x.conll", tmp_path / "a.tsv")
+    arguments = answers(models["tagging"], tmp_path / "x.conll", tmp_path / "a.tsv")
     report, printed = evaluated(capsys, tmp_path, models["tagging"], "--data", tmp_path / "x.conll")
-    gold, tags = [list(tags) for _, tags in sentences], [row[0].split(" ") for row in given]
+    gold, tags = [list(tags) for _, tags in sentences], [row[0].split(" ") for row in arguments]
     assert report["test"]["f1"] == pytest.approx(f1_score(gold, tags))
     units = zip(chain.from_iterable(gold), chain.from_iterable(tags), strict=True)
     assert report["test"]["accuracy"] == pytest.approx(share(units))

@@ -119,8 +119,8 @@ def finetune(checkpoint, train, output, *flags, **more):
         "precision": "float32",
         "log_every": 3,
     }
-    given = {f"--{key.replace('_', '-')}": str(x) for key, x in (settings | more).items()}
-    return main(["finetune", *(word for pair in given.items() for word in pair), *flags])
+    arguments = {f"--{key.replace('_', '-')}": str(x) for key, x in (settings | more).items()}
+    return main(["finetune", *(word for pair in arguments.items() for word in pair), *flags])
 
 
 def rows_of(path):
@@ -178,7 +178,7 @@ def test_from_labelled_file_to_report_to_predict(task, shallow, tmp_path, capsys
     assert kept.exists() == (task == "pair")
     if task == "pair":
         pairs = [json.loads(line) for line in kept.read_text(encoding="utf-8").splitlines()]
-        assert [[*one["texts"], one["label"]] for one in pairs] == [
+        assert [[*item["texts"], item["label"]] for item in pairs] == [
             line.split("\t") for line in valid.read_text(encoding="utf-8").splitlines()
         ][-len(pairs) :]
         assert len(pairs) >= 31  # a first line may be a header
@@ -243,8 +243,8 @@ def test_another_test_file_judges_the_same_model_anew(shallow, tmp_path, capsys)
     assert (run / "model" / "model.safetensors").read_bytes() == weights
     assert first["valid"] == second["valid"]
     assert first["test"] != second["test"]
-    found = by_others("regression", rows_of(run / "predictions.tsv"))
-    assert second["test"]["pearson"] == pytest.approx(found, abs=1e-4)
+    actual = by_others("regression", rows_of(run / "predictions.tsv"))
+    assert second["test"]["pearson"] == pytest.approx(actual, abs=1e-4)
 
 
 @pytest.mark.usefixtures("eager_steps")

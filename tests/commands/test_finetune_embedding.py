@@ -23,7 +23,7 @@ def plain_font(monkeypatch):
 
 
 def written(path, count, seed=0, more=0):
-    """Queries that are a piece of the document that they belong to; of a few there are `more`."""
+    """Queries that are a part of the document that they belong to; of a few there are `more`."""
     rng = np.random.default_rng(seed)
     lines = ["query\tdocument"]
     for _ in range(count):
@@ -51,36 +51,48 @@ def finetune(checkpoint, train, output, *flags, batch_size=16):
 
 
 def test_pairs_become_a_model_that_finds(released, tmp_path, eagerly, capsys, monkeypatch):
-    train, pieces = written(tmp_path / "train.tsv", 40), []
-    made = trainer.VectorTraining
+    train, micro_batches = written(tmp_path / "train.tsv", 40), []
+    result = trainer.VectorTraining
     monkeypatch.setattr(
-        trainer, "VectorTraining", lambda *given: pieces.append(given[2]) or made(*given)
+        trainer,
+        "VectorTraining",
+        lambda *arguments: micro_batches.append(arguments[2]) or result(*arguments),
     )
     with eagerly():
         done = finetune(
             *(released("sim_char"), train, tmp_path / "run", "--epochs", 1),
-            *("--dimensions", 8, 16, "--pieces", 2, "--max-length", 24, "--hard-negatives", 2),
+            *(
+                "--dimensions",
+                8,
+                16,
+                "--micro-batches",
+                2,
+                "--max-length",
+                24,
+                "--hard-negatives",
+                2,
+            ),
             batch_size=32,
         )
     told = capsys.readouterr().out
     assert done == 0
-    assert pieces == [2]
+    assert micro_batches == [2]
     with np.load(tmp_path / "run" / "negatives.npz") as file:
-        assert file["rows"].shape[1] == 2
-        assert (file["rows"] % 2 == 1).all()  # documents
+        assert file["array"].shape[1] == 2
+        assert (file["array"] % 2 == 1).all()  # documents
     assert "text in columns query, document, no label" in told
-    assert "vectors are what the checkpoint's pooler gives" in told
+    assert "vectors are the output of the checkpoint's pooler" in told
     assert load(tmp_path / "run" / "model") == EmbeddingConfig("pooler", 24, (8, 16, 32))
     report = json.loads((tmp_path / "run" / "report.json").read_text(encoding="utf-8"))
     names = ["ndcg_at_10", "mrr_at_10", "recall_at_1", "recall_at_5", "recall_at_10"]
     assert list(report["test"]) == names
     assert list(report["intervals"]["test"]) == names
     by_words = [report["baseline"], *report["other_baselines"]]
-    assert sorted(one["name"] for one in by_words) == [
+    assert sorted(item["name"] for item in by_words) == [
         "BM25 of words",
         "TF-IDF cosine of 1–3 characters",
     ]
-    assert all(list(one["test"]) == names for one in by_words)
+    assert all(list(item["test"]) == names for item in by_words)
     assert by_words[0]["test"]["ndcg_at_10"] >= by_words[1]["test"]["ndcg_at_10"] > 0.9
     (shown, *_) = report["neighbours"]
     assert len(shown["texts"]) == 2
@@ -107,9 +119,8 @@ def test_pairs_become_a_model_that_finds(released, tmp_path, eagerly, capsys, mo
         (["--r-drop", 1], "r_drop is about"),
         (["--label-smoothing", 0.1], "label_smoothing is about"),
         (["--class-weights", "balanced"], "class_weights is about"),
-        (["--crf"], "crf is about"),
+        (["--crf"], "crf needs a sequence of labels"),
         (["--long-texts", "head-tail"], "long_texts is head-tail"),
-        (["--pieces", 3], "cannot be divided into 3 pieces"),
         (["--loss", "cosent"], "Give --loss softmax"),
         (["--metric", "spearman"], "no metric 'spearman'"),
     ],
@@ -126,7 +137,7 @@ def test_flags_of_vectors_are_refused_where_there_are_none(released, tmp_path, c
     flags = ["--checkpoint", released("char"), "--train", tmp_path / "train.tsv"]
     flags += ["--output", tmp_path / "run", "--hard-negatives", 2]
     assert main(["finetune", *map(str, flags)]) == 2
-    assert "hard_negatives is about sentence vectors" in capsys.readouterr().err
+    assert "hard_negatives is a setting for sentence vectors" in capsys.readouterr().err
 
 
 def test_texts_alone_are_enough(released, tmp_path, eagerly, capsys):
@@ -147,7 +158,9 @@ def test_texts_alone_are_enough(released, tmp_path, eagerly, capsys):
 @pytest.mark.slow
 def test_hard_negatives_are_kept_with_the_run(released, tmp_path, eagerly, monkeypatch):
     train, varying, fed = written(tmp_path / "train.tsv", 40, more=4), [], trial.fed
-    monkeypatch.setattr(trial, "fed", lambda *given: varying.append(given[1]) or fed(*given))
+    monkeypatch.setattr(
+        trial, "fed", lambda *arguments: varying.append(arguments[1]) or fed(*arguments)
+    )
     with eagerly():
         done = finetune(
             *(released("char"), train, tmp_path / "run", "--epochs", 1),
@@ -156,8 +169,8 @@ def test_hard_negatives_are_kept_with_the_run(released, tmp_path, eagerly, monke
     assert done == 0
     assert varying == [("side_1",)]  # since documents come again, they are encoded once
     with np.load(tmp_path / "run" / "negatives.npz") as file:
-        assert file["rows"].shape[1] == 2
-        assert (file["rows"] % 2 == 1).all()  # documents
+        assert file["array"].shape[1] == 2
+        assert (file["array"] % 2 == 1).all()  # documents
 
 
 class StoppedError(Exception):

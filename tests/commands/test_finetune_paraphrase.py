@@ -27,8 +27,8 @@ def written(path, count, key="similar"):
     lines = []
     for number in range(count):
         text = "".join(rng.choice(CHARACTERS, 8))
-        others = [f"{text[:i]}北{text[i + 1 :]}" for i in range(1, 2 + number % 3)]
-        lines.append(json.dumps({"text": text, key: others}, ensure_ascii=False))
+        rest = [f"{text[:i]}北{text[i + 1 :]}" for i in range(1, 2 + number % 3)]
+        lines.append(json.dumps({"text": text, key: rest}, ensure_ascii=False))
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
     return path
 
@@ -92,4 +92,4 @@ def test_bert4keras_gives_the_same_of_what_was_trained(released, tmp_path, typed
     assert process.returncode == 0, wrong
     assert "attention unilm" in told
     assert {"pooled", "logits"} <= {line.split()[0] for line in told.splitlines() if line}
-    assert "No difference is beyond its bound" in told
+    assert "All differences are within their bounds" in told

@@ -1,4 +1,6 @@
-"""What `finetune` is told is what it does: seen in the losses, weights and figures of tiny runs.
+"""The settings of `finetune` have the effect that they name.
+
+It shows in the losses, weights and figures of tiny runs.
 
 At a learning rate of 1e-12 the weights that are kept are those before the first step, so a run's
 first loss can be computed again from the model in its folder, in NumPy.
@@ -49,7 +51,7 @@ def plain_font(monkeypatch):
 
 
 def texts(count, seed, marks=("",), length=10):
-    """Random characters behind one of the marks; all of one length, so of one shape."""
+    """Random characters after one of the marks; all of one length, so of one shape."""
     rng = np.random.default_rng(seed)
     for number in range(count):
         mark = marks[number % len(marks)]
@@ -82,7 +84,7 @@ def encoder_weights(source):
 
 
 def classifier_kernels(model):
-    """The kernels of a fine-tuned model's head, one behind the other."""
+    """The kernels of a fine-tuned model's head, one after the other."""
     head = load_finetuned(model)[0].named_variables()
     kernels = [
         head[name] for name in sorted(head) if name[:11] == "classifier/" and "kernel" in name
@@ -90,9 +92,9 @@ def classifier_kernels(model):
     return np.concatenate([keras.ops.convert_to_numpy(kernel).ravel() for kernel in kernels])
 
 
-def answers(model, found):
+def answers(model, questions):
     """What a model's folder answers to texts."""
-    return predict(*load_finetuned(model), [Example((text,), None, "") for text in found])
+    return predict(*load_finetuned(model), [Example((text,), None, "") for text in questions])
 
 
 @pytest.fixture(scope="module")
@@ -127,8 +129,8 @@ def finetune(checkpoint, tmp_path):
             "layer_decay": 1.0,
             "log_every": 1,
         }
-        given = {f"--{key.replace('_', '-')}": str(x) for key, x in (settings | more).items()}
-        words = [word for pair in given.items() for word in pair]
+        arguments = {f"--{key.replace('_', '-')}": str(x) for key, x in (settings | more).items()}
+        words = [word for pair in arguments.items() for word in pair]
         assert main(["finetune", *words, *flags]) == 0
         return Path(settings["output"])
 
@@ -145,15 +147,15 @@ def cross_entropy(scores, gold, *, smoothing=0.0, focal=0.0, weights=(1, 1)):
 
 
 def test_the_loss_is_what_its_settings_make_of_the_logits(finetune, checkpoint, tmp_path):
-    found, gold = [*texts(24, 1)], np.array([0] * 18 + [1] * 6)
-    train = write(tmp_path / "train.tsv", zip(found, gold, strict=True))
+    actual, gold = [*texts(24, 1)], np.array([0] * 18 + [1] * 6)
+    train = write(tmp_path / "train.tsv", zip(actual, gold, strict=True))
     valid = write(tmp_path / "valid.tsv", zip(texts(4, 2), [0, 1, 0, 1], strict=True))
     flags = "--focal 2 --label-smoothing 0.2 --class-weights balanced --dropout 0 --no-baseline"
     settings = {"train": train, "valid": valid, "batch_size": 24, "learning_rate": STILL}
     run = finetune("run", *flags.split(), **settings)
     [line] = lines(run / "metrics.jsonl")
 
-    scores = np.array([one.scores for one in answers(run / "model", found)])
+    scores = np.array([item.scores for item in answers(run / "model", actual)])
     every = {"smoothing": 0.2, "focal": 2, "weights": (24 / 36, 24 / 12)}
     want = cross_entropy(scores, gold, **every)
     assert line["loss"] == pytest.approx(want, rel=1e-5)
@@ -173,8 +175,8 @@ def test_the_loss_is_what_its_settings_make_of_the_logits(finetune, checkpoint, 
 
 
 def test_folds_judge_every_part_once_and_train_on_the_others(finetune, checkpoint, tmp_path):
-    found = [*texts(18, 1)]
-    gold = dict(zip(found, [0, 1] * 9, strict=True))
+    actual = [*texts(18, 1)]
+    gold = dict(zip(actual, [0, 1] * 9, strict=True))
     train = write(tmp_path / "train.tsv", gold.items())
     flags = "--folds 3 --test-share 0 --from-scratch --dropout 0 --no-baseline"
     run = finetune("run", *flags.split(), train=train, batch_size=18, learning_rate=STILL)
@@ -182,13 +184,17 @@ def test_folds_judge_every_part_once_and_train_on_the_others(finetune, checkpoin
     assert [trial["name"] for trial in report["trials"]] == ["fold-1", "fold-2", "fold-3"]
     assert "test" not in report
 
-    judged = rows_of(run / "predictions.tsv")
-    assert sorted(row["text"] for row in judged) == sorted(found)
-    for number in range(3):  # one behind the other, six texts each
-        fold, held_out = run / "trials" / f"fold-{number + 1}", judged[6 * number : 6 * number + 6]
+    predicted = rows_of(run / "predictions.tsv")
+    assert sorted(row["text"] for row in predicted) == sorted(actual)
+    for number in range(3):  # one after the other, six texts each
+        fold, held_out = (
+            run / "trials" / f"fold-{number + 1}",
+            predicted[6 * number : 6 * number + 6],
+        )
         own = {row["text"]: float(row["p(1)"]) for row in held_out}
         scores = {
-            text: one.scores for text, one in zip(found, answers(fold / "best", found), strict=True)
+            text: item.scores
+            for text, item in zip(actual, answers(fold / "best", actual), strict=True)
         }
         assert own == pytest.approx({text: scores[text][1] for text in own}, abs=1e-6)
 
@@ -198,11 +204,11 @@ def test_folds_judge_every_part_once_and_train_on_the_others(finetune, checkpoin
                 np.array([gold[text] for text in chosen]),
             )
 
-        others = [text for text in found if text not in own]
+        rest = [text for text in actual if text not in own]
         [line] = lines(fold / "metrics.jsonl")
-        assert line["loss"] == pytest.approx(loss(others), rel=1e-6)
-        for chosen in (found, own):
-            assert abs(loss(chosen) - loss(others)) > 1e-4
+        assert line["loss"] == pytest.approx(loss(rest), rel=1e-6)
+        for chosen in (actual, own):
+            assert abs(loss(chosen) - loss(rest)) > 1e-4
 
     began = encoder_weights(checkpoint)["encoder/embeddings/word/embeddings"]
     fresh = encoder_weights(run / "model")["encoder/embeddings/word/embeddings"]
@@ -216,7 +222,7 @@ def numbered(path, count, seed, number):
 
 
 def test_the_best_weights_are_those_of_the_validation_sets_metric(finetune, tmp_path):
-    """Numbers of `valid` lie so near their mean that whoever learns is ever farther off.
+    """Numbers of `valid` are so near their mean that every epoch makes predictions worse.
 
     By the mean absolute error there the first epoch is the best, by the correlation, by the test
     set, and for who keeps the last weights, a later one.
@@ -229,10 +235,10 @@ def test_the_best_weights_are_those_of_the_validation_sets_metric(finetune, tmp_
     flags = "--metric mae --no-baseline --dropout 0 --warmup 0"
     settings = {"task": "regression", "epochs": 3, "batch_size": 16, "learning_rate": 1e-3}
     run = finetune("run", *flags.split(), **files, **settings)
-    judged = lines(run / "evaluations.jsonl")
-    errors = [line["mae"] for line in judged]
+    predicted = lines(run / "evaluations.jsonl")
+    errors = [line["mae"] for line in predicted]
     assert int(np.argmin(errors)) == 0
-    assert int(np.argmax([line["pearson"] for line in judged])) > 0
+    assert int(np.argmax([line["pearson"] for line in predicted])) > 0
 
     report = report_of(run)
     rows = rows_of(run / "predictions.tsv")  # of the test set, whose texts are the validation set's
@@ -279,7 +285,7 @@ def test_seeds_differ_and_the_validation_set_chooses_among_them(finetune, tmp_pa
     train, valid, test = read("train"), read("valid"), read("test")
     for fitted_to, same in ((train, True), (train + test, False)):
         _, simple = task.metrics.baseline(fitted_to, test, valid)
-        want = task.metrics.compute([one.label for one in test], simple)
+        want = task.metrics.compute([item.label for item in test], simple)
         assert (report["baseline"]["test"] == pytest.approx(want, abs=1e-6)) == same
 
     averaged = finetune("averaged", "--no-baseline", "--ema", "0.9", seed=5, **files, **settings)
@@ -295,8 +301,8 @@ def test_thresholds_of_several_labels_are_chosen_on_the_validation_set(finetune,
     thresholds are equally good."""
 
     def tagged(name, seed, counts):
-        found = [label for label, count in counts.items() for _ in range(count)]
-        return write(tmp_path / name, zip(texts(len(found), seed), found, strict=True))
+        actual = [label for label, count in counts.items() for _ in range(count)]
+        return write(tmp_path / name, zip(texts(len(actual), seed), actual, strict=True))
 
     files = {
         "train": tagged("train.tsv", 1, {"甲": 4, "乙": 2, "": 26}),
@@ -307,7 +313,7 @@ def test_thresholds_of_several_labels_are_chosen_on_the_validation_set(finetune,
     run = finetune("run", "--no-baseline", **files, **settings)
     rows = rows_of(files["valid"])
     gold = np.array([[label == row["label"] for label in ("乙", "甲")] for row in rows])
-    scores = np.array([one.scores for one in answers(run / "model", [x["text"] for x in rows])])
+    scores = np.array([item.scores for item in answers(run / "model", [x["text"] for x in rows])])
 
     def f1(at):
         return f1_score(gold, scores > at, average="micro", zero_division=0)
@@ -320,11 +326,11 @@ def test_thresholds_of_several_labels_are_chosen_on_the_validation_set(finetune,
     assert report["valid"]["micro_f1"] == pytest.approx(best)
     assert max(line["micro_f1"] for line in report["evaluations"]) == pytest.approx(best)
     assert f"| 甲 | {threshold:.2f} |" in (run / "report.md").read_text(encoding="utf-8")
-    found = rows_of(run / "predictions.tsv")
-    for row in found:
+    actual = rows_of(run / "predictions.tsv")
+    for row in actual:
         said = [label for label in ("乙", "甲") if float(row[f"p({label})"]) > threshold]
         assert row["labels"] == ",".join(said)
-    nothing = np.mean([not row["labels"] for row in found])
+    nothing = np.mean([not row["labels"] for row in actual])
     assert report["test"]["exact_match"] == pytest.approx(nothing)
     assert nothing < 1
 
@@ -360,8 +366,8 @@ def test_other_validation_examples_do_not_continue_a_run(finetune, tmp_path, mon
     flags = ["--no-baseline"]
     save = trials.save_checkpoint
 
-    def stopped(*given, **more):
-        save(*given, **more)
+    def stopped(*arguments, **more):
+        save(*arguments, **more)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:

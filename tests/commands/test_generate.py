@@ -86,9 +86,9 @@ def test_one_seed_gives_the_same_text_in_another_process(typed, released, gpt):
 def test_precision_and_batch_size_are_those_that_are_typed(run, released, monkeypatch):
     seen = {}
 
-    def spy(model, prompts, config, *, rows, **others):
+    def spy(model, prompts, config, *, rows, **settings):
         seen.update(dtype=model.compute_dtype, rows=rows)
-        return generate_ids(model, prompts, config, rows=rows, **others)
+        return generate_ids(model, prompts, config, rows=rows, **settings)
 
     generate_ids = RoFormerForCausalLM.generate_ids
     monkeypatch.setattr(RoFormerForCausalLM, "generate_ids", spy)
@@ -119,7 +119,7 @@ def test_a_file_gives_a_line_for_each_text_with_its_score(run, released, gpt, tm
     assert header == ["input", "output", "score"]
     assert [row[0] for row in rows] == [text for text in texts for _ in range(2)]
     wanted = gpt.generate(texts, max_tokens=5, samples=2, seed=1)
-    assert [row[1] for row in rows] == [one for each in wanted for one in each]
+    assert [row[1] for row in rows] == [item for each in wanted for item in each]
     assert all(float(row[2]) < 0 for row in rows)
 
 
@@ -133,25 +133,25 @@ def test_a_sim_model_writes_what_means_the_same(run, released, sim, tmp_path):
     for text in ("今天天气很好", "我们去公园"):
         own = [(row[1], float(row[2])) for row in rows if row[0] == text]
         assert len(own) == 3
-        assert text not in [one for one, _ in own]
-        vectors = sim.embed([text, *[one for one, _ in own]])
+        assert text not in [item for item, _ in own]
+        vectors = sim.embed([text, *[item for item, _ in own]])
         cosines = vectors[1:] @ vectors[0]
         np.testing.assert_allclose([score for _, score in own], cosines, atol=1e-5)
         assert (np.diff(cosines) <= 1e-6).all()
         drawn = sim.generate([text], max_tokens=6, samples=20, top_k=5)[0]
-        others = [x for x in dict.fromkeys(drawn) if x and x != text]
-        vectors = sim.embed([text, *others])
+        rest = [x for x in dict.fromkeys(drawn) if x and x != text]
+        vectors = sim.embed([text, *rest])
         best = np.argsort(-(vectors[1:] @ vectors[0]), kind="stable")[:3]
-        assert [one for one, _ in own] == [others[number] for number in best]
+        assert [item for item, _ in own] == [rest[number] for number in best]
 
 
 def test_paraphrases_are_drawn_as_released_unless_told_otherwise():
-    def drawn(count, **given):
+    def drawn(count, **settings):
         config = GenerateConfig(
-            model="m", text=("今天",), paraphrases=count, writing=GenerationConfig(**given)
+            model="m", text=("今天",), paraphrases=count, writing=GenerationConfig(**settings)
         )
-        found = sampling_settings(config.writing, config.paraphrases)
-        return found.samples, found.top_k, found.top_p
+        actual = sampling_settings(config.writing, config.paraphrases)
+        return actual.samples, actual.top_k, actual.top_p
 
     assert drawn(3) == (20, 5, None)
     assert drawn(10) == (40, 5, None)
@@ -163,8 +163,8 @@ def test_paraphrases_are_drawn_as_released_unless_told_otherwise():
 def test_neither_the_source_nor_a_text_twice_is_a_paraphrase(sim):
     texts = ["今天天气很好", "Deep Learning"]  # the model writes no capitals
     drawn = [["我们", texts[0], "我们", "", "去公园"], ["deep learning", "学习"]]
-    found = nearest_paraphrases(sim, texts, drawn, 9)
-    assert [sorted(x.text for x in each) for each in found] == [["去公园", "我们"], ["学习"]]
+    actual = nearest_paraphrases(sim, texts, drawn, 9)
+    assert [sorted(x.text for x in each) for each in actual] == [["去公园", "我们"], ["学习"]]
 
 
 def test_a_sim_model_is_greedy_unless_told_otherwise(run, released, sim):

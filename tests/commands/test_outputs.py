@@ -52,7 +52,7 @@ def test_it_is_said_before_any_work(command, output, tmp_path, monkeypatch, caps
     (tmp_path / "corpus.txt").write_text("今天\n", encoding="utf-8")
     (tmp_path / "empty.txt").write_text("\n")
     name = OUTPUTS[output]
-    if command in KINDS:  # whose output's kind is told from its name
+    if command in KINDS:  # whose output's kind is known from its name
         name = str(Path(name).with_suffix(KINDS[command]))
     assert main([*COMMANDS[command].split(), name]) == 2
     out, err = capsys.readouterr()
@@ -65,13 +65,13 @@ def test_it_is_said_before_any_work(command, output, tmp_path, monkeypatch, caps
 @pytest.fixture
 def read_only(monkeypatch):
     """read_only(FOLDER): nothing can be written in it, not even by root."""
-    made = tempfile.mkstemp
+    result = tempfile.mkstemp
 
     def read_only(folder):
-        def refuse(*words, dir=None, **others):  # noqa: A002 (mkstemp's own)
+        def refuse(*words, dir=None, **more):  # noqa: A002 (mkstemp's own)
             if dir is not None and Path(dir) == folder:
                 raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(dir))
-            return made(*words, dir=dir, **others)
+            return result(*words, dir=dir, **more)
 
         monkeypatch.setattr(tempfile, "mkstemp", refuse)
 

@@ -62,7 +62,7 @@ def expected(folder, texts):
     """Label and probability of 好 of each text, each predicted alone."""
     model, tokenizer, task = load_finetuned(folder)
     alone = [predict(model, tokenizer, task, [Example((t,), None, "")])[0] for t in texts]
-    return [(one.label, float(one.scores[1])) for one in alone]
+    return [(item.label, float(item.scores[1])) for item in alone]
 
 
 def test_from_file_to_file_in_order(finetuned, tmp_path, monkeypatch, capfd):
@@ -161,10 +161,12 @@ def test_columns_of_training_and_json_lines(finetuned, tmp_path):
     output = tmp_path / "answers.jsonl"
     flags = ["--model", str(finetuned("pair")), "--input", str(tmp_path / "pairs.tsv")]
     assert main(["predict", *flags, "--output", str(output)]) == 0
-    found = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
-    assert all("tokens_cut" not in one for one in found)
+    actual = [json.loads(line) for line in output.read_text(encoding="utf-8").splitlines()]
+    assert all("tokens_cut" not in item for item in actual)
     examples = [Example(texts, None, "") for texts in (("天气", "今天"), ("今天", "天气"))]
-    for got, want in zip(found, predict(*load_finetuned(finetuned("pair")), examples), strict=True):
+    for got, want in zip(
+        actual, predict(*load_finetuned(finetuned("pair")), examples), strict=True
+    ):
         assert (got["label"], got["error"]) == (want.label, None)
         assert [got["p(0)"], got["p(1)"]] == pytest.approx(want.scores.tolist(), abs=1e-5)
 
@@ -192,10 +194,10 @@ def test_tags_stand_where_the_text_has_them(finetuned, type_in, capfd):
     type_in("我们 去公园\n".encode())
     assert main(["predict", "--model", str(finetuned("tagging"))]) == 0
     header, line = capfd.readouterr().out.splitlines()
-    tags, found, error = line.split("\t")
+    tags, actual, error = line.split("\t")
     assert (header, error) == ("tags\tentities\terror", "")
     assert len(tags.split(" ")) == 6  # a space, too, is a character
-    for start, end, kind, text in json.loads(found):
+    for start, end, kind, text in json.loads(actual):
         assert (kind, text) == ("LOC", "我们 去公园"[start:end])
 
 
@@ -227,8 +229,8 @@ def test_what_cannot_be_is_said_in_one_message(
     (tmp_path / "x.txt").write_text("今天\n", encoding="utf-8")
     (tmp_path / "other.tsv").write_text("a\tb\n今天\t1\n", encoding="utf-8")
     model = ["--model", str(finetuned("classification"))]
-    given = model + (flags if "--input" in flags else [*flags, "--input", "x.txt"])
-    assert main(["predict", *given]) == 2
+    arguments = model + (flags if "--input" in flags else [*flags, "--input", "x.txt"])
+    assert main(["predict", *arguments]) == 2
     out, err = capfd.readouterr()
     assert message in err
     assert out == ""
@@ -328,14 +330,14 @@ def test_a_spreadsheet_comes_and_a_spreadsheet_goes_with_the_texts_and_what_was_
         "=我们去",
         texts[4],
     ]
-    for found in rows.values():
-        assert list(found[0]) == ["text", "label", "p(坏)", "p(好)", "error", "tokens_cut"]
-        assert [str(row["tokens_cut"] or "") for row in found] == [*[""] * 4, str(600 + 2 - 128)]
-        assert [row["label"] or None for row in found] == [row["label"] for row in rows["xlsx"]]
-        assert [float(row["p(好)"] or 0) for row in found] == [
+    for actual in rows.values():
+        assert list(actual[0]) == ["text", "label", "p(坏)", "p(好)", "error", "tokens_cut"]
+        assert [str(row["tokens_cut"] or "") for row in actual] == [*[""] * 4, str(600 + 2 - 128)]
+        assert [row["label"] or None for row in actual] == [row["label"] for row in rows["xlsx"]]
+        assert [float(row["p(好)"] or 0) for row in actual] == [
             row["p(好)"] or 0 for row in rows["xlsx"]
         ]
-        assert [bool(row["error"]) for row in found] == [False, True, False, False, False]
+        assert [bool(row["error"]) for row in actual] == [False, True, False, False, False]
 
 
 def test_columns_can_be_named_where_they_are_not_certain(finetuned, tmp_path, capfd):
@@ -368,8 +370,15 @@ def test_so_many_labels_as_are_asked_for_are_listed(finetuned, tmp_path, capsys)
 
     def answers(*flags, name="classification"):
         output = tmp_path / "answers.tsv"
-        given = ["--model", finetuned(name), "--input", tmp_path / "texts.txt", "--output", output]
-        code = main(["predict", *map(str, given), *flags])
+        arguments = [
+            "--model",
+            finetuned(name),
+            "--input",
+            tmp_path / "texts.txt",
+            "--output",
+            output,
+        ]
+        code = main(["predict", *map(str, arguments), *flags])
         lines = output.read_text(encoding="utf-8").splitlines() if output.exists() else []
         output.unlink(missing_ok=True)
         return code, [line.split("\t") for line in lines]
@@ -392,9 +401,9 @@ def test_a_service_and_a_loaded_model_list_as_many(finetuned):
     folder = finetuned("classification")
     served = load_served_task(folder, top_k=1)
     example = as_example(["今天"], served.task)
-    found = served.task.decoding.as_json(example, served.predict([example])[0])
-    ((label, _),) = found["probabilities"].items()
-    assert label == found["label"]
+    actual = served.task.decoding.as_json(example, served.predict([example])[0])
+    ((label, _),) = actual["probabilities"].items()
+    assert label == actual["label"]
     assert [*roformer_tf.load(folder, top=1)("今天")["scores"]] == [label]
     assert len(roformer_tf.load(folder)("今天")["scores"]) == 2
     assert roformer_tf.load(finetuned("tagging"), top=1)("今天")["tags"]

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from roformer_tf.tokenizers.loading import read_vocabulary
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-from roformer_tf.tokenizers.vocabulary import read_vocabulary
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "tokenizer"
 KEYS = {"rows", "tokens", "utilization", "shards", "splits", "length", "settings", "fingerprint"}
@@ -74,11 +74,11 @@ def test_a_vocabulary_is_built_and_the_number_of_processes_changes_nothing(prepa
     for workers in (1, 2):
         output = tmp_path / f"rows-{workers}"
         assert prepare(*flags, "--workers", workers, output=output)[0] == 0
-    one, two = (
+    item, two = (
         {path.name: path.read_bytes() for path in (tmp_path / f"rows-{n}").iterdir()}
         for n in (1, 2)
     )
-    assert one == two
+    assert item == two
     assert len(read_vocabulary(tmp_path / "rows-1")) <= 150
 
 

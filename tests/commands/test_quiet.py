@@ -49,10 +49,10 @@ def test_a_log_file_holds_only_lines_of_ours(shallow, write_corpus, tmp_path):
         for name, flags in (("prepare", prepare), ("finetune", finetune), ("predict", predict))
     ]
     commands.append(["fill-mask", "--model", str(shallow), "今天[MASK]很好"])
-    given = json.dumps({"model": str(shallow), "commands": commands})
+    arguments = json.dumps({"model": str(shallow), "commands": commands})
     with (tmp_path / "out").open("wb") as out, (tmp_path / "err").open("wb") as err:
         done = subprocess.run(
-            [sys.executable, "-c", PROGRAM, given],
+            [sys.executable, "-c", PROGRAM, arguments],
             stdout=out,
             stderr=err,
             check=False,

@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture
 def run(tmp_path):
-    """run("runs/a", …) → exit code, what stands on stdout and on stderr; in an empty folder."""
+    """run("runs/a", …) → exit code, what is on stdout and on stderr; in an empty folder."""
 
     def call(*words, **environment):
         done = subprocess.run(
@@ -66,8 +66,8 @@ def test_runs_are_compared_in_a_table_a_plot_and_a_file(run, runs, tmp_path):
     assert (code, err) == (0, "")
     assert out == TABLE
     assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["runs.json", "runs.png"]
-    given = json.loads((tmp_path / "out" / "runs.json").read_text(encoding="utf-8"))
-    assert [one["loss"] for one in given["runs"]] == [3.0, 3.0]
+    arguments = json.loads((tmp_path / "out" / "runs.json").read_text(encoding="utf-8"))
+    assert [item["loss"] for item in arguments["runs"]] == [3.0, 3.0]
 
 
 def test_it_fits_into_the_terminal(run, runs):
@@ -124,14 +124,15 @@ def test_bad_input_is_one_message_and_exit_code_2(run, runs, tmp_path, words, sa
     [
         ("metrics.jsonl", '{"step": 1}\n{"step": \n{"step": 3}\n', "line 2"),
         ("evaluations.jsonl", "\n", "line 1"),
-        ("settings.yaml", "steps: 3\nseed: [\n", "line 3"),
+        ("settings.yaml", "steps: 3\nseed: [\n", "line 3, column 1"),
     ],
 )
 def test_a_damaged_file_is_named_with_its_line(run, runs, file, content, said):
     (runs / "slow" / file).write_text(content)
     code, out, err = run("runs", "--json", "runs.json")
     assert (code, out) == (2, "")
-    assert err.startswith(f"roformer-tf runs: runs/slow/{file}, {said}: ")
+    assert err.startswith(f"roformer-tf runs: runs/slow/{file}")
+    assert said in err
     assert not (runs.parent / "runs.json").exists()
 
 

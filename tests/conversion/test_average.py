@@ -64,10 +64,10 @@ def edit(path, **changes):
 def test_each_weight_is_the_mean_in_the_first_ones_dtype(family, dtype, own, tmp_path):
     noises = {"a": 0, "bb": 0.1, "ccc": 0.3}
     folders = [own(family, name, noise, dtype) for name, noise in noises.items()]
-    found = run(*folders, output=tmp_path / "mean")
+    actual = run(*folders, output=tmp_path / "mean")
     of_each = [load_file(folder / WEIGHTS) for folder in folders]
-    assert found.keys() == of_each[0].keys()
-    for name, tensor in found.items():
+    assert actual.keys() == of_each[0].keys()
+    for name, tensor in actual.items():
         want = np.mean([t[name].astype(np.float64) for t in of_each], axis=0)
         assert tensor.dtype == of_each[0][name].dtype
         np.testing.assert_array_equal(tensor, want.astype(tensor.dtype), name)
@@ -75,18 +75,18 @@ def test_each_weight_is_the_mean_in_the_first_ones_dtype(family, dtype, own, tmp
 
 def test_one_that_is_given_twice_counts_twice(own, tmp_path):
     first, second = own("char", "a"), own("char", "bb", 0.2)
-    found = run(first, second, first, output=tmp_path / "mean")
+    actual = run(first, second, first, output=tmp_path / "mean")
     a, b = load_file(first / WEIGHTS), load_file(second / WEIGHTS)
-    for name, tensor in found.items():
+    for name, tensor in actual.items():
         want = (2 * a[name].astype(np.float64) + b[name]) / 3
         np.testing.assert_allclose(tensor, want, rtol=1e-6, atol=1e-9, err_msg=name)
 
 
 def test_layouts_may_differ(own, released, tmp_path):
     moved = own("word", "moved", 0.2)
-    found = run(released("word"), moved, output=tmp_path / "mean")
+    actual = run(released("word"), moved, output=tmp_path / "mean")
     first, second = load_file(own("word", "plain") / WEIGHTS), load_file(moved / WEIGHTS)
-    for name, tensor in found.items():
+    for name, tensor in actual.items():
         want = (first[name].astype(np.float64) + second[name]) / 2
         np.testing.assert_array_equal(tensor, want.astype("f4"), name)
 
@@ -98,7 +98,7 @@ def test_it_is_told_how_far_they_are_apart(own, tmp_path, capsys, caplog):
     learned = a.keys() - {TABLE}
     apart = sum(((a[n].astype("f8") - b[n]) ** 2).sum() for n in learned)
     far = math.sqrt(apart / sum((a[n].astype("f8") ** 2).sum() for n in learned))
-    assert f"others are {far:.2f}, 0.00 away" in capsys.readouterr().out
+    assert f"relative to its norm: {far:.2f}, 0.00." in capsys.readouterr().out
     assert not caplog.records
 
 
@@ -107,7 +107,7 @@ def test_a_mean_of_models_that_began_apart_is_warned_of(tmp_path, caplog):
     folders = [save_random_models(task, tmp_path / x, seed=ord(x))["t"] for x in "ab"]
     with caplog.at_level(logging.WARNING):
         run(folders[0], *folders, output=tmp_path / "mean")
-    assert "the mean of others is noise" in caplog.text
+    assert "otherwise the mean is noise" in caplog.text
 
 
 def test_distance_is_of_all_weights_and_by_the_firsts_norm():
@@ -132,20 +132,20 @@ def test_it_answers_as_the_task_of_all(tmp_path):
     save_file({name: tensor * 1.5 for name, tensor in tensors.items()}, second / WEIGHTS)
     run(first, second, output=tmp_path / "mean")
     assert json.loads((tmp_path / "mean" / "task.json").read_text())["labels"] == ["坏", "好"]
-    found = roformer_tf.load(tmp_path / "mean")(["今天天气很好"])[0]["scores"]
+    actual = roformer_tf.load(tmp_path / "mean")(["今天天气很好"])[0]["scores"]
     half = {name: (tensor + tensor * 1.5) / 2 for name, tensor in tensors.items()}
     save_file(half, second / WEIGHTS)
     want = roformer_tf.load(second)(["今天天气很好"])[0]["scores"]
-    assert found == pytest.approx(want, abs=1e-6)
+    assert actual == pytest.approx(want, abs=1e-6)
 
 
 def test_it_gives_vectors_as_they_do_and_to_sentence_transformers(own, tmp_path):
     folders = own("sim_char", "a"), own("sim_char", "bb", 0.3)
-    found = run(*folders, output=tmp_path / "mean")
+    actual = run(*folders, output=tmp_path / "mean")
     for name in ("embedding.json", "modules.json"):
         assert (tmp_path / "mean" / name).read_bytes() == (folders[0] / name).read_bytes()
     dense = load_file(tmp_path / "mean" / "2_Dense" / WEIGHTS)
-    np.testing.assert_array_equal(dense["linear.weight"], found["roformer.pooler.dense.weight"])
+    np.testing.assert_array_equal(dense["linear.weight"], actual["roformer.pooler.dense.weight"])
 
 
 def test_of_gpt_models_it_is_written_down_that_they_are_causal(released, tmp_path):
@@ -158,12 +158,12 @@ def test_of_gpt_models_it_is_written_down_that_they_are_causal(released, tmp_pat
 
 def other_size(folder, tmp_path):
     edit(folder / "config.json", layer_norm_eps=1e-5)
-    return "two architectures: layer_norm_eps is 1e-12 there and 1e-05 here"
+    return "different architectures: layer_norm_eps is 1e-12 in the first and 1e-05"
 
 
 def other_labels(folder, tmp_path):
     edit(folder / "config.json", id2label={"0": "好", "1": "坏"})
-    return "two architectures: id2label is None there and {'0': '好', '1': '坏'} here"
+    return "different architectures: id2label is None in the first and {'0': '好', '1': '坏'}"
 
 
 def other_weights(folder, tmp_path):
@@ -171,40 +171,40 @@ def other_weights(folder, tmp_path):
     kept = {name: tensor for name, tensor in tensors.items() if "pooler" not in name}
     save_file(kept, folder / WEIGHTS, {"format": "pt"})
     (folder / "embedding.json").unlink()
-    return "hold other weights, such as pooler/dense/"
+    return "have different weights, such as pooler/dense/"
 
 
 def other_vocabulary(folder, tmp_path):
     lines = (folder / "vocab.txt").read_text(encoding="utf-8").splitlines()
     lines[-1], lines[-2] = lines[-2:]
     (folder / "vocab.txt").write_text("\n".join(lines) + "\n", encoding="utf-8")
-    return "read text by different vocabularies"
+    return "have different vocabularies"
 
 
 def other_tokenization(folder, tmp_path):
     edit(folder / "tokenizer_config.json", do_lower_case=False)
-    return "read text by different vocabularies"
+    return "have different vocabularies"
 
 
 def no_vocabulary(folder, tmp_path):
     (folder / "vocab.txt").unlink()
-    return "read text by different vocabularies"
+    return "have different vocabularies"
 
 
 def other_pooling(folder, tmp_path):
     edit(folder / "embedding.json", pooling="mean")
-    return "do not answer alike: their embedding.json differ"
+    return "have different files embedding.json"
 
 
 def a_task(folder, tmp_path):
     Classification(labels=("坏", "好")).save(folder)
-    return "do not answer alike: their task.json differ, or one has none"
+    return "have different files task.json, or one has none"
 
 
 def a_whitening(folder, tmp_path):
     size = json.loads((folder / "config.json").read_text())["hidden_size"]
     Whitening(np.zeros(size, "f4"), np.eye(size, dtype="f4"), "pooler").save(folder)
-    return "do not answer alike: their whitening.safetensors differ"
+    return "have different files whitening.safetensors"
 
 
 @pytest.mark.parametrize(
@@ -250,7 +250,7 @@ def test_json_laid_out_otherwise_is_the_same(own, tmp_path):
 
 
 def test_one_model_has_no_mean(own, tmp_path):
-    with pytest.raises(InputError, match=r"there is one model\. Give two or more"):
+    with pytest.raises(InputError, match=r"a mean needs two or more models"):
         run(own("char", "a"), output=tmp_path / "mean")
 
 

@@ -91,11 +91,11 @@ def folder_name_in(path):
 @pytest.mark.parametrize("family", FAMILIES)
 def test_own_and_huggingface_are_the_same_folder(family, converted):
     own, other = converted(family)["own"], converted(family)["huggingface"]
-    names, others = (
+    names, rest = (
         {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
         for folder in (own, other)
     )
-    assert names == others
+    assert names == rest
     assert names >= {"config.json", "model.safetensors", "tokenizer_config.json", "vocab.txt"}
     for name in names - {"config.json"}:  # whose keys may change places
         assert (own / name).read_bytes() == (other / name).read_bytes()
@@ -146,7 +146,7 @@ def test_the_class_of_transformers_is_the_one_with_its_heads(
 
 def test_v2_says_who_reads_it(converted):
     card = (converted("v2_char")["own"] / "README.md").read_text(encoding="utf-8")
-    assert "Not for `transformers`" in card
+    assert "Do not load this model with `transformers`" in card
     assert not (converted("word")["own"] / "README.md").exists()
 
 
@@ -155,8 +155,8 @@ def test_v2_says_who_reads_it(converted):
 def test_a_dtype_is_kept_until_another_is_asked_for(to, dtype, released, tmp_path, capsys):
     small = run(released("char"), tmp_path / "small", to, dtype=dtype)
     bound = {"float16": 2**-11, "bfloat16": 2**-8}[dtype] * 2  # values reach 2
-    found = float(capsys.readouterr().out.split("difference: ")[1].split(",")[0])
-    assert 0 < found <= bound
+    actual = float(capsys.readouterr().out.split("difference: ")[1].split(",")[0])
+    assert 0 < actual <= bound
     kept = run(small, tmp_path / "kept", "own" if to == "tf1" else "tf1")
     back = run(kept, tmp_path / "back", to, dtype="float32")
     assert capsys.readouterr().out.count("round-trip difference: 0.") == 2
@@ -228,8 +228,8 @@ def test_a_form_is_kept_or_refused_and_never_left_out(form, named, refusing, sty
         # in a file pairs lie side by side, whatever the model has; the other style reads the same
         other = {"interleaved": "half", "half": "interleaved"}[style]
         turned = RoFormerForMaskedLM.from_pretrained(target, rotary_style=other)
-        found = keras.ops.convert_to_numpy(turned(ids))
-        np.testing.assert_allclose(found, want, atol=2e-5)
+        actual = keras.ops.convert_to_numpy(turned(ids))
+        np.testing.assert_allclose(actual, want, atol=2e-5)
 
 
 # --- The other libraries -----------------------------------------------------------------------
@@ -258,8 +258,8 @@ def test_bert4keras_computes_the_recorded_outputs_from_our_zips(
             kept = shutil.copytree(files.folder, tmp_path / family)
         np.savez(kept / "in.npz", **{k: recorded(family)[k] for k in ("token_ids", "segment_ids")})
         options = json.dumps({"epsilon": 1e-7, "model": "roformer"} | options)
-        files = ("bert_model.ckpt", "bert_config.json", "in.npz", "out.npz")
-        jobs[family] = [*(str(kept / name) for name in files), options]
+        files = ("bert_model.ckpt", "in.npz", "out.npz")
+        jobs[family] = ["bert4keras", *(str(kept / name) for name in files), options]
     done = subprocess.run(
         [sys.executable, SUPPORT / "bert4keras_outputs.py"],
         input=json.dumps(list(jobs.values())),
@@ -279,24 +279,24 @@ def test_bert4keras_computes_the_recorded_outputs_from_our_zips(
                 assert difference <= bound, (family, name)
 
 
-def against(recorded, found):
+def against(recorded, outputs):
     """Name, difference and bound of each output that was recorded."""
     real = recorded["token_ids"] != 0
-    states = [v for k, v in found.items() if k.startswith("layer_")]
+    states = [v for k, v in outputs.items() if k.startswith("layer_")]
     if "hidden" in recorded:
         for i, (got, want) in enumerate(
-            zip([found["embeddings"], *states], recorded["hidden"], strict=True)
+            zip([outputs["embeddings"], *states], recorded["hidden"], strict=True)
         ):
             yield f"hidden {i}", np.abs(got - want)[real].max(), 1e-5
     else:
         yield "hidden, last", np.abs(states[-1] - recorded["hidden_last"])[real].max(), 1e-5
     if "pooled" in recorded:
-        yield "pooled", np.abs(found["pooled"] - recorded["pooled"]).max(), 1e-5
+        yield "pooled", np.abs(outputs["pooled"] - recorded["pooled"]).max(), 1e-5
     if "pooled_tanh" in recorded:
-        yield "pooled, tanh", np.abs(found["pooled"] - recorded["pooled_tanh"]).max(), 1e-5
+        yield "pooled, tanh", np.abs(outputs["pooled"] - recorded["pooled_tanh"]).max(), 1e-5
     for head in ("mlm", "lm"):
         if f"{head}_logits" in recorded:
-            got = found["logits"][tuple(recorded[f"{head}_at"].T)]
+            got = outputs["logits"][tuple(recorded[f"{head}_at"].T)]
             yield "logits", np.abs(got - recorded[f"{head}_logits"]).max(), 2e-5
 
 
@@ -367,7 +367,7 @@ def test_weights_alone_are_converted_alone_and_that_is_said(to, files, released,
     target = run(source, tmp_path / "new", to)
     assert {path.name for path in target.iterdir()} == files
     (line,) = caplog.messages
-    assert f"{source} holds no vocab.txt, so {target} has no tokenizer" in line
+    assert f"{source} contains no vocab.txt, so {target} has no tokenizer" in line
 
 
 def test_a_gpt_model_that_would_see_all_tokens_is_warned_of(unpacked, tmp_path, caplog):
@@ -375,7 +375,7 @@ def test_a_gpt_model_that_would_see_all_tokens_is_warned_of(unpacked, tmp_path, 
     folder = unpacked("gpt_char").rename(tmp_path / "roformer_gpt_mine")
     run(folder, tmp_path / "silent", "huggingface")
     (line,) = caplog.messages
-    assert f"{folder} is a gpt model by its name" in line
+    assert f"{folder} has the name of a gpt model" in line
     assert "RoFormerForMaskedLM" in line
     assert "--attention-type causal" in line
     run(folder, tmp_path / "causal", "huggingface", attention_type="causal")
@@ -389,16 +389,9 @@ def test_no_other_model_is_warned_of(converted, caplog):
     assert caplog.messages == []
 
 
-@pytest.mark.parametrize("target", ["a[1]/new", "a[1]/new.zip", "new[2]", "new[2].zip"])
-def test_a_target_may_look_like_a_pattern(target, released, tensors_in, tmp_path, capsys):
-    run(released("char"), tmp_path / target, "tf1")
+def test_a_zip_may_be_in_a_folder_that_looks_like_a_pattern(released, tmp_path, capsys):
+    run(released("char"), tmp_path / "a[1]" / "new.zip", "tf1")
     assert "round-trip difference: 0." in capsys.readouterr().out
-    back = run(tmp_path / target, tmp_path / "back[3]", "own")
-    assert "round-trip difference: 0." in capsys.readouterr().out
-    again = tensors_in(run(back, tmp_path / "again.zip", "tf1"))
-    before = tensors_in(released("char"))
-    assert before.keys() == again.keys()
-    assert all((before[name] == again[name]).all() for name in before)
 
 
 def test_settings_that_the_released_layout_cannot_hold_are_told(released, tmp_path, caplog):
@@ -419,13 +412,13 @@ def test_a_fine_tuned_model_still_answers(to, tmp_path):
     task = Pair(labels=("不", "是"), text_columns=("句一", "句二"), max_length=16)
     folder = save_random_models({"t": task}, tmp_path)["t"]
     run(folder, tmp_path / "half", to, dtype="float16")
-    found, want = (
+    actual, want = (
         roformer_tf.load(source)([("今天天气很好", "我们去公园")])[0]
         for source in (tmp_path / "half", folder)
     )
-    assert found["label"] == want["label"]
-    assert found["scores"] == pytest.approx(want["scores"], abs=2e-3)
-    assert found["scores"] != want["scores"]  # it is the other model that answers
+    assert actual["label"] == want["label"]
+    assert actual["scores"] == pytest.approx(want["scores"], abs=2e-3)
+    assert actual["scores"] != want["scores"]  # it is the other model that answers
     assert load_task(tmp_path / "half") == load_task(folder)
     assert not (tmp_path / "half" / "modules.json").exists()  # it gives no vectors
 
@@ -443,5 +436,5 @@ def test_a_fine_tuned_model_with_more_words_still_answers(tmp_path):
     change_vocabulary(config)
     assert load_task(tmp_path / "more") == load_task(folder)
     asked = [("今天天气很好", "我们去公园")]
-    found, want = (roformer_tf.load(x)(asked)[0]["scores"] for x in (tmp_path / "more", folder))
-    assert found == pytest.approx(want, abs=1e-6)
+    actual, want = (roformer_tf.load(x)(asked)[0]["scores"] for x in (tmp_path / "more", folder))
+    assert actual == pytest.approx(want, abs=1e-6)

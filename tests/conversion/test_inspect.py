@@ -31,10 +31,10 @@ def facts(lines):
 def tensors(lines):
     """name → (shape, dtype, [min, max, mean, deviation])."""
     row = re.compile(r"(\S+) +\[([\d, ]+)\] +(\S+)" + r" +(\S+)" * 4)
-    found = [match for line in lines if (match := row.fullmatch(line))]
+    actual = [match for line in lines if (match := row.fullmatch(line))]
     return {
         m[1]: (tuple(map(int, m[2].split(","))), m[3], [float(m[i]) for i in range(4, 8)])
-        for m in found
+        for m in actual
     }
 
 
@@ -55,21 +55,21 @@ def test_the_family_is_told_by_what_is_there(name, family, released, lines):
 
 
 def test_sizes_are_those_of_the_files(released, lines, tensors_in):
-    found = facts(lines(released("word_project")))
+    actual = facts(lines(released("word_project")))
     total = sum(tensor.size for tensor in tensors_in(released("word_project")).values())
-    assert found["parameters"].startswith(f"{total:,} (encoder ")
-    assert found["size"] == "2 layers of 32, 4 heads, feed-forward 96, embeddings 20"
-    assert found["vocabulary"] == "2,003 tokens, word-level, lower-cased; 2,003 embeddings"
-    assert (found["layout"], found["attention"].split()[0]) == ("tf1", "not")
+    assert actual["parameters"].startswith(f"{total:,} (encoder ")
+    assert actual["size"] == "2 layers of 32, 4 heads, feed-forward 96, embeddings 20"
+    assert actual["vocabulary"] == "2,003 tokens, word-level, lower-cased; 2,003 embeddings"
+    assert (actual["layout"], actual["attention"].split()[0]) == ("tf1", "not")
 
 
 @pytest.mark.parametrize("name", ["word_adam", "hf_v2_char"])
 def test_every_tensor_is_there_with_its_values(name, released, lines):
-    found = tensors(lines(released(name)))
+    actual = tensors(lines(released(name)))
     with OpenedSource(released(name)) as source:
         checkpoint = source.checkpoint()
-        assert found.keys() == checkpoint.arrays.keys()
-        for key, (shape, dtype, values) in found.items():
+        assert actual.keys() == checkpoint.arrays.keys()
+        for key, (shape, dtype, values) in actual.items():
             array = checkpoint.arrays[key].astype(np.float64)
             assert (shape, dtype) == (array.shape, "float32")
             want = [array.min(), array.max(), array.mean(), array.std()]
@@ -77,10 +77,10 @@ def test_every_tensor_is_there_with_its_values(name, released, lines):
 
 
 def test_what_is_left_aside_is_listed(released, lines, tensors_in):
-    found = lines(released("word_adam"))
-    start = found.index("not loaded, as no model needs them:")
+    actual = lines(released("word_adam"))
+    start = actual.index("not loaded, because no model needs them:")
     names = {name for name in tensors_in(released("word_adam")) if IGNORED.fullmatch(name)}
-    assert {line.strip() for line in found[start + 1 :]} == names
+    assert {line.strip() for line in actual[start + 1 :]} == names
     assert len(names) == 91
     assert not any("not loaded" in line for line in lines(released("word")))
 
@@ -92,9 +92,9 @@ def test_unknown_tensors_are_refused_or_listed(unpacked, lines):
     save_file(values, folder / "model.safetensors", metadata={"format": "pt"})
     with pytest.raises(InputError, match=r"extra\.weight.*--ignore-unknown"):
         lines(folder)
-    found = lines(folder, ignore_unknown=True)
-    start = found.index("not loaded, as no RoFormer has them:")
-    assert found[start + 1 :] == ["  extra.weight"]
+    actual = lines(folder, ignore_unknown=True)
+    start = actual.index("not loaded, because no RoFormer has them:")
+    assert actual[start + 1 :] == ["  extra.weight"]
 
 
 def test_a_vocabulary_that_does_not_fit_is_shown(unpacked, lines):

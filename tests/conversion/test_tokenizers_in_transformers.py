@@ -67,9 +67,9 @@ def count_differences(exported, transformers, capsys):
             if ids_of(theirs, text) != ours.encode(text)[0]:
                 kind = next((kind for kind, has in KINDS.items() if has(text)), "unexplained")
                 counts[kind] += 1
-        found = {kind: number for kind, number in counts.items() if number}
+        actual = {kind: number for kind, number in counts.items() if number}
         with capsys.disabled():
-            print(f"\n{family}, {len(texts)} {title}: {found or 'no ids differ'}")
+            print(f"\n{family}, {len(texts)} {title}: {actual or 'no ids differ'}")
         return counts
 
     return count

@@ -87,11 +87,11 @@ def test_all_else_stays_as_it_was(opened_with_tokenizer):
 @pytest.mark.parametrize(
     ("ids", "compound", "message"),
     [
-        ([0, 2003], [], r"ids holds 2003, but ids are 0 to 2002"),
-        ([0, -1], [], r"ids holds -1"),
-        ([], [], "ids holds nothing"),
-        ([0, 5], [[5]], r"compound holds 5, but ids are 0 to 1"),
-        ([0, 5], [[]], "compound holds nothing"),
+        ([0, 2003], [], r"ids contains 2003, but ids are 0 to 2002"),
+        ([0, -1], [], r"ids contains -1"),
+        ([], [], "ids contains nothing"),
+        ([0, 5], [[5]], r"compound contains 5, but ids are 0 to 1"),
+        ([0, 5], [[]], "compound contains nothing"),
     ],
 )
 def test_ids_without_a_row_are_refused(ids, compound, message, opened_with_tokenizer):
@@ -119,7 +119,7 @@ def test_kept_tokens_keep_their_rows(name, opened_with_tokenizer):
     [
         (["[PAD]", "[UNK]", "[CLS]", "[SEP]", "的"], r"lacks \[MASK\]"),
         (["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]"], r"first token to keep must be \[PAD\]"),
-        (["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "的", "的"], "的 is to be kept twice"),
+        (["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "的", "的"], "contains 的 twice"),
         (["[PAD]", "阿凡达", "x y"], "2 tokens to keep are not in the vocabulary, such as 阿凡达"),
     ],
 )
@@ -129,7 +129,7 @@ def test_tokens_that_make_no_vocabulary_are_refused(tokens, message, opened_with
 
 
 def test_a_simplified_vocabulary_is_bert4keras_own(opened_with_tokenizer):
-    """Its ids, but for [MASK], which is always kept here."""
+    """Its ids except [MASK], which is always kept here."""
     checkpoint, tokenizer = opened_with_tokenizer("word")
     smaller, kept = simplify(checkpoint, tokenizer)
     assert kept.tokenization == "char"
@@ -145,7 +145,7 @@ def test_a_simplified_vocabulary_is_bert4keras_own(opened_with_tokenizer):
 def test_the_cut_ids_are_those_that_bert4keras_cuts(opened_with_tokenizer):
     with gzip.open(GOLDENS / "word" / "simplified.json.gz", "rt", encoding="utf-8") as file:
         want = json.load(file)[0]["keep_tokens"]
-    from roformer_tf.tokenizers.vocabulary import read_vocabulary
+    from roformer_tf.tokenizers.loading import read_vocabulary
 
     vocabulary = read_vocabulary(GOLDENS / "word")
     checkpoint, _ = opened_with_tokenizer("word")
@@ -171,22 +171,22 @@ def with_rows(checkpoint, rows):
 # --- Vocabularies that get larger --------------------------------------------------------------
 
 
-@pytest.mark.parametrize("initialise", ["pieces", "characters"])
+@pytest.mark.parametrize("initialise", ["tokens", "characters"])
 @pytest.mark.parametrize("name", ["word", "char", "v2_char"])
 def test_a_new_word_is_the_mean_of_what_stood_for_it(name, initialise, opened_with_tokenizer):
     checkpoint, tokenizer = opened_with_tokenizer(name)
     words = ["我们天气", "unxyzable", "中a"]
     assert not tokenizer.vocabulary.keys() & set(words)
-    found = extend(checkpoint, tokenizer, words, initialise)
-    assert found.added == tuple(words)
+    actual = extend(checkpoint, tokenizer, words, initialise)
+    assert actual.added == tuple(words)
     for weight in {WORDS, BIAS} & checkpoint.arrays.keys():
-        old, new = checkpoint.arrays[weight], found.checkpoint.arrays[weight]
+        old, new = checkpoint.arrays[weight], actual.checkpoint.arrays[weight]
         np.testing.assert_array_equal(new[: len(old)], old)
         assert len(new) == len(old) + 3
         for number, word in enumerate(words):
             tokens = (
                 tokenizer.tokenize(word)
-                if initialise == "pieces"
+                if initialise == "tokens"
                 else [token for character in word for token in tokenizer.tokenize(character)]
             )
             ids = [tokenizer.vocabulary.get(token, tokenizer.unk_id) for token in tokens]
@@ -195,32 +195,32 @@ def test_a_new_word_is_the_mean_of_what_stood_for_it(name, initialise, opened_wi
 
 
 def test_new_words_are_spelled_as_text_is_normalized(opened_with_tokenizer):
-    found = extend(*opened_with_tokenizer("char"), ["RoFormerX", "roformerx", "的", "ＧＰＴ"])
-    assert found.added == ("roformerx", "ｇｐｔ")
-    assert found.known == ("roformerx", "的")
-    assert found.tokenizer.tokenize("RoFormerX很好")[0] == "roformerx"
+    actual = extend(*opened_with_tokenizer("char"), ["RoFormerX", "roformerx", "的", "ＧＰＴ"])
+    assert actual.added == ("roformerx", "ｇｐｔ")
+    assert actual.known == ("roformerx", "的")
+    assert actual.tokenizer.tokenize("RoFormerX很好")[0] == "roformerx"
 
 
 def test_words_that_no_text_gives_are_named(opened_with_tokenizer):
-    found = extend(*opened_with_tokenizer("char"), ["今天", "abcx"])
-    assert found.unreachable == ("今天",)
-    found = extend(*opened_with_tokenizer("word"), ["阿里巴巴", "机器学习", "[新词]"])
-    assert found.unreachable == ("机器学习", "[新词]")
-    assert found.tokenizer.tokenize("阿里巴巴在杭州")[0] == "阿里巴巴"
+    actual = extend(*opened_with_tokenizer("char"), ["今天", "abcx"])
+    assert actual.unreachable == ("今天",)
+    actual = extend(*opened_with_tokenizer("word"), ["阿里巴巴", "机器学习", "[新词]"])
+    assert actual.unreachable == ("机器学习", "[新词]")
+    assert actual.tokenizer.tokenize("阿里巴巴在杭州")[0] == "阿里巴巴"
 
 
 @pytest.mark.parametrize("word", ["今天 天气", " ", "\u200b", ""])
 def test_what_can_be_no_token_is_refused(word, opened_with_tokenizer):
-    with pytest.raises(InputError, match=r"can be no token: a token is visible"):
+    with pytest.raises(InputError, match=r"cannot be a token"):
         extend(*opened_with_tokenizer("word"), [word])
 
 
 def test_embeddings_without_a_token_give_way(opened_with_tokenizer):
     checkpoint, tokenizer = opened_with_tokenizer("word")
     smaller = RoFormerTokenizer(dict(list(tokenizer.vocabulary.items())[:2000]), "word")
-    found = extend(checkpoint, smaller, ["abcx"])
-    assert found.tokenizer.vocab_size == found.checkpoint.config.vocab_size == 2001
-    assert found.checkpoint.arrays[WORDS].shape == (2001, 32)
+    actual = extend(checkpoint, smaller, ["abcx"])
+    assert actual.tokenizer.vocab_size == actual.checkpoint.config.vocab_size == 2001
+    assert actual.checkpoint.arrays[WORDS].shape == (2001, 32)
 
 
 def test_a_vocabulary_with_gaps_is_refused(opened_with_tokenizer):
@@ -259,8 +259,8 @@ def run(released, tmp_path, capsys):
 def test_words_are_added_on_disk(to, name, run):
     target, out = run(to, name, add="阿里巴巴\n\n的\n机器学习\r\n")
     assert "2 words are new.\n1 are known or repeated: 的\n" in out
-    assert "jieba does not give them as words" in out
-    assert "2,003 tokens have become 2,005.\n" in out
+    assert "jieba does not split text into these words" in out
+    assert "tokens: 2,003 before, 2,005 now.\n" in out
     assert "Largest round-trip difference: 0.\n" in out
     tokenizer = RoFormerTokenizer.from_pretrained(target)
     assert tokenizer.tokens[-2:] == ["阿里巴巴", "机器学习"]
@@ -286,7 +286,7 @@ def test_simplified_checkpoints_are_char_level_on_disk(source, run):
     assert tokenizer.tokenization == "char"
     with OpenedSource(target) as written:
         assert written.checkpoint().config.vocab_size == tokenizer.vocab_size
-    assert f"tokens have become {tokenizer.vocab_size:,}." in out
+    assert f"before, {tokenizer.vocab_size:,} now." in out
 
 
 @pytest.mark.parametrize(

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roformer_tf.corpus.masking import (
+    MaskedRows,
     MaskingConfig,
-    mask_row,
     mask_rows,
     predictions_per_row,
     replacement_ids,
@@ -32,14 +32,15 @@ def rows_of(word_sizes, length):
 
 
 def mask(row, predictions=9, which=(0, 0, 0), config=MaskingConfig()):  # noqa: B008 (frozen)
-    return mask_row(
-        row,
+    masked = mask_rows(
+        row[None],
         predictions=predictions,
-        rng=row_generator(*which),
+        rngs=[row_generator(*which)],
         config=config,
         mask_id=MASK,
         random_ids=RANDOM,
     )
+    return MaskedRows(*(array[0] for array in masked))
 
 
 def chosen_words(row, masked):

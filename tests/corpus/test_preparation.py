@@ -293,7 +293,7 @@ def test_strict_stops_also_late_and_leaves_nothing(configure, corpus, workers):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"length": 1}, "length is 1, but a row holds at least"),
+        ({"length": 1}, "length is 1, but a sequence needs at least"),
         ({"vocab": None}, "give either a vocabulary"),
         ({"vocab_size": 100}, "give either a vocabulary"),
         ({"held_out": 1.0}, "held_out is 1,"),

@@ -8,8 +8,9 @@ import pytest
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.checkpoints.whitening import Whitening
 from roformer_tf.config import RoFormerConfig
+from roformer_tf.engines.choice import unsupported_reason
 from roformer_tf.engines.model import graph_model
-from roformer_tf.engines.network import Network, OutputKind, rounded, unsupported
+from roformer_tf.engines.network import Network, OutputKind, rounded
 from roformer_tf.errors import InputError
 from roformer_tf.models.heads import (
     RoFormerForMaskedLM,
@@ -281,12 +282,12 @@ FORMS = (
 
 def test_what_a_graph_does_not_know_is_left_to_keras():
     config = config_of("v2")
-    assert unsupported(config) == ""
+    assert unsupported_reason(config) == ""
     for form in FORMS:
         (name, value) = next(iter(form.items()))
-        assert f"its config has {name} {value!r}" in unsupported(config_of("v1", **form))
+        assert f"its config has {name} {value!r}" in unsupported_reason(config_of("v1", **form))
     object.__setattr__(config, "hidden_act", "swish")
-    assert "hidden_act 'swish'" in unsupported(config)
+    assert "hidden_act 'swish'" in unsupported_reason(config)
 
 
 @pytest.mark.parametrize("part", ["classifier", "token_classifier"])

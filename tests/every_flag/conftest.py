@@ -92,22 +92,22 @@ def inputs(tmp_path_factory, released):
         "pair": Pair(labels=("0", "1"), text_columns=("text_a", "text_b")),
         "regression": Regression(mean=1.0, deviation=2.0),
     }
-    found = save_random_models(tasks, folder, tokenizer_of(LETTERS))
-    others = {"other_classifier": tasks["classifier"]}
-    found |= save_random_models(others, folder, tokenizer_of(LETTERS), seed=3)
+    actual = save_random_models(tasks, folder, tokenizer_of(LETTERS))
+    rest = {"other_classifier": tasks["classifier"]}
+    actual |= save_random_models(rest, folder, tokenizer_of(LETTERS), seed=3)
     for seed, name in enumerate(("mlm", "other_mlm")):
         _masked(folder / name, seed)
-        found[name] = folder / name
+        actual[name] = folder / name
     for seed, name in ((20, "writer"), (13, "other_writer")):
         _writer(folder / name, seed)
-        found[name] = folder / name
-    found["sim"] = released("sim_char")
+        actual[name] = folder / name
+    actual["sim"] = released("sim_char")
     with socket.create_server(("127.0.0.1", 0)) as at:
-        found["port"] = at.getsockname()[1]
+        actual["port"] = at.getsockname()[1]
 
     def write(name, file, content, encoding="utf-8"):
-        found[name] = folder / file
-        found[name].write_text(content, encoding)
+        actual[name] = folder / file
+        actual[name].write_text(content, encoding)
 
     write("texts", "texts.txt", _lines([x] for x in TEXTS))
     write("more_texts", "more.txt", _lines([x] for x in MORE))
@@ -130,7 +130,7 @@ def inputs(tmp_path_factory, released):
         一=[("text_a", "text_b"), ("天气", "公园")],
         二=[("text_a", "text_b"), ("学习", "生活")],
     )
-    found |= {"book": folder / "book.xlsx", "pairs_book": folder / "pairs.xlsx"}
+    actual |= {"book": folder / "book.xlsx", "pairs_book": folder / "pairs.xlsx"}
     write("big5", "big5.tsv", _lines([("text",), ("a 天氣很好",), ("b 我們學習",)]), "big5")
     labels = ["好", "坏", "平", "好", "坏"]
     rows = [
@@ -138,16 +138,16 @@ def inputs(tmp_path_factory, released):
         *zip(TEXTS, labels, [*MORE, "去", "好"], labels[::-1], strict=True),
     ]
     write("labelled", "labelled.tsv", _lines(rows))
-    flags = ("--model", found["mlm"], "--documents", found["texts"], "--index", folder / "index")
+    flags = ("--model", actual["mlm"], "--documents", actual["texts"], "--index", folder / "index")
     assert main(["search", *map(str, flags)]) == 0
-    found["index"] = folder / "index"
+    actual["index"] = folder / "index"
     write("more_labelled", "more_labelled.tsv", _lines([rows[0], *rows[2:]]))
     write("several", "several.tsv", "text\tlabels\n天气\t甲;乙\n学习\t甲\n公园\t乙\n")
     write("labelled_holes", "labelled_holes.tsv", _lines([*rows, ("", "好", "", "")]))
     write("headless", "headless.tsv", _lines([("text", "好"), *zip(TEXTS, labels, strict=True)]))
     write("labelled_big5", "labelled_big5.tsv", "text\tscore\n天氣\t1\n學習\t2\n今天\t3\n", "big5")
     _book(folder / "labelled.xlsx", 一=rows, 二=[rows[0], *rows[2:]])
-    found["labelled_book"] = folder / "labelled.xlsx"
+    actual["labelled_book"] = folder / "labelled.xlsx"
     write("long", "long.txt", _lines([["".join(TEXTS * 4)], ["".join(MORE * 30)], ["天气"]]))
     write("damaged", "damaged.txt", _lines([x] for x in TEXTS))
     documents = [{"text": x, "甲": x[::-1]} for x in TEXTS]
@@ -177,32 +177,32 @@ def inputs(tmp_path_factory, released):
         "big5",
     )
     for name, rate in (("run", 0.001), ("other_run", 0.0001)):
-        found[name] = folder / ("slow" if name == "other_run" else name)
-        found[name].mkdir()
+        actual[name] = folder / ("slow" if name == "other_run" else name)
+        actual[name].mkdir()
         line = {"step": 10, "loss": 4.0, "learning_rate": rate, "tokens_per_second": 1000}
-        (found[name] / "settings.yaml").write_text(f"steps: 20\nlearning_rate: {rate}\n")
-        (found[name] / "metrics.jsonl").write_text(json.dumps(line) + "\n")
+        (actual[name] / "settings.yaml").write_text(f"steps: 20\nlearning_rate: {rate}\n")
+        (actual[name] / "metrics.jsonl").write_text(json.dumps(line) + "\n")
     sizes = {"vocab_size": 90, **TINY}
     write("architecture", "architecture.json", json.dumps(sizes))
     recipe = "corpus: x.txt\noutput: x\nvocab-size: 90\nsteps: 100\n"
-    own = f"architecture: {found['architecture']}\n"
+    own = f"architecture: {actual['architecture']}\n"
     write("recipe", "recipe.yaml", recipe + own)
     write("other_recipe", "other.yaml", recipe.replace("100", "200") + own)
     write("recipe_without_architecture", "without.yaml", recipe)
     write("words", "words.txt", "阿里\n公园学习\n")
     write("kept", "kept.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n天\n气\n")
-    found["word"] = released("word")
-    found["release"] = folder / "release.zip"
-    make_zip(found["release"])
-    found["unknown"] = shutil.copytree(found["mlm"], folder / "unknown")
-    weights = load_file(found["unknown"] / "model.safetensors")
+    actual["word"] = released("word")
+    actual["release"] = folder / "release.zip"
+    make_zip(actual["release"])
+    actual["unknown"] = shutil.copytree(actual["mlm"], folder / "unknown")
+    weights = load_file(actual["unknown"] / "model.safetensors")
     weights["strange"] = np.zeros(3, np.float32)
-    save_file(weights, found["unknown"] / "model.safetensors")
+    save_file(weights, actual["unknown"] / "model.safetensors")
 
-    found["copies"] = shutil.copytree(found["mlm"], folder / "copies")
-    weights = load_file(found["mlm"] / "model.safetensors")
+    actual["copies"] = shutil.copytree(actual["mlm"], folder / "copies")
+    weights = load_file(actual["mlm"] / "model.safetensors")
     halved = {f"ema.{name}": array / 2 for name, array in weights.items()}
-    save_file(weights | halved, found["copies"] / "model.safetensors")
+    save_file(weights | halved, actual["copies"] / "model.safetensors")
 
     marks = ["北京", "上海", "上海"]
     texts = [marks[i % 3] + "".join(rng.choice(list(LETTERS[:20]), 6)) for i in range(18)]
@@ -218,7 +218,7 @@ def inputs(tmp_path_factory, released):
     several = "".join(f"{text}\t{('0', '1', '0;1')[i % 3]}\n" for i, text in enumerate(texts))
     write("separated", "separated.tsv", f"text\tlabels\n{several}")
     _book(folder / "examples.xlsx", 一=[head, *examples], 二=[head, *examples[6:]])
-    found["examples_book"] = folder / "examples.xlsx"
+    actual["examples_book"] = folder / "examples.xlsx"
     big5 = "".join(f"天氣很好{x}\t{i % 2}\n" for i, x in enumerate("一二三四五六七八九十" * 2))
     write("examples_big5", "examples_big5.tsv", f"text\tlabel\n{big5}", "big5")
     tags = [[(x, "B-LOC" if x in "北上" else "O") for x in text] for text in texts]
@@ -230,18 +230,18 @@ def inputs(tmp_path_factory, released):
     write("matches", "matches.tsv", f"text_a\ttext_b\n{matches}")
 
     def prepare(name, *corpus):
-        found[name] = folder / name
-        flags = ("--vocab", found["mlm"], "--length", "16", "--held-out", "0.1", "--workers", "1")
-        words = ("--corpus", *corpus, "--output", found[name], *flags)
+        actual[name] = folder / name
+        flags = ("--vocab", actual["mlm"], "--length", "16", "--held-out", "0.1", "--workers", "1")
+        words = ("--corpus", *corpus, "--output", actual[name], *flags)
         assert main(["prepare", *map(str, words)]) == 0
 
-    prepare("rows", found["passages"])
-    prepare("more_rows", found["more_passages"])
-    prepare("two_corpora", f"a={found['passages']}", f"b={found['many']}")
+    prepare("rows", actual["passages"])
+    prepare("more_rows", actual["more_passages"])
+    prepare("two_corpora", f"a={actual['passages']}", f"b={actual['many']}")
     write("other_architecture", "other.json", json.dumps(sizes | {"intermediate_size": 24}))
-    with found["damaged"].open("ab") as file:
+    with actual["damaged"].open("ab") as file:
         file.write(b"\xff\xfe\xfd\n")
-    return found
+    return actual
 
 
 @pytest.fixture(scope="module")
@@ -252,16 +252,16 @@ def computed():
 
 def _spied(runner, computed):
     def spied(model):
-        found = runner(model)
+        actual = runner(model)
         inner = getattr(model, "pooled", model)
         engine = getattr(inner, "engine", "keras")
         precision = getattr(inner, "precision", None) or getattr(model, "compute_dtype", None)
 
         def run(rows):
             computed.append((engine, precision, rows["token_ids"].shape))
-            return found.run(rows)
+            return actual.run(rows)
 
-        return found._replace(run=run)
+        return actual._replace(run=run)
 
     return spied
 
@@ -308,33 +308,33 @@ def watched(computed, eagerly):
     from roformer_tf.finetuning import trial
     from roformer_tf.finetuning.report import pages
     from roformer_tf.inference import fill_mask
-    from roformer_tf.models import generation, rows
+    from roformer_tf.models import generator, rows
     from roformer_tf.models.encoder import RoFormerEncoder
     from roformer_tf.pretraining import train_step
     from roformer_tf.training import devices
 
-    runner, batches = rows.runner, generation._batches
+    runner, batches = rows.runner, generator._batches
     save_checkpoint = trial.save_checkpoint
 
-    def saved(*given, **settings):
+    def saved(*arguments, **settings):
         computed.append(("saved", None, ()))
-        return save_checkpoint(*given, **settings)
+        return save_checkpoint(*arguments, **settings)
 
     def processes(task, count):
         computed.append(("processes", None, (count,)))
         return engines.in_this_process(task)
 
-    def batched(*given):
-        for batch in batches(*given):
+    def batched(*arguments):
+        for batch in batches(*arguments):
             computed.append(("keras", None, (len(batch),)))
             yield batch
 
     with pytest.MonkeyPatch.context() as patch, eagerly():
         for module in (rows, fill_mask):
             patch.setattr(module, "runner", _spied(runner, computed))
-        patch.setattr(generation, "_batches", batched)
+        patch.setattr(generator, "_batches", batched)
         patch.setattr(RoFormerEncoder, "hidden_states", _recorded_steps(computed))
-        patch.setattr(devices, "_faster_in_bfloat16", lambda: False)  # takes a quarter second
+        patch.setattr(devices, "multiplies_bfloat16", lambda: False)  # on every machine
         patch.setattr(train_step, "SETTLED", 1)  # steps after which a spike is known
         patch.setattr(trial, "save_checkpoint", saved)
         patch.setattr(pages, "cut_font", lambda characters: b"font")

@@ -14,7 +14,7 @@ def batches(rows):
 
 def computed_by(engine, precision=None):
     return lambda _, computed: all(
-        made == engine and precision in (None, kind) for made, kind, _ in computed
+        result == engine and precision in (None, kind) for result, kind, _ in computed
     )
 
 

@@ -15,7 +15,7 @@ class Row(NamedTuple):
     """The flag with a value that is not its default; several where one needs another."""
     part: str
     """What differs: "exit", "stdout", "stderr", "computed" (which engine computes, in which
-    precision, batches of which shape), "writes" (the pieces of stdout), an answer of a
+    precision, batches of which shape), "writes" (the separate writes to stdout), an answer of a
     service (see `service.ask_all`), or the name of a file in {out}."""
     check: Callable[[Any, Any], Any] | None = None
     """check(without, with): what must also hold for the two values of the part."""
@@ -45,7 +45,7 @@ def tables() -> dict[str, tuple[str, list[Row]]]:
     """
     from tests.every_flag import inference, other_commands, training
 
-    found: dict[str, tuple[str, list[Row]]] = {}
+    actual: dict[str, tuple[str, list[Row]]] = {}
     for module in (inference, training, other_commands):
-        found |= module.TABLES
-    return found
+        actual |= module.TABLES
+    return actual

@@ -30,10 +30,10 @@ SETTINGS = {name: cli.load_settings(name) for name in cli.COMMANDS}
 SETTINGS["evaluate (corpus)"] = cli.load_settings("evaluate", ["--corpus"])
 
 
-def _equal(one, other):
-    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
-        return np.array_equal(one, other)
-    return type(one) is type(other) and one == other
+def _equal(first, other):
+    if isinstance(first, np.ndarray) and isinstance(other, np.ndarray):
+        return np.array_equal(first, other)
+    return type(first) is type(other) and first == other
 
 
 @pytest.mark.parametrize(("command", "base", "row"), CASES)
@@ -59,27 +59,27 @@ def test_a_row_would_fail_if_its_flag_were_ignored(command, base, row, outcome):
 
 def _values(settings):
     """Flag → value, those of nested settings included."""
-    found = {}
+    actual = {}
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         if dataclasses.is_dataclass(value):
-            found |= _values(value)
+            actual |= _values(value)
         else:
-            found[field.name.replace("_", "-")] = value
-    return found
+            actual[field.name.replace("_", "-")] = value
+    return actual
 
 
 def _defaults(settings):
     """Flag → default, of the flags that have one."""
-    found = {}
+    actual = {}
     for field in dataclasses.fields(settings):
         if field.default is not dataclasses.MISSING:
-            found[field.name.replace("_", "-")] = field.default
+            actual[field.name.replace("_", "-")] = field.default
         elif field.default_factory is not dataclasses.MISSING:
             value = field.default_factory()
             nested = dataclasses.is_dataclass(value)
-            found |= _values(value) if nested else {field.name.replace("_", "-"): value}
-    return found
+            actual |= _values(value) if nested else {field.name.replace("_", "-"): value}
+    return actual
 
 
 class _Names(defaultdict):

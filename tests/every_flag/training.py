@@ -7,9 +7,9 @@ PREPARE = f"--corpus {{passages}} {READ} --output {{out}}/rows"
 ROWS = "rows/train-00000.npy"
 
 
-def saved(made):
+def saved(events):
     """How often a training was saved."""
-    return sum(what == "saved" for what, *_ in made)
+    return sum(what == "saved" for what, *_ in events)
 
 
 def preparation(base, rows):
@@ -40,7 +40,7 @@ def preparation(base, rows):
         Row("--held-out 0.5", rows),
         Row("--duplicates exact", rows, base=of("doubled")),
         Row("--similarity 0.3", rows, base=f"{of('near')} --duplicates near"),
-        Row("--workers 2", "computed", lambda _, made: ("processes", None, (2,)) in made),
+        Row("--workers 2", "computed", lambda _, events: ("processes", None, (2,)) in events),
         Row("--engine dask", "stderr", has("127.0.0.1:9"), exits=(0, 2)),
         Row(
             "--scheduler tcp://127.0.0.1:10",
@@ -229,7 +229,11 @@ TABLES = {
             Row("--no-baseline", REPORT),
             Row("--language en", "run/report.md"),
             Row("--export onnx", "run/export/onnx/model.onnx"),
-            Row("--save-every 1", "computed", lambda *made: saved(made[1]) > saved(made[0])),
+            Row(
+                "--save-every 1",
+                "computed",
+                lambda default, flagged: saved(flagged) > saved(default),
+            ),
         ],
     ),
     "finetune (steps)": (
@@ -280,7 +284,7 @@ TABLES = {
             Row("--hard-negatives 1", LINES, base=MATCHES),
             Row("--dimensions 4", LINES, base=MATCHES),
             Row("--teacher {other_mlm}", LINES, base=PARAPHRASES),
-            Row("--pieces 2", "computed", base=MATCHES),
+            Row("--micro-batches 2", "computed", base=MATCHES),
             Row("--dropout 0.5", LINES),
             Row("--precision mixed_bfloat16", LINES),
             Row("--seed 3", LINES),

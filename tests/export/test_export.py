@@ -11,14 +11,9 @@ import pytest
 from roformer_tf.engines.model import onnx_session
 from roformer_tf.errors import DifferenceError, InputError
 from roformer_tf.export import formats
-from roformer_tf.export.command import (
-    ExportConfig,
-    export,
-    export_model,
-    read_labelled,
-    task_outputs,
-)
+from roformer_tf.export.command import ExportConfig, export_model, read_labelled
 from roformer_tf.export.formats import check_export
+from roformer_tf.export.task_export import export, task_outputs
 from roformer_tf.inference.opening import open_finetuned, predict
 from roformer_tf.labelled.examples import Example
 from roformer_tf.serving.serve_predictions import load_served_task

@@ -1,4 +1,4 @@
-"""Downloads against a server on this machine: broken, changed, gone, killed, twice at once."""
+"""Downloads against a server on this machine: broken, changed, missing, killed, twice at once."""
 
 import os
 import re
@@ -148,7 +148,7 @@ def test_a_cut_connection_is_taken_up_in_the_middle(versions, server, cache, con
 
 def test_a_later_call_goes_on_where_the_first_one_stopped(server, cache, content):
     server.cuts, server.statuses = [SOME], [None, 503]
-    message = refused(rf"503 .*; try again to go on after {SOME:,} bytes, or fetch ")
+    message = refused(rf"503 .*; try again to continue after {SOME:,} bytes, or download ")
     assert registry.find(NAME).baidu.code in message
     assert held(cache) == {f"{FILE}.part", f"{FILE}.part.json"}
     assert registry.cached(registry.find(NAME)) is None
@@ -206,7 +206,7 @@ def test_a_half_without_its_note_is_not_used(server, cache, content):
 
 def test_a_server_that_cuts_every_answer_at_once_is_given_up(server, cache):
     server.cuts = [SOME, 0]
-    assert "broke the connection off" in refused(f"{SOME:,} bytes")
+    assert "closed the connection too early" in refused(f"{SOME:,} bytes")
     assert len(server.asked) == 2
 
 
@@ -279,8 +279,8 @@ def test_and_what_it_says_works(gone, cache, content):
 @pytest.mark.parametrize("status", [403, 404, 500, 503])
 def test_what_the_server_answers_is_said(status, server, cache):
     server.statuses = [status]
-    message = refused(rf"the answer to {server.url}/{FILE} is {status} \w+")
-    assert "fetch" in message
+    message = refused(rf"{server.url}/{FILE} responds with {status} \w+")
+    assert "download" in message
     assert held(cache) == set()
 
 
@@ -291,7 +291,7 @@ def test_a_mirror_that_is_no_url_is_named(cache, monkeypatch):
 
 def test_a_page_instead_of_the_zip_is_refused_and_not_kept(server, cache):
     server.files[FILE] = b"<html>Please log in to this network.</html>"
-    refused(rf"what {server.url}/{FILE} sent cannot be used: .*no whole zip")
+    refused(rf"the file that {server.url}/{FILE} sent cannot be used: .*not a complete zip")
     assert held(cache) == set()
 
 
@@ -351,7 +351,7 @@ def test_another_file_from_the_server_than_the_one_recorded_is_refused(
     server.files[FILE] = other
     message = refused(r"sent cannot be used: .* not the .* first used here")
     assert held(cache) == {f"{FILE}.json"}
-    (record,) = re.findall(r"if it is the right one after all, remove (\S+)\.$", message)
+    (record,) = re.findall(r"If it is the right file, remove (\S+)\.$", message)
     Path(record).unlink()  # as it says
     assert registry.download(NAME).read_bytes() == other
 
@@ -378,7 +378,7 @@ def test_a_zip_fetched_by_hand_is_copied_into_the_cache(gone, cache, content, tm
 @pytest.mark.parametrize(
     ("spoil", "match"),
     [
-        (lambda path: os.truncate(path, 500_000), "no whole zip"),
+        (lambda path: os.truncate(path, 500_000), "not a complete zip"),
         (change, "CRC"),
         (lambda path: make_zip(path, config="{}"), "lacks"),
         (
@@ -404,4 +404,4 @@ def test_a_missing_file_and_a_folder_are_refused(gone, cache, tmp_path):
 
 def test_a_cache_that_cannot_be_written_to_is_named(server, cache):
     cache.write_text("a file where the folder should be")
-    refused(f"cannot keep {FILE} in {cache}: .*ROFORMER_TF_CACHE")
+    refused(f"cannot store {FILE} in {cache}: .*ROFORMER_TF_CACHE")

@@ -16,19 +16,19 @@ from tests.support import hostile_zips as hostile
 
 DATA = "bert_model.ckpt.data-00000-of-00001"
 CASES = {  # what is wrong: what the message has to say
-    "climbs out": ["'../evil' in it does not stay in its folder", "Fetch it again"],
-    "absolute": ["'/tmp/evil' in it does not stay in its folder", "Fetch it again"],
-    "symbolic link": ["bert_model.ckpt.extra' in it is a link", "Fetch it again"],
-    "encrypted": ["is encrypted", "Fetch it again"],
+    "climbs out": ["'../evil' in it does not stay in its folder", "Download it again"],
+    "absolute": ["'/tmp/evil' in it does not stay in its folder", "Download it again"],
+    "symbolic link": ["bert_model.ckpt.extra' in it is a link", "Download it again"],
+    "encrypted": ["is encrypted", "Download it again"],
     "bomb": ["would unpack to 10.7 GB", "give the folder"],
-    "bomb that understates": ["Bad CRC-32", "fetch it again"],
-    "flipped": ["Bad CRC-32", DATA, "fetch it again"],
-    "flipped before it was packed": ["the tensor ", "Checksum does not match", "fetch them again"],
-    "shortened before it was packed": ["the tensor ", "bert_model.ckpt", "fetch them again"],
-    "without vocabulary": ["has no vocab.txt", "Put the one that belongs to its weights there"],
-    "without data": ["bert_model.ckpt", "fetch them again"],
-    "without index": ["holds no checkpoint", ".index"],
-    "without config": ["holds no checkpoint", "bert_config.json"],
+    "bomb that understates": ["Bad CRC-32", "download it again"],
+    "flipped": ["Bad CRC-32", DATA, "download it again"],
+    "flipped before it was packed": ["the tensor ", "Checksum does not match", "them again"],
+    "shortened before it was packed": ["the tensor ", "bert_model.ckpt", "download them again"],
+    "without vocabulary": ["has no vocab.txt", "Put the vocab.txt that belongs to its weights"],
+    "without data": ["bert_model.ckpt", "download them again"],
+    "without index": ["contains no checkpoint", ".index"],
+    "without config": ["contains no checkpoint", "bert_config.json"],
 }
 
 
@@ -122,5 +122,5 @@ def test_a_zip_cut_short_anywhere_is_refused(released, tmp_path, temporary, capf
         with path.open("rb+") as file:
             file.truncate(size)
         code = main(["fill-mask", "--model", str(path), "今天[MASK]"])
-        check(code, *capfd.readouterr(), [str(path), "etch it again"])
+        check(code, *capfd.readouterr(), [str(path), "ownload it again"])
     assert list(temporary.iterdir()) == []

@@ -34,7 +34,7 @@ class Reported(writing.Progress):
         written += count
         print(written, flush=True)
 
-writing.Progress = Reported
+writing.Progress, writing.CHUNK = Reported, 10
 documents = [Document(f"今天第{n}份文件", str(n), {"n": n}) for n in range(int(sys.argv[2]))]
 writing.add_documents(sys.argv[1], FakeEmbedder(), documents)
 """
@@ -99,7 +99,7 @@ disk = sys.argv[1]
 subprocess.run(["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", disk], check=True)
 folder = os.path.join(disk, "index")
 documents = [Document(f"{n}" * 300, str(n)) for n in range(400)]
-embedder = FakeEmbedder(size=512)
+embedder, writing.CHUNK = FakeEmbedder(size=512), 10
 
 def add(_):
     print(writing.add_documents(folder, embedder, documents, passage_length=100))
@@ -135,13 +135,13 @@ def test_a_full_disk_ends_in_a_message_and_a_read_only_one_can_be_searched(tmp_p
     if "unshare" in done.stderr:
         pytest.skip("this machine allows no mounts of one's own")
     assert done.returncode == 0, done.stderr
-    code, err, (kept, whole), again, found = json.loads(done.stdout.splitlines()[-1])
+    code, err, (kept, whole), again, actual = json.loads(done.stdout.splitlines()[-1])
     assert code == 1
     assert "index.sqlite: No space left on device. Completed files are intact" in err
     assert "Traceback" not in err
     assert 0 < kept < whole == 400
     assert again == 0
-    assert found == "7"
+    assert actual == "7"
 
 
 def test_files_that_may_not_grow_end_in_a_message(tmp_path):

@@ -10,11 +10,13 @@ import yaml
 
 from roformer_tf.cli import main
 from roformer_tf.config import RoFormerConfig
+from roformer_tf.errors import InputError
 from roformer_tf.finetuning.command import (
+    check_steps,
     choose_epochs,
     choose_length,
     choose_rate,
-    make_start,
+    read_initial_state,
     settle_auto,
 )
 from roformer_tf.finetuning.fgm import AdversarialModel
@@ -25,13 +27,13 @@ from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForSentenceSim
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.recipes import FOLDER
 from roformer_tf.tasks.table import TASKS
-from roformer_tf.training.optimizers.settings import FinetuneOptimizerConfig
+from roformer_tf.training.settings import FinetuneOptimizerConfig
 
 DEMO = FOLDER / "demo.json"
 
 
 @pytest.mark.parametrize(
-    ("given", "task", "pooling"),
+    ("asked", "task", "pooling"),
     [
         (None, "classification", "cls"),
         ("mean", "classification", "mean"),
@@ -39,11 +41,11 @@ DEMO = FOLDER / "demo.json"
         ("cls", "ranking", "cls"),
     ],
 )
-def test_an_answer_is_read_from_where_it_is_asked_for(released, given, task, pooling):
+def test_an_answer_is_read_from_where_it_is_asked_for(released, asked, task, pooling):
     config = FinetuneConfig(
-        checkpoint=str(released("char")), train="", output="", pooling=given, precision="float32"
+        checkpoint=str(released("char")), train="", output="", pooling=asked, precision="float32"
     )
-    assert make_start(config, TASKS[task]).architecture.pooling == pooling
+    assert read_initial_state(config, TASKS[task]).architecture.pooling == pooling
 
 
 @pytest.mark.parametrize("kind", ["causal", "unilm"])
@@ -58,8 +60,8 @@ def test_of_a_model_that_writes_the_first_token_sees_the_whole_text(kind, releas
         text_columns=("a", "b"),
         label_column="label",
     )
-    keras.utils.set_random_seed(0)  # of the new head: a faint one tells little apart
-    model = make_start(config, TASKS["pair"]).model(pair)
+    keras.utils.set_random_seed(0)  # of the new head: small weights would hardly show it
+    model = read_initial_state(config, TASKS["pair"]).model(pair)
     logits = np.asarray(model(model.tokenizer([("今天天气", "很好"), ("今天天气", "不好")])))
     assert np.abs(logits[0] - logits[1]).max() > 1e-4
 
@@ -69,8 +71,8 @@ def test_a_model_that_writes_paraphrases_sees_as_a_unilm_whatever_it_did_before(
         released("sim_char"), attention_type="bidirectional"
     ).save_pretrained(tmp_path)
     config = FinetuneConfig(checkpoint=str(tmp_path), train="", output="", precision="float32")
-    assert make_start(config, TASKS["paraphrase"]).architecture.attention_type == "unilm"
-    start = make_start(config, TASKS["embedding"])
+    assert read_initial_state(config, TASKS["paraphrase"]).architecture.attention_type == "unilm"
+    start = read_initial_state(config, TASKS["embedding"])
     assert start.architecture.attention_type == "bidirectional"
     assert start.architecture.pooling == "mean"  # that of no sim model any more
 
@@ -100,8 +102,8 @@ def test_a_run_that_was_begun_keeps_its_learning_rate(tmp_path):
     assert settle_auto(config).optimizer.learning_rate == "auto"
     (tmp_path / "settings.yaml").write_text("learning_rate: 0.0002\nepochs: 2\n")
     assert settle_auto(config).optimizer.learning_rate == 2e-4
-    given = FinetuneOptimizerConfig(learning_rate=1e-3)
-    config = dataclasses.replace(config, optimizer=given)
+    arguments = FinetuneOptimizerConfig(learning_rate=1e-3)
+    config = dataclasses.replace(config, optimizer=arguments)
     assert settle_auto(config).optimizer.learning_rate == 1e-3
 
 
@@ -133,6 +135,17 @@ def test_many_examples_at_a_high_rate_are_passed_over_less_often(examples, chang
     assert (f"epochs {want}" in said) == ("epochs" not in changes)
     assert said.startswith("learning rate 5e-4,") == (rate_before == "auto")
     assert (f"{examples:,} examples are many at a learning rate of 5e-4" in said) == (want < 3)
+
+
+@pytest.mark.parametrize("folds", [[], [(range(40), range(40))]])
+def test_a_run_too_short_for_a_single_step_is_refused(folds):
+    optimizer = FinetuneOptimizerConfig(accumulate=3)
+    settings = {"checkpoint": "", "train": "", "output": "", "epochs": 1}
+    config = FinetuneConfig(**settings, optimizer=optimizer)
+    task = SimpleNamespace(labelling=SimpleNamespace(rows_per_example=1))
+    sets = SimpleNamespace(train=range(80 if folds else 40), folds=folds)
+    with pytest.raises(InputError, match="has only 2 batches"):
+        check_steps(config, task, sets)
 
 
 @pytest.mark.parametrize("asked", [16, 200])  # fewer tokens than the texts have, and more
@@ -178,9 +191,9 @@ def given_to_fit(released, tmp_path, monkeypatch):
             raise KeyboardInterrupt  # seen enough
 
         monkeypatch.setattr(PretrainedModel, "fit", fit)
-        given = ["--checkpoint", released("char"), "--train", train, "--batch-size", 4]
+        arguments = ["--checkpoint", released("char"), "--train", train, "--batch-size", 4]
         output = tmp_path / f"run{'-'.join(flags)}"
-        assert main(["finetune", *map(str, given), "--output", str(output), *flags]) == 130
+        assert main(["finetune", *map(str, arguments), "--output", str(output), *flags]) == 130
         return seen
 
     return run
@@ -195,12 +208,12 @@ def test_the_precision_r_drop_and_fgm_that_are_asked_for_reach_the_step(given_to
     assert len(np.unique(inputs["token_ids"], axis=0)) == len(inputs["token_ids"]) == 4
 
     dear = ("--precision", "float32", "--r-drop", "2", "--fgm", "0.5")
-    model, (inputs, *others) = given_to_fit(*dear)
+    model, (inputs, *rest) = given_to_fit(*dear)
     assert model.dtype_policy.name == "float32"
     assert isinstance(model, AdversarialModel)
     assert model.epsilon == 0.5
     assert model.loss.settings.r_drop == 2
-    for array in (*inputs.values(), *others):
+    for array in (*inputs.values(), *rest):
         np.testing.assert_array_equal(array[:4], array[4:])
     assert len(inputs["token_ids"]) == 8
 

@@ -44,7 +44,7 @@ def flags(**settings):
 
 @pytest.fixture(scope="module")
 def run(shallow, tmp_path_factory):
-    """A finished run with --crf, FGM and averaged weights; beside it the files train and test."""
+    """A finished run with --crf, FGM and averaged weights, next to the files train and test."""
     folder = tmp_path_factory.mktemp("crf")
     train, test = write(folder / "train.conll", 192, 1), write(folder / "test.conll", 32, 2)
     settings = flags(
@@ -78,10 +78,10 @@ def test_it_learns_and_all_answer_alike(run, tmp_path):
     predicted = [json.loads(line)["tags"] for line in output.open(encoding="utf-8")]
     blocks = test.read_text(encoding="utf-8").strip().split("\n\n")
     sentences = [[line.split("\t") for line in block.splitlines()] for block in blocks]
-    gold = [[tag for _, tag in one] for one in sentences]
+    gold = [[tag for _, tag in item] for item in sentences]
     assert report["test"]["f1"] == pytest.approx(f1_score(gold, predicted), abs=1e-6)
-    loaded = roformer_tf.load(run / "model")(["".join(x for x, _ in one) for one in sentences])
-    assert [[unit["label"] for unit in one["tags"]] for one in loaded] == predicted
+    loaded = roformer_tf.load(run / "model")(["".join(x for x, _ in item) for item in sentences])
+    assert [[unit["label"] for unit in item["tags"]] for item in loaded] == predicted
     judged = tmp_path / "judged.json"
     assert main(["evaluate", str(run / "model"), *flags(data=test, output=judged)]) == 0
     assert json.loads(judged.read_text(encoding="utf-8"))["test"] == report["test"]
@@ -125,7 +125,7 @@ def test_all_that_a_checkpoint_can_be_keeps_them(run, tmp_path):
 
 
 def test_rows_tell_where_a_text_begins_and_ends(released):
-    """[CLS] and [SEP] of the windows that judge the first and the last unit, and of no other."""
+    """[CLS] and [SEP] of the windows that predict the first and the last unit, and of no other."""
     tokenizer = RoFormerTokenizer.from_pretrained(released("char"))
     task = Tagging(labels=("O", "B", "I"), crf=True, max_length=10)
     units = tuple("今天天气很好我们去公园学习中国经济")
@@ -137,14 +137,14 @@ def test_rows_tell_where_a_text_begins_and_ends(released):
     encoded = task.labelling.encode([long, short], tokenizer)
     targets, weights = task.labelling.row_targets(encoded, [long, short])
     assert len(targets) == 4
-    found = [
-        labels_as_input(({}, one, weight), task.outputs)[0]["labels"].tolist()
-        for one, weight in zip(targets, weights, strict=True)
+    actual = [
+        labels_as_input(({}, item, weight), task.outputs)[0]["labels"].tolist()
+        for item, weight in zip(targets, weights, strict=True)
     ]
-    assert found[3] == [3, 1, 2, 4]
-    assert [row[0] for row in found[:3]] == [3, -1, -1]
-    assert [row[-1] for row in found[:3]] == [-1, -1, 4]
-    assert [label for row in found[:3] for label in row if 0 <= label < 3] == [
+    assert actual[3] == [3, 1, 2, 4]
+    assert [row[0] for row in actual[:3]] == [3, -1, -1]
+    assert [row[-1] for row in actual[:3]] == [-1, -1, 4]
+    assert [label for row in actual[:3] for label in row if 0 <= label < 3] == [
         task.labels.index(tag) for tag in tags
     ]
     padding = labels_as_input(({}, np.zeros(3, "int32"), np.zeros(3)), 3)
@@ -154,16 +154,16 @@ def test_rows_tell_where_a_text_begins_and_ends(released):
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--r-drop", "1"], "r_drop is about each label by itself, and --crf about all."),
-        (["--focal", "2"], "focal is about each label by itself"),
-        (["--label-smoothing", "0.1"], "label_smoothing is about each label by itself"),
-        (["--class-weights", "balanced"], "class_weights is about each label by itself"),
+        (["--r-drop", "1"], "r_drop treats labels separately; --crf has one loss for all."),
+        (["--focal", "2"], "focal treats labels separately"),
+        (["--label-smoothing", "0.1"], "label_smoothing treats labels separately"),
+        (["--class-weights", "balanced"], "class_weights treats labels separately"),
     ],
 )
 def test_what_it_cannot_do_is_refused(more, said, shallow, tmp_path, capsys):
     train = write(tmp_path / "train.conll", 24, 1)
-    given = flags(checkpoint=shallow, train=train, output=tmp_path / "run")
-    assert main(["finetune", *given, "--crf", *more]) == 2
+    arguments = flags(checkpoint=shallow, train=train, output=tmp_path / "run")
+    assert main(["finetune", *arguments, "--crf", *more]) == 2
     assert said in capsys.readouterr().err
     assert not (tmp_path / "run" / "model").exists()
 
@@ -172,9 +172,11 @@ def test_it_is_for_tagging_alone(shallow, tmp_path, capsys):
     train = Path(tmp_path / "train.tsv")
     lines = "".join(f"今天很好{'坏好'[i % 2] * i}\t{i % 2}\n" for i in range(24))
     train.write_text("text\tlabel\n" + lines, encoding="utf-8")
-    given = flags(checkpoint=shallow, train=train, output=tmp_path / "run")
-    assert main(["finetune", *given, "--crf"]) == 2
-    assert "a classification has one answer for a text. Leave --crf out." in capsys.readouterr().err
+    arguments = flags(checkpoint=shallow, train=train, output=tmp_path / "run")
+    assert main(["finetune", *arguments, "--crf"]) == 2
+    assert (
+        "the task classification has one label for a text. Remove --crf." in capsys.readouterr().err
+    )
 
 
 def test_what_is_against_the_scheme_is_told(shallow, tmp_path, capsys):

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from roformer_tf.config import RoFormerConfig
-from roformer_tf.finetuning.fgm import attack, trainable
+from roformer_tf.finetuning.fgm import AdversarialModel, attack
 from roformer_tf.finetuning.losses import TaskLoss
 from roformer_tf.models.heads import (
     RoFormerForSequenceClassification,
@@ -46,7 +46,7 @@ def arrays(model):
 
 
 def gradients(model, task):
-    """What one step of plain descent subtracts, and the loss that it tells; all is put back."""
+    """What one step of plain SGD subtracts, and the loss that it reports; weights are restored."""
     x, y, weights = texts(task)
     before = arrays(model)
     loss = compiled(model, task).train_on_batch(x, y, weights)
@@ -67,7 +67,7 @@ def test_fgm_is_the_gradient_here_and_a_step_up_the_word_embeddings(task, reques
     words.assign(start + 0.7 * slope / np.linalg.norm(slope))
     there, worse = gradients(model, task)
     words.assign(start)
-    both, told = gradients(trainable(model, 0.7), task)
+    both, told = gradients(AdversarialModel(model, 0.7), task)
     assert worse > loss + 1e-3  # a step that finds nothing would prove nothing
     assert told == pytest.approx(loss, rel=1e-6)
     for name, gradient in both.items():
@@ -84,7 +84,7 @@ def test_an_attack_is_as_long_as_told_and_none_without_a_gradient():
 
 def test_an_attacked_model_answers_saves_and_loads_as_the_model_does(tmp_path):
     model = HEADS["classification"](RoFormerConfig(**SIZES), dtype="mixed_bfloat16")
-    wrapper = trainable(model, 1.0)
+    wrapper = AdversarialModel(model, 1.0)
     x = texts("classification")[0]
     assert np.array_equal(*(keras.ops.convert_to_numpy(m(x)) for m in (wrapper, model)))
     assert wrapper.compute_dtype == "bfloat16"
@@ -96,15 +96,10 @@ def test_an_attacked_model_answers_saves_and_loads_as_the_model_does(tmp_path):
     model.save_pretrained(tmp_path / "model")
     for file in (tmp_path / "model").iterdir():
         assert file.read_bytes() == (tmp_path / "wrapper" / file.name).read_bytes()
-    other = trainable(HEADS["classification"](RoFormerConfig(**SIZES)), 1.0)
+    other = AdversarialModel(HEADS["classification"](RoFormerConfig(**SIZES)), 1.0)
     other.load_pretrained(tmp_path / "model")
     for name, array in arrays(other).items():
         assert np.array_equal(array, arrays(model)[name]), name
-
-
-def test_without_fgm_the_model_itself_is_trained():
-    model = HEADS["classification"](RoFormerConfig(**SIZES))
-    assert trainable(model, 0.0) is model
 
 
 @pytest.mark.usefixtures("eager_steps")
@@ -112,5 +107,5 @@ def test_evaluating_an_attacked_model_attacks_nothing():
     model = HEADS["classification"](RoFormerConfig(**SIZES))
     x, y, weights = texts("classification")
     want = compiled(model).evaluate(x, y, sample_weight=weights, verbose=0)
-    wrapper = compiled(trainable(model, 1.0))
+    wrapper = compiled(AdversarialModel(model, 1.0))
     assert wrapper.evaluate(x, y, sample_weight=weights, verbose=0) == pytest.approx(want)

@@ -13,13 +13,13 @@ SECOND = np.array([0.1, 0.2, 0.9, 0.7, 0.9, 0.35])
 GIVEN = [0, 0, 0, 1, 1, 1]  # the third and the last are doubtful
 
 
-def found(
-    settings, texts=("文本",), name="classification", given=GIVEN, baseline=SECOND, is_better=True
+def checked_labels(
+    settings, texts=("文本",), name="classification", labels=GIVEN, baseline=SECOND, is_better=True
 ):
     task = TASKS[name](labels=("坏", "好"), text_columns=("label", "b")[: len(texts)])
     examples = [
         Example(tuple(f"{x}{i}" for x in texts), task.labels[n], f"data.tsv:{i + 2}")
-        for i, n in enumerate(given)
+        for i, n in enumerate(labels)
     ]
 
     def predictions(second):
@@ -32,7 +32,7 @@ def found(
 
 
 def test_rows_are_written_with_their_places_the_most_doubtful_first(tmp_path):
-    issues = found({"train": "data.csv"})
+    issues = checked_labels({"train": "data.csv"})
     issues.write(tmp_path)
     head, *lines = (tmp_path / "label_issues.tsv").read_text(encoding="utf-8").splitlines()
     assert head == "place\ttext:label\tlabel\tsuggested_label\tprobability\tlabel_probability"
@@ -54,7 +54,7 @@ def test_rows_are_written_with_their_places_the_most_doubtful_first(tmp_path):
 
 def test_probabilities_are_those_after_calibration():
     """Of six labels two are wrong, one of them with 0.9: that is too confident."""
-    first = found({}).as_json()["shown"][0]
+    first = checked_labels({}).as_json()["shown"][0]
     assert 0.5 < first["probability"] < 0.8
     assert first["probability"] + first["gold_probability"] == pytest.approx(1)
 
@@ -62,20 +62,20 @@ def test_probabilities_are_those_after_calibration():
 def test_the_baseline_has_to_agree():
     agrees_once = SECOND.copy()
     agrees_once[2] = 0.3  # the label in the data
-    assert [one["place"] for one in found({}, baseline=agrees_once).as_json()["shown"]] == [
-        "data.tsv:7"
-    ]
+    assert [
+        item["place"] for item in checked_labels({}, baseline=agrees_once).as_json()["shown"]
+    ] == ["data.tsv:7"]
 
 
 @pytest.mark.parametrize(
-    ("given", "reason"),
+    ("arguments", "reason"),
     [({"is_better": False}, NOT_BETTER), ({"baseline": SECOND[:0]}, NO_BASELINE)],
 )
 def test_no_label_is_doubted_by_a_model_that_shows_no_more_than_the_baseline(
-    given, reason, tmp_path
+    arguments, reason, tmp_path
 ):
-    found({}).write(tmp_path)
-    issues = found({}, **given)
+    checked_labels({}).write(tmp_path)
+    issues = checked_labels({}, **arguments)
     issues.write(tmp_path)
     assert not list(tmp_path.iterdir())
     written = issues.as_json()
@@ -88,14 +88,14 @@ def test_texts_of_training_are_not_checked():
     examples = [Example((text,), "0", "") for text in ("甲Ａ", "乙", "丙")]
     predictions = [Prediction(str(i), np.zeros(2)) for i in range(3)]
     checked = CheckedSet(examples, predictions, predictions).without([["甲A "], ["丙丙"]])
-    assert [one.texts[0] for one in checked.examples] == ["乙", "丙"]
-    assert [one.label for one in checked.predictions] == ["1", "2"]
+    assert [item.texts[0] for item in checked.examples] == ["乙", "丙"]
+    assert [item.label for item in checked.predictions] == ["1", "2"]
     assert checked.baseline == checked.predictions
     assert CheckedSet(examples, predictions, ()).without([["乙"]]).baseline == []
 
 
 def test_who_came_with_a_sheet_gets_a_sheet(tmp_path):
-    found({"train": "数据.XLSX"}, texts=("=甲", "乙"), name="pair").write(tmp_path)
+    checked_labels({"train": "数据.XLSX"}, texts=("=甲", "乙"), name="pair").write(tmp_path)
     sheet = openpyxl.load_workbook(tmp_path / "label_issues.xlsx").active
     rows = [[cell.value for cell in row] for row in sheet]
     assert rows[0][:4] == ["place", "text:label", "b", "label"]
@@ -103,10 +103,10 @@ def test_who_came_with_a_sheet_gets_a_sheet(tmp_path):
 
 
 def test_where_nothing_is_doubtful_no_file_is_left(tmp_path):
-    found({"train": "a.xlsx"}).write(tmp_path)
-    found({"train": "a.tsv"}).write(tmp_path)
+    checked_labels({"train": "a.xlsx"}).write(tmp_path)
+    checked_labels({"train": "a.tsv"}).write(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["label_issues.tsv"]
-    clean = found({}, given=(SECOND > 0.5).astype(int).tolist())
+    clean = checked_labels({}, labels=(SECOND > 0.5).astype(int).tolist())
     clean.write(tmp_path)
     assert not list(tmp_path.iterdir())
     assert (clean.as_json()["found"], clean.as_json()["file"]) == (0, None)

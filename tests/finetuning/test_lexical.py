@@ -1,4 +1,4 @@
-"""A search by words beside a model's vectors, on the same texts."""
+"""A search by words compared with a model's vectors, on the same texts."""
 
 import numpy as np
 import pytest
@@ -21,10 +21,10 @@ NAMES = ["BM25 of words", "TF-IDF cosine of 1–3 characters"]
 def test_documents_are_found_by_words_they_share():
     examples = [Example((text[-2:], text), BELONGS, "") for text in TEXTS]
     examples.append(Example(("学习", TEXTS[0]), BELONGS, ""))  # which has none of its words
-    found = lexical_baselines(Embedding(), [], examples, TOKENIZER)
-    assert [name for name, _ in found] == NAMES
-    for _, answers in found:
-        ranks = [one.label.rank for one in answers]
+    actual = lexical_baselines(Embedding(), [], examples, TOKENIZER)
+    assert [name for name, _ in actual] == NAMES
+    for _, answers in actual:
+        ranks = [item.label.rank for item in answers]
         assert ranks[:5] == [1] * 5
         assert ranks[5] == 4  # what belongs to 学习 is out of the way, and equal ones come first
         (example, side, score), *_ = answers[2].label.neighbours
@@ -37,7 +37,7 @@ def test_single_texts_are_asked_for_as_the_model_is():
     task = Embedding(data="texts")
     for _, answers in lexical_baselines(task, [], examples, TOKENIZER):
         assert len(answers) == 5
-        assert np.mean([one.label.rank for one in answers]) < 3
+        assert np.mean([item.label.rank for item in answers]) < 3
 
 
 def test_a_threshold_is_chosen_on_the_validation_set():
@@ -47,7 +47,7 @@ def test_a_threshold_is_chosen_on_the_validation_set():
     valid = [Example(pair, x, "") for pair, x in zip(pairs, gold, strict=True)]
     judged = valid[::-1]
     for _, answers in lexical_baselines(task, valid, judged, TOKENIZER):
-        metrics = task.metrics.compute([one.label for one in judged], answers)
+        metrics = task.metrics.compute([item.label for item in judged], answers)
         assert metrics["accuracy"] == 1.0
-        scores = [one.scores[0] for one in answers]
+        scores = [item.scores[0] for item in answers]
         assert metrics["roc_auc"] == pytest.approx(roc_auc_score(gold[::-1], scores))

@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roformer_tf.errors import InputError
-from roformer_tf.finetuning.losses import VectorConfig
 from roformer_tf.finetuning.negatives import different_rows, nearest_others, with_hard_negatives
-from roformer_tf.finetuning.trial import Training, complete_data
+from roformer_tf.finetuning.settings import VectorConfig
+from roformer_tf.finetuning.trial import complete_data
 from roformer_tf.labelled.text_sides import EncodedSides, Positives, SideBatches
 from roformer_tf.tasks.vectors.ranked_texts import unit
 
@@ -35,13 +35,13 @@ def test_they_are_those_of_sorting_all_that_do_not_belong(seed):
     rows, place = different_rows(data.encoded.token_ids)
     of_text = {token(data, row): vectors[place[row]] for row in range(60)}
     assert all(token(data, rows[place[row]]) == token(data, row) for row in range(60))
-    found = nearest_others(data, place, vectors, 3)
-    for (anchor, _), chosen in zip(pairs, found, strict=True):
+    actual = nearest_others(data, place, vectors, 3)
+    for (anchor, _), chosen in zip(pairs, actual, strict=True):
         belongs = {anchor} | {b for a, b in pairs if a == anchor}
         belongs |= {a for a, b in pairs if b == anchor}
-        others = sorted({b for _, b in pairs} - belongs)
-        scores = {one: float(of_text[one] @ of_text[anchor]) for one in others}
-        best = sorted(scores, key=lambda one: -scores[one])[:3]
+        rest = sorted({b for _, b in pairs} - belongs)
+        scores = {text: float(of_text[text] @ of_text[anchor]) for text in rest}
+        best = sorted(scores, key=lambda text: -scores[text])[:3]
         assert [token(data, row) for row in chosen] == best
 
 
@@ -53,31 +53,32 @@ def test_they_are_found_by_the_model_and_kept(tmp_path, capsys):
         degrees = np.radians([angles[int(row[1])] for row in inputs["token_ids"]])
         return np.stack([np.cos(degrees), np.sin(degrees)], 1).astype("float32")
 
-    found = with_hard_negatives(data, model, 2, tmp_path, "data")
-    told = [[token(data, row) for row in one] for one in found.negatives]
+    actual = with_hard_negatives(data, model, 2, tmp_path, "data")
+    told = [[token(data, row) for row in item] for item in actual.negatives]
     assert told == [[21, 22], [22, 23], [21, 23], [21, 22]]
     assert "nearest texts" in capsys.readouterr().out
     again = with_hard_negatives(data, None, 2, tmp_path, "data")  # read, not found again
-    assert np.array_equal(again.negatives, found.negatives)
+    assert np.array_equal(again.negatives, actual.negatives)
     with pytest.raises(InputError, match="has only 2 other texts"):
         with_hard_negatives(data, model, 3, tmp_path, "other data")
 
 
-@pytest.mark.parametrize(("pieces", "encoded_once"), [(1, ("side_1",)), (2, ())])
+@pytest.mark.parametrize(("micro_batches", "encoded_once"), [(1, ("side_1",)), (2, ())])
 def test_who_asks_for_them_has_them_and_what_comes_again_encoded_once(
-    pieces, encoded_once, tmp_path
+    micro_batches, encoded_once, tmp_path
 ):
-    """But not in pieces, of which each would have to have what it shares."""
+    """But not in micro-batches, which cannot share the encoding of a text."""
     data = data_of([(10, 20), (11, 20), (12, 21), (13, 22), (14, 22)])
 
     def model(inputs):
         return np.stack([inputs["token_ids"][:, 1], np.full(len(inputs["token_ids"]), 9.0)], 1)
 
-    asked = VectorConfig(hard_negatives=1, pieces=pieces)
-    found = complete_data(Training(data, "data"), model, asked, tmp_path)
-    assert found.negatives.shape == (5, 1)
-    assert found.varying == encoded_once
-    without = complete_data(Training(data, "data"), model, VectorConfig(pieces=pieces), tmp_path)
+    asked = VectorConfig(hard_negatives=1, micro_batches=micro_batches)
+    actual = complete_data(data, "data", model, asked, tmp_path)
+    assert actual.negatives.shape == (5, 1)
+    assert actual.varying == encoded_once
+    settings = VectorConfig(micro_batches=micro_batches)
+    without = complete_data(data, "data", model, settings, tmp_path)
     assert without.negatives is None
     assert without.varying == encoded_once
 
@@ -100,8 +101,8 @@ def test_another_passage_of_the_same_document_is_none():
     data = SideBatches(encoded, positives=Positives(encoded.numbers))
     _, place = different_rows(encoded.token_ids)
     vectors = np.ones((place.max() + 1, 1), "float32")  # all alike
-    found = nearest_others(data, place, vectors, 1)
-    told = [token(data, row) for (row,) in found]
+    actual = nearest_others(data, place, vectors, 1)
+    told = [token(data, row) for (row,) in actual]
     assert told[0] in (22, 23)  # 21 is a passage of its document, and of another one
     assert told[1] != 22
     assert told[2] in (20, 22)

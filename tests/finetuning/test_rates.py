@@ -3,7 +3,7 @@
 import pytest
 
 from roformer_tf.config import RoFormerConfig
-from roformer_tf.finetuning.rates import nearest, spelled, usual_epochs, usual_rate
+from roformer_tf.finetuning.rates import default_epochs, default_rate, nearest, spelled
 
 FIELD = {  # layers and hidden size: the lowest and highest rate that people fine-tune these with
     (24, 1024): (1e-5, 2e-5),  # chinese_roformer-v2-char-large
@@ -22,14 +22,14 @@ def of_size(layers, width):
 
 
 @pytest.mark.parametrize("size", FIELD)
-def test_the_usual_rate_is_that_of_the_field_for_models_of_the_size(size):
+def test_the_default_rate_is_that_of_the_field_for_models_of_the_size(size):
     low, high = FIELD[size]
-    assert low <= usual_rate(of_size(*size)) <= high
+    assert low <= default_rate(of_size(*size)) <= high
 
 
 def test_weights_that_have_learnt_nothing_yet_take_a_higher_rate():
     for size in ((2, 256), (6, 384), (12, 768)):
-        once, anew = (usual_rate(of_size(*size), from_scratch=x) for x in (False, True))
+        once, anew = (default_rate(of_size(*size), from_scratch=x) for x in (False, True))
         assert once < anew <= 3 * once
 
 
@@ -61,4 +61,4 @@ def test_a_rate_is_spelled_as_people_type_it():
     ],
 )
 def test_fewer_epochs_are_usual_where_steps_are_many_and_large(rate, steps, epochs):
-    assert usual_epochs(rate, steps) == epochs
+    assert default_epochs(rate, steps) == epochs

@@ -93,13 +93,13 @@ def report(run):
 @pytest.fixture(scope="module")
 def answered(run, tmp_path_factory):
     """By file, what `predict` answers to each of its lines: a dictionary by column."""
-    folder, found = tmp_path_factory.mktemp("answers"), {}
+    folder, actual = tmp_path_factory.mktemp("answers"), {}
     for name in ("valid", "test"):
         source, target = run.parent / f"{name}.tsv", folder / f"{name}.tsv"
         flags = ["--model", run / "model", "--input", source, "--output", target]
         assert main(["predict", *map(str, flags)]) == 0
-        found[name] = table(target)
-    return found
+        actual[name] = table(target)
+    return actual
 
 
 def test_the_report_is_judged_by_what_predict_answers_by(run, report):
@@ -116,7 +116,7 @@ def test_what_int8_costs_is_measured_on_the_validation_set(run, report, monkeypa
     for precision in ("float32", "int8"):
         opened = open_finetuned(run / "model", "onnx", precision)
         answers = predict(opened.model, opened.tokenizer, opened.task, examples)
-        right = share(gold, [one.label for one in answers])
+        right = share(gold, [item.label for item in answers])
         assert kept[precision]["accuracy"] == pytest.approx(right, abs=1e-9), precision
     assert kept["float32"]["accuracy"] == report["valid"]["accuracy"]
 
@@ -127,44 +127,44 @@ def table(path):
 
 
 def share(gold, answers):
-    return sum(one == other for one, other in zip(gold, answers, strict=True)) / len(gold)
+    return sum(item == other for item, other in zip(gold, answers, strict=True)) / len(gold)
 
 
-@pytest.mark.parametrize("given", [(), ("valid",), ("test",), ("valid", "test")])
-def test_sets_are_the_files_that_are_given_and_parts_of_training(folder, given):
+@pytest.mark.parametrize("named", [(), ("valid",), ("test",), ("valid", "test")])
+def test_sets_are_the_files_that_are_given_and_parts_of_training(folder, named):
     """No set holds an example of another one, and none of training is lost."""
     columns = ColumnsConfig(text_columns=("1",), label_column="2")
-    files: dict = {name: str(folder / f"{name}.tsv") for name in ("train", *given)}
+    files: dict = {name: str(folder / f"{name}.tsv") for name in ("train", *named)}
     config = FinetuneConfig(checkpoint="", output="", columns=columns, **files)
     sets = read_sets(config, find_layout(config.train, columns, None, TASKS))
     of_train = []
     for name in DATA:
-        found = [(one.texts[0], one.label) for one in getattr(sets, name)]
-        if name in given:
-            assert found == DATA[name]
+        actual = [(item.texts[0], item.label) for item in getattr(sets, name)]
+        if name in named:
+            assert actual == DATA[name]
         else:
-            of_train += found
+            of_train += actual
     assert sorted(of_train) == sorted(DATA["train"])
     assert sets.valid
-    assert bool(sets.test) == (given != ("valid",))  # by --valid alone the report judges, too
+    assert bool(sets.test) == (named != ("valid",))  # with --valid alone the report is on it
 
 
 def test_each_figure_is_of_its_own_set(report, answered):
-    assert {one["name"]: one["examples"] for one in report["data"]} == SIZES
-    for one in report["data"]:
-        gold = [label for _, label in DATA[one["name"]]]
-        assert one["labels"] == {label: gold.count(label) for label in LABELS}
-    found = {}
+    assert {item["name"]: item["examples"] for item in report["data"]} == SIZES
+    for item in report["data"]:
+        gold = [label for _, label in DATA[item["name"]]]
+        assert item["labels"] == {label: gold.count(label) for label in LABELS}
+    actual = {}
     for name in ("valid", "test"):
-        found[name] = share(
+        actual[name] = share(
             [label for _, label in DATA[name]], [row["label"] for row in answered[name]]
         )
-        assert report[name]["accuracy"] == pytest.approx(found[name])
+        assert report[name]["accuracy"] == pytest.approx(actual[name])
         low, high = report["intervals"][name]["accuracy"]
-        assert low < found[name] < high
+        assert low < actual[name] < high
     assert report["judged"] == "test"
-    assert found["valid"] != found["test"]  # else nothing would show
-    assert found["test"] > 0.6  # the labels in another order would be below chance
+    assert actual["valid"] != actual["test"]  # else nothing would show
+    assert actual["test"] > 0.6  # the labels in another order would be below chance
     assert len({row["label"] for row in answered["test"]}) >= 3
 
 
@@ -196,14 +196,16 @@ def test_the_baselines_figures_are_of_its_own_answers(report):
         name,
         Translator("zh")(name),
     )
-    found = share(gold, [one.label for one in answers])
+    actual = share(gold, [item.label for item in answers])
     assert (
-        report["baseline"]["test"]["accuracy"] == pytest.approx(found) != report["test"]["accuracy"]
+        report["baseline"]["test"]["accuracy"]
+        == pytest.approx(actual)
+        != report["test"]["accuracy"]
     )
 
 
 def test_predictions_are_the_tests_lines_with_what_predict_answers(run, answered):
-    """A text's column called as one of ours stands beside it under another name."""
+    """A column of texts that has the name of one of ours is renamed."""
     rows = table(run / "predictions.tsv")
     scores = [f"p({label})" for label in LABELS]
     assert list(rows[0]) == ["text:label", "gold", "label", *scores, "error"]
@@ -229,10 +231,10 @@ def test_the_labels_have_one_order_everywhere(run, answered):
     for example, answer, row, scores in zip(
         examples, served.predict(examples), answered["test"], want, strict=True
     ):
-        found = served.task.decoding.as_json(example, answer)
-        assert found["label"] == row["label"]
-        assert list(found["probabilities"]) == list(LABELS)
-        assert [*found["probabilities"].values()] == pytest.approx(scores, abs=1e-5)
+        actual = served.task.decoding.as_json(example, answer)
+        assert actual["label"] == row["label"]
+        assert list(actual["probabilities"]) == list(LABELS)
+        assert [*actual["probabilities"].values()] == pytest.approx(scores, abs=1e-5)
 
 
 def test_evaluate_gives_the_figures_of_the_report(run, report, tmp_path):
@@ -240,13 +242,13 @@ def test_evaluate_gives_the_figures_of_the_report(run, report, tmp_path):
     output = tmp_path / "figures.json"
     flags = ["--data", run.parent / "test.tsv", "--output", output]
     assert main(["evaluate", *map(str, [run / "model", *flags])]) == 0
-    found = json.loads(output.read_text(encoding="utf-8"))
-    assert found["test"] == pytest.approx(report["test"])
-    assert found["intervals"]["test"] == {
+    actual = json.loads(output.read_text(encoding="utf-8"))
+    assert actual["test"] == pytest.approx(report["test"])
+    assert actual["intervals"]["test"] == {
         name: pytest.approx(ends) for name, ends in report["intervals"]["test"].items()
     }
     for part in ("per_class", "confusion", "thresholds", "text_columns"):
-        assert found[part] == report[part]
+        assert actual[part] == report[part]
 
 
 def test_the_card_stands_in_the_models_folder_and_its_lines_run(run, report):
@@ -257,9 +259,9 @@ def test_the_card_stands_in_the_models_folder_and_its_lines_run(run, report):
     assert f"| 准确率 | {report['test']['accuracy']:.1%} | [" in rest
     code, _ = re.findall(r"```python\n(.*?)```", rest, flags=re.S)  # ours, and transformers'
     *before, last = code.replace("path/to/this/folder", str(run / "model")).splitlines()
-    found: dict = {}
-    exec("\n".join([*before, f"answers = {last}"]), found)
-    assert found["answers"][0]["label"] in LABELS
+    actual: dict = {}
+    exec("\n".join([*before, f"answers = {last}"]), actual)
+    assert actual["answers"][0]["label"] in LABELS
     page = (run / "report.html").read_text(encoding="utf-8")
     assert '<html lang="zh-CN">' in page
     assert "<h2>疑似标注错误</h2>" in page
@@ -278,7 +280,7 @@ class AgreeingBaseline(Classification):
     """Its baseline predicts what the model predicts."""
 
     def baseline(self, training, test, valid=(), metric=None):
-        return "made", [doubtful_prediction(one) for one in test]
+        return "made", [doubtful_prediction(item) for item in test]
 
 
 def doubtful_prediction(example):
@@ -314,28 +316,27 @@ def report_with(ours, baseline):
 def test_validation_sets_are_checked_if_the_models_are_better_than_the_baseline(report, reason):
     task = AgreeingBaseline(labels=("0", "1"))
 
-    def outcome(name):
+    def trial_result(name):
         examples = [
             Example((f"{name}{i}", kind), "0" if kind == "0" else "1", f"{name}:{i}")
             for i, kind in enumerate(("0", "1", "0", "doubtful"))
         ]
         trial = SimpleNamespace(valid=examples, train=[Example((f"{name}2", "0"), "0", "")])
-        predictions = {"valid": [doubtful_prediction(one) for one in examples]}
+        predictions = {"valid": [doubtful_prediction(item) for item in examples]}
         return SimpleNamespace(trial=trial, predictions=predictions, goodness=0.0, task=task)
 
-    outcomes = [outcome(name) for name in "ab"]
-    outcomes[0].predictions["test"] = [doubtful_prediction(one) for one in TEST]
-    train = [example for one in outcomes for example in one.trial.valid]
-    for test, folds, found in (
+    trials = [trial_result(name) for name in "ab"]
+    trials[0].predictions["test"] = [doubtful_prediction(item) for item in TEST]
+    train = [example for item in trials for example in item.trial.valid]
+    for test, folds, actual in (
         ([], [([], [])] * 2, ["a:3", "b:3"]),
         ([], [], ["a:3"]),
         (TEST, [], ["a:3"]),  # never a row of the test set
     ):
-        recipe = SimpleNamespace(metric=None)
-        search = SimpleNamespace(sets=Sets(train, [], test, folds), task=task, recipe=recipe)
-        results = Results(search, outcomes)
+        search = SimpleNamespace(sets=Sets(train, [], test, folds), task=task, metric=None)
+        results = Results(search, trials)
         told = results.label_issues({}, report).as_json()
         assert told["reason"] == reason
-        assert told["checked"] == (0 if reason else 3 * len(found))  # one text is in training, too
+        assert told["checked"] == (0 if reason else 3 * len(actual))  # one text is in training, too
         assert told["all"] == 8
-        assert [one["place"] for one in told["shown"]] == ([] if reason else found)
+        assert [item["place"] for item in told["shown"]] == ([] if reason else actual)

@@ -40,7 +40,7 @@ def numbers(model, folder):
     tensors = {
         name: x.astype(np.float64) for name, x in load_file(folder / "model.safetensors").items()
     }
-    found = []
+    actual = []
     for text in TEXTS:
         ids, _ = model.tokenizer.encode(text, max_length=TASK.max_length)
         x = np.asarray(model.encoder({"token_ids": np.array([ids])}), np.float64)[0, 0]
@@ -49,8 +49,8 @@ def numbers(model, folder):
             approximate=False,
         )
         weight, bias = (tensors[f"classifier.out_proj.{x}"] for x in ("weight", "bias"))
-        found.append(float((weight @ np.asarray(x) + bias)[0]))
-    return found
+        actual.append(float((weight @ np.asarray(x) + bias)[0]))
+    return actual
 
 
 def answers(folder, engine="keras", **settings):
@@ -58,10 +58,10 @@ def answers(folder, engine="keras", **settings):
 
 
 def test_the_head_in_the_file_gives_the_number(model, folder):
-    found = numbers(model, folder)
+    actual = numbers(model, folder)
     logits = np.asarray(model(model.tokenizer(TEXTS, TASK.max_length)))[:, 0]
-    np.testing.assert_allclose(found, 2020.5 + 4 * logits, atol=2e-3)
-    assert np.ptp(found) > 0.1
+    np.testing.assert_allclose(actual, 2020.5 + 4 * logits, atol=2e-3)
+    assert np.ptp(actual) > 0.1
     config = json.loads((folder / "config.json").read_text("utf-8"))
     assert config["problem_type"] == "regression"
     assert config["sentence_transformers"]["activation_fn"].endswith("Identity")

@@ -5,15 +5,21 @@ import pytest
 from roformer_tf.errors import DivergedError
 from roformer_tf.finetuning import search
 from roformer_tf.finetuning.search import Search, Sets
-from roformer_tf.finetuning.trial import Outcome, Recipe
+from roformer_tf.finetuning.settings import FinetuneConfig
+from roformer_tf.finetuning.trial import TrialResult
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import folds
 from roformer_tf.tasks.classification import Classification
-from roformer_tf.tasks.losses import LossConfig
 from roformer_tf.tasks.metrics import ACCURACY
-from roformer_tf.training.optimizers.settings import FinetuneOptimizerConfig
+from roformer_tf.training.settings import FinetuneOptimizerConfig
 
 TASK = Classification(labels=("a", "b"))
+
+
+def settings(output, **changes):
+    optimizer = FinetuneOptimizerConfig(learning_rate=1e-3)
+    needed = {"checkpoint": "", "train": "", "output": str(output), "epochs": 1, "seed": 7}
+    return FinetuneConfig(**needed, optimizer=optimizer, **changes)
 
 
 @pytest.fixture
@@ -23,20 +29,17 @@ def trainings(tmp_path, monkeypatch):
     def searched(accuracy, **asked):
         tried = []
 
-        def outcome(trial, start, task, test):
-            rate = trial.recipe.optimizer.learning_rate
+        def result(trial, trainer, task, test):
+            rate = trial.config.optimizer.learning_rate
             tried.append((pytest.approx(rate), trial.seed))
             assert trial.folder.parent.name == "trials"
             scores = {"valid": {"accuracy": accuracy(rate)}, "test": {"accuracy": -rate}}
-            return Outcome(trial, {}, scores, task, 0.0)
+            return TrialResult(trial, {}, scores, task, 0.0)
 
-        monkeypatch.setattr(search, "run_trial", outcome)
-        optimizer = FinetuneOptimizerConfig(learning_rate=1e-3)
-        recipe = Recipe(optimizer, LossConfig(), ACCURACY, 1, 8, 0, 10, 10)
+        monkeypatch.setattr(search, "run_trial", result)
         sets = Sets(["train"], ["valid"], ["test"], [])
-        given = {"seed": 7, "seeds": 1, "sweep": False} | asked
-        found = Search(tmp_path, sets, None, TASK, recipe, **given).run()
-        assert len({one.trial.folder for one in found}) == len(found)
+        actual = Search(settings(tmp_path, **asked), sets, None, TASK, ACCURACY).run()
+        assert len({item.trial.folder for item in actual}) == len(actual)
         return tried
 
     return searched
@@ -70,14 +73,14 @@ def test_each_fold_is_held_out_of_one_training(tmp_path, monkeypatch):
     parts = folds(examples, Classification, 4, 0)
     trials = []
 
-    def outcome(trial, trainer, task, test):
+    def result(trial, trainer, task, test):
         trials.append(trial)
-        return Outcome(trial, {}, {"valid": {"accuracy": 0.5}}, task, 0.0)
+        assert trainer.train == trial.train  # whose labels balanced weights are counted in
+        return TrialResult(trial, {}, {"valid": {"accuracy": 0.5}}, task, 0.0)
 
-    monkeypatch.setattr(search, "run_trial", outcome)
-    optimizer = FinetuneOptimizerConfig(learning_rate=1e-3)
-    recipe = Recipe(optimizer, LossConfig(), ACCURACY, 1, 8, 0, 10, 10)
-    Search(tmp_path, Sets(examples, [], [], parts), None, TASK, recipe, 7, 1, False).run()
+    monkeypatch.setattr(search, "run_trial", result)
+    sets = Sets(examples, [], [], parts)
+    Search(settings(tmp_path, folds=4), sets, None, TASK, ACCURACY).run()
     assert [(trial.train, trial.valid) for trial in trials] == parts
     assert [trial.folder for trial in trials] == [
         tmp_path / "trials" / f"fold-{number}" for number in (1, 2, 3, 4)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from roformer_tf.config import RoFormerConfig
-from roformer_tf.finetuning.trainer import Start, Trainer
+from roformer_tf.finetuning.trainer import InitialState, Trainer
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.encoder import RoFormerEncoder
 from roformer_tf.tasks.classification import Classification
@@ -15,7 +15,7 @@ from roformer_tf.tasks.losses import LossConfig
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
 from roformer_tf.training.checkpointing import RunState, restore_checkpoint, save_checkpoint
-from roformer_tf.training.optimizers.settings import FinetuneOptimizerConfig
+from roformer_tf.training.settings import FinetuneOptimizerConfig
 
 SIZES = {
     "hidden_size": 8,
@@ -39,7 +39,7 @@ def start():
     encoder = RoFormerEncoder(config)
     weights = {name: keras.ops.convert_to_numpy(x) for name, x in encoder.named_variables().items()}
     tokenizer = RoFormerTokenizer({token: i for i, token in enumerate(TOKENS)}, "char")
-    return Start(config, weights, tokenizer, "float32")
+    return InitialState(config, weights, tokenizer, "float32")
 
 
 def batches(count, begin=0, end=None):
@@ -80,8 +80,8 @@ def same_training(trainer, want, losses, count=COUNT):
     got, again = trained(trainer, 7, SECOND, count)
     assert again == losses
     assert len(got) == len(want) > 20
-    for one, other in zip(got, want, strict=True):
-        np.testing.assert_array_equal(one, other)
+    for item, other in zip(got, want, strict=True):
+        np.testing.assert_array_equal(item, other)
     return True
 
 
@@ -96,7 +96,7 @@ def test_so_it_is_with_fgm(start):
     trained(second, 5, FIRST, 2)
     assert same_training(second, want, losses, 2)
     second.forget()
-    assert second.made is None
+    assert second.compiled is None
 
 
 def test_settings_that_are_compiled_get_a_model_of_their_own(start):
@@ -118,5 +118,5 @@ def test_a_checkpoint_knows_nothing_of_the_schedule(alone, shared, tmp_path):
     restore_checkpoint(next(tmp_path.glob("step-*")), compiled)
     compiled.fit(batches(COUNT, begin=4), steps_per_epoch=4, verbose=0, shuffle=False)
     got = [*compiled.variables, *compiled.optimizer.variables]
-    for one, array in zip(got, want, strict=True):
-        np.testing.assert_array_equal(keras.ops.convert_to_numpy(one), array)
+    for item, array in zip(got, want, strict=True):
+        np.testing.assert_array_equal(keras.ops.convert_to_numpy(item), array)

@@ -1,4 +1,4 @@
-"""Batches of texts that are encoded apart: in pieces they give the gradient of the whole."""
+"""Batches of texts that are encoded separately: micro-batches give the gradient of the whole."""
 
 import os
 import socket
@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 
 from roformer_tf.config import RoFormerConfig
-from roformer_tf.errors import InputError
-from roformer_tf.finetuning.vectors import VectorTraining, check_pieces
+from roformer_tf.finetuning.vectors import VectorTraining
 from roformer_tf.models.sentence_embedding import RoFormerForSentenceEmbedding
 from roformer_tf.tasks.vectors.embedding import Embedding
 from roformer_tf.tasks.vectors.scored_pairs import ScoredPairs
@@ -60,9 +59,9 @@ def batch(name, rows=8):
     return inputs, targets, weights
 
 
-def step(name, pieces, dropout=0.0, **changes):
+def step(name, micro_batches, dropout=0.0, **changes):
     """One step of SGD of size 1: every weight after it, and the loss."""
-    training = VectorTraining(model(dropout, **changes), TASKS[name], pieces)
+    training = VectorTraining(model(dropout, **changes), TASKS[name], micro_batches)
     training.compile(keras.optimizers.SGD(1.0), jit_compile=False)
     loss = training.train_on_batch(*batch(name))
     return {v.path: keras.ops.convert_to_numpy(v) for v in training.variables}, float(loss)
@@ -70,15 +69,15 @@ def step(name, pieces, dropout=0.0, **changes):
 
 @pytest.mark.quick_cases("softmax")
 @pytest.mark.parametrize("name", TASKS)
-def test_eight_pieces_are_one_batch(name, eager_steps):
+def test_eight_micro_batches_are_one_batch(name, eager_steps):
     whole, loss = step(name, 1)
-    in_pieces, same = step(name, 8)
+    in_parts, same = step(name, 8)
     start = {v.path: keras.ops.convert_to_numpy(v) for v in model().variables}
     assert same == pytest.approx(loss, rel=1e-6)
     moved = [np.abs(whole[path] - start[path]).max() for path in start]
     assert max(moved) > 1e-2
     for path, array in whole.items():
-        np.testing.assert_allclose(in_pieces[path], array, rtol=0, atol=1e-5, err_msg=path)
+        np.testing.assert_allclose(in_parts[path], array, rtol=0, atol=1e-5, err_msg=path)
 
 
 def test_the_second_pass_drops_what_the_first_dropped(eager_steps):
@@ -100,12 +99,6 @@ def test_the_second_pass_drops_what_the_first_dropped(eager_steps):
     assert float((before * gradient).sum()) == pytest.approx(loss, rel=1e-4)
 
 
-def test_pieces_must_be_of_one_size():
-    check_pieces(32, 8)
-    with pytest.raises(InputError, match="32 cannot be divided into 5"):
-        check_pieces(32, 5)
-
-
 def test_each_side_is_padded_by_itself():
     training = VectorTraining(model(), TASKS["softmax"])
     inputs, _, _ = batch("softmax")
@@ -122,21 +115,21 @@ def test_a_text_that_is_encoded_once_for_several_examples_gives_their_gradient(e
     place = np.array([0, 1, 1, 2, 0, 2, 1, 0])
     several = inputs | {"side_1": inputs["side_1"][place]}
     shared = inputs | {"side_1": inputs["side_1"][:3], "place_1": place.astype("int32")}
-    found = []
-    for one in (several, shared):
+    actual = []
+    for item in (several, shared):
         training = VectorTraining(model(), TASKS["softmax"])
         training.compile(keras.optimizers.SGD(1.0), jit_compile=False)
-        loss = float(training.train_on_batch(one, targets, weights))
-        found.append((loss, [keras.ops.convert_to_numpy(v) for v in training.variables]))
-    assert found[1][0] == pytest.approx(found[0][0], rel=1e-6)
-    for a, b in zip(found[0][1], found[1][1], strict=True):
+        loss = float(training.train_on_batch(item, targets, weights))
+        actual.append((loss, [keras.ops.convert_to_numpy(v) for v in training.variables]))
+    assert actual[1][0] == pytest.approx(actual[0][0], rel=1e-6)
+    for a, b in zip(actual[0][1], actual[1][1], strict=True):
         np.testing.assert_allclose(b, a, rtol=0, atol=1e-5)
 
 
 SCRIPT = Path(__file__).parents[1] / "support" / "vector_steps.py"
 
 
-def steps_on_jax(out, pieces, processes):
+def steps_on_jax(out, micro_batches, processes):
     """Start so many processes, and give the weights and losses that the first one writes."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -149,7 +142,7 @@ def steps_on_jax(out, pieces, processes):
             "JAX_PROCESS_ID": str(place),
         }
         environment = os.environ | {"KERAS_BACKEND": "jax"} | (several if processes > 1 else {})
-        flags = [sys.executable, SCRIPT, out, str(pieces)]
+        flags = [sys.executable, SCRIPT, out, str(micro_batches)]
         started.append(
             subprocess.Popen(flags, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         )
@@ -162,9 +155,9 @@ def steps_on_jax(out, pieces, processes):
 
 @pytest.mark.slow
 @pytest.mark.skipif(not find_spec("jax"), reason="needs the extra [jax]")
-def test_pieces_under_two_processes_are_one_batch_of_one_process(tmp_path):
+def test_micro_batches_under_two_processes_are_one_batch_of_one_process(tmp_path):
     want = steps_on_jax(tmp_path / "one.npz", 1, processes=1)
-    for pieces in (1, 8):
-        got = steps_on_jax(tmp_path / f"two-{pieces}.npz", pieces, processes=2)
+    for micro_batches in (1, 8):
+        got = steps_on_jax(tmp_path / f"two-{micro_batches}.npz", micro_batches, processes=2)
         for name, array in want.items():
             np.testing.assert_allclose(got[name], array, rtol=0, atol=1e-5, err_msg=name)

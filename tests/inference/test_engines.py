@@ -68,16 +68,16 @@ from roformer_tf.serving.serve_predictions import as_example, load_served_task
 from pathlib import Path
 from roformer_tf.inference.embed import VectorSettings
 finetuned, char = sys.argv[1:]
-vector = VectorSettings(char).embed(["今天天气很好"])[0]
+vector = VectorSettings().open(char).embed(["今天天气很好"])[0]
 served = load_served_task(Path(finetuned), precision="float32")
-found = {
+result = {
     "load": roformer_tf.load(finetuned, precision="float32")(["今天天气很好"])[0]["scores"],
     "served": served.predict([as_example(["今天天气很好"], served.task)])[0].label,
     "vector": vector.tolist(),
     "filled": roformer_tf.load(char, precision="float32")(["今天天气很[MASK]"])[0]["scores"],
 }
 assert "keras" not in sys.modules
-print(json.dumps(found))
+print(json.dumps(result))
 """
 
 

@@ -104,9 +104,9 @@ def test_a_vocabulary_too_large_for_the_model_is_refused(released, tmp_path):
         fill_mask(FillMaskConfig(model=str(folder), text=("[MASK]",)))
 
 
-def test_the_command_prints_text_and_candidates(pretrained, capsys):
+def test_the_command_prints_text_and_candidates(released, capsys):
     config = FillMaskConfig(
-        model=str(pretrained / "model"), text=("今天[MASK]很好。", "[MASK][MASK]"), top=2
+        model=str(released("char")), text=("今天[MASK]很好。", "[MASK][MASK]"), top=2
     )
     fill_mask(config)
     best = r"(\S+ [\d.]+%) (\S+ [\d.]+%)"

@@ -29,8 +29,8 @@ from roformer_tf.tasks.ranking import Ranking
 from roformer_tf.tasks.regression import Regression
 from roformer_tf.tasks.tagging import Tagging
 from roformer_tf.tasks.vectors.embedding import Embedding
+from roformer_tf.tokenizers.loading import read_vocabulary
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-from roformer_tf.tokenizers.vocabulary import read_vocabulary
 from tests.support.random_model import random_model
 
 GOLDENS = Path(__file__).parents[1] / "fixtures" / "tokenizer"

@@ -113,7 +113,7 @@ def test_labels_are_given_or_read_and_else_asked_for(cls, part, tiny, released, 
 @BOTH
 def test_another_number_of_labels_than_the_files_is_refused(cls, part, tiny, tmp_path):
     cls(tiny(), num_labels=3).save_pretrained(tmp_path)
-    message = r"classifier\S* has the shape \(3(, 32)?,?\), but its config asks for \(5"
+    message = r"classifier\S* has the shape \(3(, 32)?,?\), but its config requires \(5"
     with pytest.raises(InputError, match=message):
         cls.from_pretrained(tmp_path, num_labels=5)
 

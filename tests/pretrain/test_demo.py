@@ -104,7 +104,7 @@ def figures(printed):
 
 def test_the_model_and_the_baselines_are_judged_on_held_out_rows(demo, printed):
     """Its figures, computed anew in NumPy on rows that no training sees."""
-    found = figures(printed)
+    actual = figures(printed)
     model = RoFormerForMaskedLM.from_pretrained(demo.output / "model")
     tokenizer = RoFormerTokenizer.from_pretrained(demo.rows)
     held_out = PreparedRows.open(demo.rows, "held_out")
@@ -123,7 +123,7 @@ def test_the_model_and_the_baselines_are_judged_on_held_out_rows(demo, printed):
         labels += label[used].tolist()
     lengths = {number: len(token.strip("#")) for token, number in tokenizer.vocabulary.items()}
     characters = sum(lengths[label] for label in labels)
-    accuracy, surprise = found["this model after training"]
+    accuracy, surprise = actual["this model after training"]
     assert accuracy == pytest.approx(100 * np.mean(right), abs=0.051)
     assert surprise == pytest.approx(sum(bits) / characters, abs=0.0051)
 
@@ -131,7 +131,7 @@ def test_the_model_and_the_baselines_are_judged_on_held_out_rows(demo, printed):
     specials = {tokenizer.vocabulary[token] for token in SPECIAL_TOKENS}
     counts = Counter(n for i in range(len(train)) for n in train[i][0].tolist())
     most = max((n for n in counts if n not in specials), key=counts.__getitem__)
-    accuracy, _ = found["always the most frequent token"]
+    accuracy, _ = actual["always the most frequent token"]
     assert accuracy == pytest.approx(100 * np.mean(np.array(labels) == most), abs=0.051)
 
 
@@ -152,8 +152,8 @@ def test_the_baselines_have_counted_the_training_rows_and_none_else(demo, printe
         guesses = counts.most_frequent(hidden), counts.between_neighbours(hidden)
         lengths = characters(tokenizer.vocabulary)
         by_split[split] = [score(guess, hidden.labels, lengths) for guess in guesses]
-    found = [*figures(printed).values()][:2]
-    for (accuracy, bits), own in zip(found, by_split["train"], strict=True):
+    actual = [*figures(printed).values()][:2]
+    for (accuracy, bits), own in zip(actual, by_split["train"], strict=True):
         assert accuracy == pytest.approx(100 * own.accuracy, abs=0.051)
         assert bits == pytest.approx(own.bits_per_character, abs=0.0051)
     own, other = (by_split[split][-1].bits_per_character for split in ("train", "held_out"))
@@ -161,8 +161,8 @@ def test_the_baselines_have_counted_the_training_rows_and_none_else(demo, printe
 
 
 def test_before_training_the_model_knew_less(printed):
-    found = figures(printed)
-    before, after = (found[f"this model {when} training"] for when in ("before", "after"))
+    actual = figures(printed)
+    before, after = (actual[f"this model {when} training"] for when in ("before", "after"))
     assert before[1] > after[1] + 0.1
 
 
@@ -179,9 +179,7 @@ def test_it_trains_for_as_long_as_it_was_asked_to_at_the_speed_of_the_pilot(
 
 
 def test_the_sentences_that_it_shows_stand_in_no_training_row(demo, printed):
-    shown = re.findall(
-        r"^  (\S*)［\S+］(\S*)   \(there stood: (\S+)\)$", printed, flags=re.MULTILINE
-    )
+    shown = re.findall(r"^  (\S*)［\S+］(\S*)   \(original: (\S+)\)$", printed, flags=re.MULTILINE)
     sentences = [before + answer + after for before, after, answer in shown]
     assert len(sentences) == 5
     training = text_of(demo, "train")

@@ -1,4 +1,4 @@
-"""The baselines beside the same written down once more with dictionaries and fractions."""
+"""The baselines compared with a second version, of dictionaries and fractions."""
 
 import math
 from collections import Counter, defaultdict
@@ -29,8 +29,8 @@ VOCABULARY = {token: i for i, token in enumerate(TOKENS)}
 def random_rows(seed: int, rows: int = 30, length: int = 16) -> np.ndarray:
     """Rows of two documents each, with unknown tokens and padding, as `packing` makes them."""
     rng = np.random.default_rng(seed)
-    made = np.zeros((rows, 3, length), np.uint16)
-    for row in made:
+    result = np.zeros((rows, 3, length), np.uint16)
+    for row in result:
         at = 0
         for document in (1, 2):
             size = int(rng.integers(1, length // 2 - 1))
@@ -39,7 +39,7 @@ def random_rows(seed: int, rows: int = 30, length: int = 16) -> np.ndarray:
             row[1, at : at + size + 2] = document
             row[2, at + 1 : at + size + 1] = 1
             at += size + 2
-    return made
+    return result
 
 
 def positions_of_words(row: np.ndarray) -> list[int]:

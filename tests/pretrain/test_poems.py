@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 import yaml
 
-from pretrain.poems.__main__ import HELD_OUT, ORDER, Poems, main, make, plan_pieces, write_pieces
+from pretrain.poems.__main__ import HELD_OUT, ORDER, Poems, main, make
 from pretrain.poems.corpus import read_corpus
 from pretrain.poems.forms import FORMS, MARKS, is_of_form, with_marks
 from pretrain.poems.kneser_ney import KneserNey, bits
 from pretrain.poems.measures import measure
+from pretrain.poems.writing import plan_shown, write_shown
 from roformer_tf.corpus.part_writer import is_held_out
 from roformer_tf.errors import InputError
 from roformer_tf.models.heads import RoFormerForCausalLM
@@ -145,16 +146,16 @@ def test_it_shows_poems_from_first_lines_from_forms_and_from_nothing(poems, figu
     assert len(shown) > 6
     by_name = {form.name: form for form in FORMS}
     first_lines = {p.lines[0]: p.form for p in held_out}
-    given = 0
+    arguments = 0
     page = (poems.output / "poems.html").read_text(encoding="utf-8")
     for name, line, rest in shown:
         text = line + rest if line else rest
         assert is_of_form(text, by_name[name])
         assert text in page
         if line:
-            given += 1
+            arguments += 1
             assert first_lines[line] is by_name[name]
-    assert given > 0
+    assert arguments > 0
 
 
 def test_run_again_it_trains_no_more_and_writes_the_same(poems, figures, capsys):
@@ -174,22 +175,22 @@ def test_first_lines_of_ones_own_are_continued_in_both_forms(poems, figures, cap
     model = RoFormerForCausalLM.from_pretrained(poems.output / "model")
     line = "白日依山盡"
     own = Poems(output=poems.output, first_lines=(line,), seed=3)
-    pieces = [p for p in write_pieces(model, own, split(poems)[0]) if p.kind == "first line"]
-    assert pieces
-    assert {p.form.token for p in pieces} <= {"wujue", "wulv"}
-    assert all(p.lines[0] == p.given == line for p in pieces)
-    one = Poems(output=poems.output, form="qijue")
-    assert {p.form.token for p in write_pieces(model, one, split(poems)[0])} == {"qijue"}
+    shown = [p for p in write_shown(model, own, split(poems)[0]) if p.kind == "first line"]
+    assert shown
+    assert {p.form.token for p in shown} <= {"wujue", "wulv"}
+    assert all(p.lines[0] == p.first_line == line for p in shown)
+    item = Poems(output=poems.output, form="qijue")
+    assert {p.form.token for p in write_shown(model, item, split(poems)[0])} == {"qijue"}
     an = Poems(output=poems.output, form="qilv", rhyme="an")
-    assert {p.front for p in plan_pieces(an, split(poems)[0])} == {"qilvan"}
+    assert {p.front for p in plan_shown(an, split(poems)[0])} == {"qilvan"}
 
 
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--corpus", "elsewhere"], "was begun with the poems of"),
+        (["--corpus", "elsewhere"], "was started with the poems of"),
         (["--first-lines", "龍龍龍龍龍"], "traditional characters"),
-        (["--first-lines", "白日依山"], "no line of five or seven"),
+        (["--first-lines", "白日依山"], "not a line of five or seven"),
         (["--form", "haiku"], "wujue, qijue, wulv, qilv"),
         (["--rhyme", "xyz"], "in which no poem rhymes"),
         (["--minutes", "0"], "above 0"),
@@ -219,7 +220,8 @@ def test_it_trains_for_as_long_as_it_was_asked_to_at_the_speed_of_a_short_run(
         return 0
 
     monkeypatch.setattr("pretrain.poems.__main__.command", command)
-    monkeypatch.setattr("pretrain.poems.__main__.steps_per_second", lambda run, length: 2.5)
+    monkeypatch.setattr("pretrain.demo.__main__.command", command)
+    monkeypatch.setattr("pretrain.demo.__main__.steps_per_second", lambda run, length: 2.5)
     monkeypatch.setattr("pretrain.poems.__main__.report", lambda poems: None)
     assert make(Poems(corpus=poems.corpus, output=tmp_path / "new", minutes=3)) == 0
     assert [words[0] for words in typed] == ["prepare", "pretrain", "pretrain"]

@@ -1,4 +1,4 @@
-"""The n-gram model beside NLTK's, and beside Chen and Goodman's formulas in plain Python."""
+"""The n-gram model compared with NLTK's, and with Chen and Goodman's formulas in plain Python."""
 
 from collections import Counter, defaultdict
 
@@ -14,14 +14,14 @@ SIZE = 9
 def documents(seed, count):
     """Documents of START, letters that depend on those before, and END."""
     rng = np.random.default_rng(seed)
-    made = []
+    result = []
     for _ in range(count):
         letters = [int(rng.integers(2, SIZE))]
         for _ in range(int(rng.integers(3, 12))):
             step = int(rng.choice([1, 2, 5], p=[0.6, 0.3, 0.1]))
             letters.append(2 + (letters[-1] - 2 + step) % (SIZE - 2))
-        made.append([START, *letters, END])
-    return made
+        result.append([START, *letters, END])
+    return result
 
 
 def stream(docs):
@@ -118,9 +118,9 @@ def test_where_marks_stand_is_told_to_it():
     never = [START, END]
     got = bits(model, tokens, begins, never)
     real = tokens[~begins]
-    found = model.probabilities(tokens, begins)
+    actual = model.probabilities(tokens, begins)
     wasted = sum(model.probabilities(tokens, begins, instead=x) for x in never)
     letters = ~np.isin(real, never)
-    np.testing.assert_allclose(2 ** -got[letters], (found / (1 - wasted))[letters])
-    np.testing.assert_allclose(2 ** -got[~letters], found[~letters])
-    assert got[letters].mean() < -np.log2(found[letters]).mean() - 0.05  # it does matter
+    np.testing.assert_allclose(2 ** -got[letters], (actual / (1 - wasted))[letters])
+    np.testing.assert_allclose(2 ** -got[~letters], actual[~letters])
+    assert got[letters].mean() < -np.log2(actual[letters]).mean() - 0.05  # it does matter

@@ -1,4 +1,4 @@
-"""Figures of poems that are known, beside what was worked out by hand."""
+"""Figures of known poems, compared with those that were computed by hand."""
 
 import pytest
 

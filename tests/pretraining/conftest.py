@@ -9,14 +9,14 @@ def untuned(monkeypatch):
     """Whatever `TokenMetrics` is to predict has no tuner on TensorFlow (`runs/feeding.py`)."""
     from roformer_tf.pretraining.evaluation import TokenMetrics
 
-    given, predict = [], TokenMetrics.predict
+    arguments, predict = [], TokenMetrics.predict
 
     def keep(self, rows, **how):
-        given.append(rows)
+        arguments.append(rows)
         return predict(self, rows, **how)
 
     monkeypatch.setattr(TokenMetrics, "predict", keep)
     yield
-    assert given
+    assert arguments
     if keras.backend.backend() == "tensorflow":
-        assert not any(rows.options().autotune.enabled for rows in given)
+        assert not any(rows.options().autotune.enabled for rows in arguments)

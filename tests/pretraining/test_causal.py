@@ -1,4 +1,4 @@
-"""`pretrain --objective causal`: a model that tells each next token from those before it."""
+"""`pretrain --objective causal`: a model that predicts each token from those before it."""
 
 import json
 import math
@@ -32,7 +32,7 @@ STEPS = 150
 
 @pytest.fixture(scope="module")
 def flags(pretrain_flags, tmp_path_factory):
-    """flags(output, …) for a tiny causal model of texts of which every other character is told."""
+    """flags(output, …) for a tiny causal model; every other character is determined."""
     rng = np.random.default_rng(0)
     chosen = rng.integers(0, len(CHANCE), (400, PAIRS))
     corpus = tmp_path_factory.mktemp("answers") / "corpus.txt"
@@ -76,8 +76,8 @@ def logits_of(model, inputs):
 
 
 def test_it_tells_what_can_be_told_and_never_what_it_is_yet_to_see(run, model, held_out):
-    """An answer is certain. What comes by chance nobody tells, but for its frequency: a model that
-    saw its own labels would. Counting characters alone leaves both at the logarithm of 28."""
+    """An answer is certain. Random characters can only be predicted by frequency; a model that saw
+    its own labels would do better. Counting characters alone leaves both at the logarithm of 28."""
     scores = token_metrics(TokenMetrics(model), held_out)
     counts = scores["weights"] == 1
     tokens = np.array(model.tokenizer.tokens)[scores["labels"]]
@@ -178,8 +178,8 @@ def test_a_released_checkpoint_is_continued(released, flags, tmp_path, write_cor
     rows = PreparedRows.open(output / "rows", "held_out")
     batches = held_out_batches(rows, batch_size=4, seed=0, objective=NextTokens())
     first, last = read_metrics(output / "evaluations.jsonl")
-    found = evaluate(TokenMetrics(before), batches).loss
-    assert first["held_out_loss"] == pytest.approx(found, rel=1e-6)
+    actual = evaluate(TokenMetrics(before), batches).loss
+    assert first["held_out_loss"] == pytest.approx(actual, rel=1e-6)
     assert last["held_out_loss"] < first["held_out_loss"]
     after = RoFormerForCausalLM.from_pretrained(output / "model")
     assert after.config.attention_type == "causal"
@@ -198,8 +198,8 @@ def test_a_new_model_guesses_by_frequency_at_first(run, held_out, embeddings):
     counts = np.bincount(labels[weights == 1], minlength=tokenizer.vocab_size)
     assert shares == pytest.approx((counts + 0.5) / (counts + 0.5).sum(), rel=1e-5)
     entropy = -(counts[counts > 0] / counts.sum() * np.log(shares[counts > 0])).sum()
-    found = evaluate(TokenMetrics(model), held_out).loss
-    assert found == pytest.approx(entropy, rel=0.1)
+    actual = evaluate(TokenMetrics(model), held_out).loss
+    assert actual == pytest.approx(entropy, rel=0.1)
 
 
 @pytest.mark.usefixtures("eager_steps")
@@ -229,15 +229,15 @@ def test_a_run_keeps_its_objective(run, flags, capsys):
     assert "objective was 'causal' and is 'masked'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("given", ["init_from", "architecture"])
-def test_masked_words_are_not_told_from_one_side(run, flags, tmp_path, capsys, given):
+@pytest.mark.parametrize("setting", ["init_from", "architecture"])
+def test_masked_words_are_not_told_from_one_side(run, flags, tmp_path, capsys, setting):
     changes = {"init_from": run / "model", "vocab_size": None, "architecture": None}
-    if given == "architecture":
+    if setting == "architecture":
         changes = {"architecture": run / "model" / "config.json"}
     words = flags(tmp_path / "run", objective="masked", **changes)
     assert main(["pretrain", *words]) == 2
     message = capsys.readouterr().err
-    assert "reads from left to right (attention_type is causal)" in message
+    assert "is a causal model (attention_type)" in message
     assert "Give --objective causal" in message
 
 

@@ -57,7 +57,7 @@ def losses(run):
 
 
 def same_result(run, other):
-    """Weights and optimizer bit for bit, and every line but for its speed."""
+    """Weights and optimizer bit for bit, and every line except its speed."""
     last = max((run / "checkpoints").iterdir()).relative_to(run)
     for file in (WEIGHTS, last / WEIGHTS, last / "training.safetensors", last / "state.json"):
         assert (run / file).read_bytes() == (other / file).read_bytes()
@@ -264,7 +264,7 @@ def continued(pretrained, pretrain_flags, tmp_path_factory):
     began = devices.choose_precision("auto")
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-        patch.setattr(devices, "_faster_in_bfloat16", lambda: began == "float32")
+        patch.setattr(devices, "multiplies_bfloat16", lambda: began == "float32")
         assert devices.choose_precision("auto") != began
         assert main(["pretrain", *pretrain_flags(run, **settings)]) == 0
     return run, out.getvalue(), err.getvalue()
@@ -347,16 +347,6 @@ def test_other_settings_are_refused_and_named(copy, pretrain_flags, capsys, chan
     assert named in refused(pretrain_flags(copy, **changes), copy, capsys)
 
 
-def test_a_setting_that_a_run_began_without_had_its_default(copy, pretrain_flags, capsys):
-    """As those that came with a later version have."""
-    began = yaml.safe_load((copy / "settings.yaml").read_text())
-    for name in ("ema", "objective", "corpus_weights"):
-        del began[name]
-    (copy / "settings.yaml").write_text(yaml.safe_dump(began))
-    assert "ema was 0.0 and is 0.5" in refused(pretrain_flags(copy, ema=0.5), copy, capsys)
-    assert main(["pretrain", *pretrain_flags(copy)]) == 0
-
-
 def test_another_corpus_is_refused(copy, pretrain_flags, write_corpus, tmp_path, capsys):
     other = write_corpus(tmp_path / "other.txt", 10)
     message = refused(pretrain_flags(copy, corpus=other), copy, capsys)
@@ -389,7 +379,7 @@ def test_other_rows_are_refused(copy, pretrain_flags, write_corpus, tmp_path, ca
     changed = yaml.safe_load((copy / "settings.yaml").read_text()) | {"vocab_size": None}
     (copy / "settings.yaml").write_text(yaml.safe_dump(changed))
     flags = pretrain_flags(copy, corpus=None, vocab_size=None, rows=rows)
-    assert "was trained on other rows" in refused(flags, copy, capsys)
+    assert "was trained on other data" in refused(flags, copy, capsys)
 
 
 @pytest.mark.parametrize("name", ["model", "checkpoints"])
@@ -554,8 +544,8 @@ def test_a_new_model_has_positions_for_its_rows(pretrained):
             {"init_from": "x.zip", "architecture": "y.json", "vocab_size": None},
             "either --init-from",
         ),
-        ({"init_from": "x.zip"}, "leave --vocab-size out"),
-        ({"corpus": (), "rows": "rows", "vocab": "x"}, "bring their own vocabulary"),
+        ({"init_from": "x.zip"}, "Remove --vocab-size"),
+        ({"corpus": (), "rows": "rows", "vocab": "x"}, "have their own vocabulary"),
         ({"vocab": "vocab.txt"}, "vocab"),
         ({"length": 1}, "length is 1"),
         ({"seed": -1}, "seed is -1"),
@@ -624,7 +614,7 @@ def test_on_jax_a_run_learns_and_resumes_bit_for_bit(pattern_flags, tmp_path):
 def test_no_document_is_trained_on_that_is_held_out(pretrain_flags, tmp_path, monkeypatch):
     """From the rows that are prepared to the batches that `fit` is given, over an epoch and more.
 
-    Each document is one character again and again, some of several rows, and stands in the corpus
+    Each document is one character again and again, some of several rows, and is in the corpus
     three times, with other white space. Nothing is replaced by chance, so that what is seen of a
     batch is what was read, or its label.
     """
@@ -637,10 +627,10 @@ def test_no_document_is_trained_on_that_is_held_out(pretrain_flags, tmp_path, mo
     lines = [form.format(text) for form in ("{}", "{} ", "\u3000{}") for text in texts]
     corpus = tmp_path / "corpus.txt"
     corpus.write_text("\n".join(lines), encoding="utf-8")
-    given = []
+    arguments = []
 
     def fit(_, batches, steps_per_epoch, **__):
-        given.extend(islice(batches.as_numpy_iterator(), steps_per_epoch))
+        arguments.extend(islice(batches.as_numpy_iterator(), steps_per_epoch))
         raise KeyboardInterrupt  # seen enough
 
     monkeypatch.setattr(PretrainingModel, "fit", fit)
@@ -654,9 +644,9 @@ def test_no_document_is_trained_on_that_is_held_out(pretrain_flags, tmp_path, mo
     special = set(range(len(SPECIAL_TOKENS)))
     apart = set(np.unique(np.stack(list(held_out))[:, 0]).tolist()) - special
     seen = set()
-    for inputs, labels, weights in given:
+    for inputs, labels, weights in arguments:
         seen |= {*inputs["token_ids"].ravel().tolist(), *labels[weights > 0].tolist()}
-    assert len(given) * 8 > len(PreparedRows.open(tmp_path / "run" / "rows"))
+    assert len(arguments) * 8 > len(PreparedRows.open(tmp_path / "run" / "rows"))
     assert seen - special == wanted
     assert not seen & apart
     assert len(wanted | apart) == len(characters)

@@ -75,7 +75,7 @@ def test_tokens_that_never_stand_there_have_no_vector_and_none_is_longer_than_1(
 
 
 def test_tokens_with_like_neighbours_are_alike():
-    """7 and 8 stand in the same places, 9 in others."""
+    """7 and 8 occur in the same contexts, 9 in others."""
     frames = [(10, 11), (12, 13), (14, 15)]
     documents = [[a, word, b] for word in (7, 8) for a, b in frames] + [[20, 9, 21], [22, 9, 23]]
     vectors = neighbour_vectors(packed(documents * 3), 30, 8)

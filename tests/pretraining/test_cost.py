@@ -5,7 +5,6 @@ import pytest
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.pretraining.cost import (
-    Cost,
     CostConfig,
     costs,
     priced,
@@ -16,7 +15,13 @@ from roformer_tf.pretraining.cost import (
 from roformer_tf.pretraining.settings import PretrainConfig
 
 SHAPE = RoFormerConfig(100, 24, 2, 2, 48)
-LINE = Cost("base", 124_099_664, 51_200_000, 26_214_400_000, 989e12 * 86_400)
+LINE = {
+    "recipe": "base",
+    "parameters": 124_099_664,
+    "rows": 51_200_000,
+    "tokens": 26_214_400_000,
+    "flops": 989e12 * 86_400,
+}
 
 
 def settings(**changes):
@@ -32,21 +37,21 @@ def asked(**changes):
 
 def test_a_run_takes_its_steps_and_rows_and_tokens():
     (whole,) = costs("small", settings(length=102, batch_size=8, steps=50), SHAPE)
-    assert (whole.name, whole.rows, whole.tokens) == ("small", 400, 40_800)
-    assert whole.flops == 50 * step_flops(SHAPE, 102, 8, 15)
+    assert (whole["recipe"], whole["rows"], whole["tokens"]) == ("small", 400, 40_800)
+    assert whole["flops"] == 50 * step_flops(SHAPE, 102, 8, 15)
 
 
 def test_stages_are_told_of_one_by_one_and_together():
     stages = ("length=102 batch-size=8 steps=50", "length=52 batch-size=4 steps=1000")
     whole, first, second = costs("two", settings(stages=stages), SHAPE)
-    assert [first.name, second.name] == [
+    assert [first["recipe"], second["recipe"]] == [
         "two, stage 1: 50 steps of 8 × 102",
         "two, stage 2: 1,000 steps of 4 × 52",
     ]
-    assert (second.rows, second.tokens) == (4000, 208_000)
-    assert second.flops == 1000 * step_flops(SHAPE, 52, 4, 8)
+    assert (second["rows"], second["tokens"]) == (4000, 208_000)
+    assert second["flops"] == 1000 * step_flops(SHAPE, 52, 4, 8)
     for key in ("rows", "tokens", "flops"):
-        assert getattr(whole, key) == getattr(first, key) + getattr(second, key)
+        assert whole[key] == first[key] + second[key]
 
 
 def test_days_and_money_are_operations_over_what_the_devices_do():
@@ -67,8 +72,8 @@ def test_the_table_says_what_it_assumes():
         "| --- | --: | --: | --: | --: | --: | --: | --: | --: |",
         "| base | 124.1 M | 5.12e7 | 2.62e10 | 8.54e19 | 2.5 | 0.35 | 180 | 200 |",
         "",
-        "Estimates, not measurements: 40% of 989 TFLOP/s a device, 90% of that on each of several; "
-        "3 US$ an hour and device.",
+        "Estimates, not measurements: 40% of 989 TFLOP/s per device, 90% of that on each of "
+        "several; 3 US$ an hour and device.",
     ]
 
 
@@ -82,7 +87,7 @@ def test_of_one_device_nothing_is_said_of_several():
 
 @pytest.fixture
 def recipe(tmp_path):
-    """recipe(text) → a YAML file, beside an architecture."""
+    """recipe(text) → a YAML file, next to an architecture."""
     (tmp_path / "tiny.json").write_text(
         '{"vocab_size": 70, "hidden_size": 24, "num_hidden_layers": 2, "num_attention_heads": 2, '
         '"intermediate_size": 48}'
@@ -110,7 +115,7 @@ def test_a_recipe_of_a_vocabulary_alone_is_of_the_size_that_pretrain_takes(recip
 
 def test_a_recipe_that_continues_needs_its_architecture(recipe, tmp_path):
     for text in ("steps: 5\n", "init-from: x.zip\n"):
-        with pytest.raises(InputError, match=r"mine\.yaml names no architecture.*--architecture"):
+        with pytest.raises(InputError, match=r"mine\.yaml has no architecture.*--architecture"):
             read_recipe(recipe(text), None)
         name, _, shape = read_recipe(recipe(text), tmp_path / "tiny.json")
         assert (name, shape.vocab_size) == ("mine (tiny)", 70)
@@ -131,7 +136,7 @@ def test_where_the_text_comes_from_may_be_said(recipe, tmp_path, text):
 def test_the_settings_of_a_run_are_a_recipe(pretrained):
     name, read, shape = read_recipe(pretrained / "settings.yaml", None)
     (whole,) = costs(name, read, shape)
-    assert (whole.rows, whole.tokens) == (22 * 8, 22 * 8 * 32)
+    assert (whole["rows"], whole["tokens"]) == (22 * 8, 22 * 8 * 32)
 
 
 @pytest.mark.parametrize(

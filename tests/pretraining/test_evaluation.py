@@ -4,7 +4,7 @@ import pytest
 from roformer_tf.corpus.batches import held_out_batches
 from roformer_tf.corpus.masking import (
     MaskingConfig,
-    mask_row,
+    mask_rows,
     predictions_per_row,
     replacement_ids,
     row_generator,
@@ -45,17 +45,17 @@ def reference(model, rows, masked):
     config = MaskingConfig()
     losses, hits = [], []
     for number, row in enumerate(rows):
-        one = mask_row(
-            row,
+        batch = mask_rows(
+            row[None],
             predictions=predictions_per_row(rows.length, config.mask_rate),
-            rng=row_generator(5, 0, number),
+            rngs=[row_generator(5, 0, number)],
             config=config,
             **masked,
         )
-        inputs = {"token_ids": one.token_ids[None], "sequence_ids": row[1].astype("int32")[None]}
+        inputs = {"token_ids": batch.token_ids, "sequence_ids": row[1].astype("int32")[None]}
         logits = np.asarray(model(inputs), "float64")[0]  # (L, V)
-        used = one.weights > 0
-        for place, label in zip(one.positions[used], one.labels[used], strict=True):
+        used = batch.weights > 0
+        for place, label in zip(batch.positions[used], batch.labels[used], strict=True):
             scores = logits[place]
             losses.append(np.log(np.exp(scores - scores[label]).sum()))
             hits.append(scores.argmax() == label)

@@ -30,7 +30,7 @@ CORPORA = {"news": 300, "law": 24}  # documents
 def timed(pretrain_flags, write_corpus, tmp_path_factory, eagerly):
     """A run over two corpora, of which a few rows are evaluated, and the times of its log.
 
-    (run, {step: (when the log was told of it, when it was done with it)})
+    (run, {step: (when the log received it, when it was done with it)})
     """
     folder, times = tmp_path_factory.mktemp("corpora"), {}
     tell = StepLog.on_train_batch_end
@@ -198,9 +198,9 @@ def test_held_out_rows_without_a_predicted_token_stop_nothing(
 def test_a_precision_that_is_asked_for_is_trained_in(
     precision, pretrain_flags, tmp_path, monkeypatch, capsys
 ):
-    """On a machine that would choose the other one; the run judges itself in what it trains in."""
+    """On a machine that would choose the other one: a run is evaluated as it is trained."""
     other = {"float32": "mixed_bfloat16", "mixed_bfloat16": "float32"}[precision]
-    monkeypatch.setattr(devices, "_faster_in_bfloat16", lambda: other == "mixed_bfloat16")
+    monkeypatch.setattr(devices, "multiplies_bfloat16", lambda: other == "mixed_bfloat16")
     run = tmp_path / "run"
     settings = {"precision": precision, "learning_rate": 1e-2, "steps": 4, "held_out": 0.03}
     assert main(["pretrain", *pretrain_flags(run, **settings)]) == 0

@@ -47,10 +47,10 @@ def products_of_a_step(model, inputs):
     if keras.backend.backend() == "jax":
         import jax
 
-        others = [variable.value for variable in model.non_trainable_variables]
+        rest = [variable.value for variable in model.non_trainable_variables]
 
         def loss(weights):
-            y, _ = model.stateless_call(weights, others, inputs, training=True)
+            y, _ = model.stateless_call(weights, rest, inputs, training=True)
             return y.sum()
 
         weights = [variable.value for variable in model.trainable_variables]
@@ -137,9 +137,9 @@ def test_what_a_window_hides_is_no_work_where_what_is_seen_counts():
 def test_a_stage_of_local_layers_looks_back_alone_where_it_is_causal(objective, beside):
     """Whatever the architecture's file says of it, which mostly is nothing."""
     (stage,) = make_stages([], stage_defaults(length=640, batch_size=1, steps=1))
-    given = SimpleNamespace(masking=MaskingConfig(mask_rate=0.2), objective=objective)
+    arguments = SimpleNamespace(masking=MaskingConfig(mask_rate=0.2), objective=objective)
     near, nearer = (shape(local_attention=2 * window) for window in (64, 32))
-    gap = stage_flops(given, stage, near) - stage_flops(given, stage, nearer)
+    gap = stage_flops(arguments, stage, near) - stage_flops(arguments, stage, nearer)
     assert gap == 2 * 12 * 24 * 640 * beside * 32  # two local layers, all of whose blocks are full
 
 
@@ -154,8 +154,8 @@ def test_a_token_of_the_base_size_takes_5_7e8_operations():
 )
 def test_a_stage_predicts_what_its_settings_say(settings, predicted):
     (stage,) = make_stages([], stage_defaults(length=102, batch_size=4, steps=7))
-    given = SimpleNamespace(masking=MaskingConfig(mask_rate=0.2), **settings)
-    assert stage_flops(given, stage, shape()) == step_flops(shape(), 102, 4, predicted)
+    arguments = SimpleNamespace(masking=MaskingConfig(mask_rate=0.2), **settings)
+    assert stage_flops(arguments, stage, shape()) == step_flops(shape(), 102, 4, predicted)
 
 
 def stage_defaults(**changes):

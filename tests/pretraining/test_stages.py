@@ -54,11 +54,11 @@ def test_a_stage_goes_on_behind_the_rows_of_earlier_ones():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("length=64", "does not say for how many steps"),
-        ("steps=ten", "is 'ten', which is no number"),
+        ("length=64", "has no number of steps"),
+        ("steps=ten", "is 'ten', not a number"),
         ("steps=0", "steps is 0"),
         ("steps=5 depth=3", "has 'depth=3', but takes only length"),
-        ("steps", "no number"),
+        ("steps", "not a number"),
     ],
 )
 def test_a_stage_that_cannot_be_read_is_refused(text, message):
@@ -75,7 +75,7 @@ def untraced(eagerly):
 
 @pytest.fixture(scope="module")
 def flags(pretrain_flags, tmp_path_factory):
-    """flags(output) of a run whose six stages stand in a YAML file."""
+    """flags(output) of a run whose six stages are in a YAML file."""
     file = tmp_path_factory.mktemp("yaml") / "stages.yaml"
     file.write_text(yaml.safe_dump({"stages": SIX}))
     settings = {
@@ -183,8 +183,8 @@ def test_other_stages_are_another_run(six, flags, capsys):
 
 def test_rows_of_one_length_do_not_serve_stages_of_several(six, flags, tmp_path, capsys):
     run = tmp_path / "run"
-    given = flags(run, corpus=None, vocab_size=None, rows=six / "rows-32")
-    assert main(["pretrain", *given]) == 2
+    arguments = flags(run, corpus=None, vocab_size=None, rows=six / "rows-32")
+    assert main(["pretrain", *arguments]) == 2
     assert "stage 2 has length 64" in capsys.readouterr().err
     assert not run.exists()
 
@@ -203,9 +203,9 @@ def test_rows_of_one_length_do_not_serve_stages_of_several(six, flags, tmp_path,
 def test_a_later_stage_is_checked_before_the_first_begins(wrong, message, flags, tmp_path, capsys):
     file, run = tmp_path / "stages.yaml", tmp_path / "run"
     file.write_text(yaml.safe_dump({"stages": [{"steps": 2}, {"steps": 2} | wrong]}))
-    given = [*flags(run, schedule="wsd")[2:], "--config", str(file)]
+    arguments = [*flags(run, schedule="wsd")[2:], "--config", str(file)]
     try:
-        code = main(["pretrain", *given])
+        code = main(["pretrain", *arguments])
     except SystemExit as stopped:
         code = stopped.code
     assert code == 2

@@ -13,8 +13,8 @@ from roformer_tf.pretraining.settings import StepConfig
 from roformer_tf.pretraining.train_step import MaskedTokenLoss, PretrainingModel
 from roformer_tf.training.callbacks import MetricsFile, StepLog
 from roformer_tf.training.optimizers.factory import make_optimizer
-from roformer_tf.training.optimizers.settings import OptimizerConfig
 from roformer_tf.training.run_files import read_metrics
+from roformer_tf.training.settings import OptimizerConfig
 
 ROWS, LENGTH, PREDICTIONS, VOCABULARY = 8, 12, 3, 40
 SIZES = {
@@ -34,13 +34,13 @@ def compiled(settings=None, *, own_step=True, optimizer="adamw", clip=CLIP, rate
     keras.utils.set_random_seed(0)
     model = RoFormerForMaskedLM(RoFormerConfig(**SIZES | changes))
     if optimizer == "sgd":  # a weight moves by the gradient, and rounding stays what it is
-        made = keras.optimizers.SGD(0.1, global_clipnorm=clip)
-        made.build(model.trainable_variables)
+        result = keras.optimizers.SGD(0.1, global_clipnorm=clip)
+        result.build(model.trainable_variables)
     else:
         config = OptimizerConfig(optimizer, learning_rate=rate, clip_norm=clip, warmup=0)
-        made = make_optimizer(config, model.trainable_variables, 1000)
+        result = make_optimizer(config, model.trainable_variables, 1000)
     trained = PretrainingModel(model, settings or StepConfig()) if own_step else model
-    trained.compile(made, MaskedTokenLoss())
+    trained.compile(result, MaskedTokenLoss())
     return trained
 
 
@@ -71,7 +71,7 @@ def weights_of(model):
 
 
 def state_of(model):
-    """Weights and what the optimizer remembers, but for its count of steps."""
+    """Weights and the state of the optimizer, except its number of steps."""
     slots = [v for v in model.optimizer.variables if v is not model.optimizer.iterations]
     return [*weights_of(model).values(), *map(keras.ops.convert_to_numpy, slots)]
 
@@ -117,27 +117,27 @@ def test_the_gradient_is_clipped_by_its_norm_over_all_weights():
 
 @pytest.mark.quick_cases("2-sgd")
 @pytest.mark.parametrize(
-    ("pieces", "optimizer"), [(2, "sgd"), (8, "sgd"), (4, "adamw"), (4, "lamb")]
+    ("micro_batches", "optimizer"), [(2, "sgd"), (8, "sgd"), (4, "adamw"), (4, "lamb")]
 )
-def test_a_batch_in_pieces_is_the_whole_batch(optimizer, pieces, eagerly):
-    """Though its pieces have unequal numbers of predictions, and some have none."""
+def test_micro_batches_are_the_whole_batch(optimizer, micro_batches, eagerly):
+    """Though micro-batches have unequal numbers of predictions, and some have none."""
     whole, parts = (
         compiled(optimizer=optimizer),
-        compiled(StepConfig(accumulate=pieces), optimizer=optimizer),
+        compiled(StepConfig(accumulate=micro_batches), optimizer=optimizer),
     )
-    traced = pieces == 2
+    traced = micro_batches == 2
     batches = [batch(number) for number in range(3 if traced else 2)]
     with nullcontext() if traced else eagerly():
-        found = take(parts, *batches)
+        actual = take(parts, *batches)
     with eagerly():
         expected = take(whole, *batches)
-    for got, want in zip(found, expected, strict=True):
+    for got, want in zip(actual, expected, strict=True):
         assert got == pytest.approx(want, rel=2e-5)
     assert optimizer != "sgd" or same_weights(parts, whole)
 
 
 @pytest.mark.usefixtures("eager_steps")
-def test_the_mean_of_the_pieces_means_would_be_another(monkeypatch):
+def test_the_mean_of_the_means_of_micro_batches_would_be_another(monkeypatch):
     """So that the test above tests something."""
     whole, parts = compiled(), compiled(StepConfig(accumulate=4))
     monkeypatch.setattr(
@@ -150,10 +150,10 @@ def test_the_mean_of_the_pieces_means_would_be_another(monkeypatch):
 
 @pytest.mark.usefixtures("eager_steps")
 def test_each_piece_draws_dropout_of_its_own():
-    """Its random states move on once for each piece."""
+    """Its random states move on once for each micro-batch."""
 
-    def drawn(pieces):
-        model = compiled(StepConfig(accumulate=pieces), hidden_dropout_prob=0.5)
+    def drawn(micro_batches):
+        model = compiled(StepConfig(accumulate=micro_batches), hidden_dropout_prob=0.5)
         states = [v for v in model.variables if v.path.endswith("seed_generator_state")]
         before = [keras.ops.convert_to_numpy(v).astype(int) for v in states]
         take(model, batch(0))
@@ -168,7 +168,7 @@ def test_each_piece_draws_dropout_of_its_own():
 def test_neither_a_loss_nor_a_gradient_may_be_other_than_finite(value):
     model = compiled()
     for judged, taken in (((1.0, 1.0), True), ((value, 1.0), False), ((1.0, value), False)):
-        good, _ = model._judged(*map(keras.ops.convert_to_tensor, judged))
+        good, _ = model._check(*map(keras.ops.convert_to_tensor, judged))
         assert bool(good) == taken
 
 
@@ -275,9 +275,9 @@ def test_in_bfloat16_the_optimizer_remembers_in_float32():
 
 def mixed():
     """A model in mixed bfloat16 whose optimizer is built."""
-    made = RoFormerForMaskedLM(RoFormerConfig(**SIZES), dtype="mixed_bfloat16")
-    optimizer = make_optimizer(OptimizerConfig(), made.trainable_variables, 10, "bfloat16")
-    trained = PretrainingModel(made, StepConfig())
+    result = RoFormerForMaskedLM(RoFormerConfig(**SIZES), dtype="mixed_bfloat16")
+    optimizer = make_optimizer(OptimizerConfig(), result.trainable_variables, 10, "bfloat16")
+    trained = PretrainingModel(result, StepConfig())
     trained.compile(optimizer, MaskedTokenLoss())
     return trained
 
@@ -297,15 +297,15 @@ def test_a_step_casts_each_weight_once():
     def count(inner, names):
         """Casts of the variables in `names`, by name, also in functions that they are handed to."""
         for operation in inner.eqns:
-            given = operation.invars
-            cast = operation.primitive.name == "convert_element_type" and id(given[0]) in names
+            arguments = operation.invars
+            cast = operation.primitive.name == "convert_element_type" and id(arguments[0]) in names
             if cast and operation.params["new_dtype"] == "bfloat16":
-                name = names[id(given[0])]
+                name = names[id(arguments[0])]
                 casts[name] = casts.get(name, 0) + 1
-            for one in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
-                if one in operation.params:
-                    called = getattr(operation.params[one], "jaxpr", operation.params[one])
-                    pairs = zip(called.invars, given, strict=False)
+            for item in ("jaxpr", "call_jaxpr", "fun_jaxpr"):
+                if item in operation.params:
+                    called = getattr(operation.params[item], "jaxpr", operation.params[item])
+                    pairs = zip(called.invars, arguments, strict=False)
                     count(called, {id(a): names[id(b)] for a, b in pairs if id(b) in names})
 
     weights_of_model = model.trainable_variables

@@ -30,6 +30,11 @@ def documents(texts=TEXTS, ids=True):
     return [Document(text, str(n) if ids else None, {"n": n}) for n, text in enumerate(texts)]
 
 
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(writing, "CHUNK", 10)
+
+
 @pytest.fixture
 def folder(tmp_path):
     return tmp_path / "index"
@@ -160,6 +165,14 @@ def test_conditions_restrict_every_kind_of_search(indexed):
             found(indexed, QUERIES, VECTORS, 5, hybrid=True, weight=weight, where=where)
         )
     assert found(indexed, QUERIES, VECTORS, 5, where="n > 99", hybrid=True) == [[]] * 4
+
+
+def test_a_condition_may_name_metadata_of_some_documents(folder):
+    some = [Document("今天", "1", {"year": 2020}), Document("天气", "2", {"month": 3})]
+    add_documents(folder, EMBEDDER, some)
+    with SearchIndex(folder) as index:
+        (actual,) = index.search(QUERIES[:1], VECTORS[:1], 5, where="month = 3")
+    assert by_id(actual) == [2]
 
 
 def test_documents_ids_and_metadata_are_kept(folder):
@@ -299,11 +312,13 @@ def test_another_model_or_passage_length_is_refused(folder):
 class Failing(FakeEmbedder):
     """An embedder that meets a bad vector in its third block."""
 
+    blocks = 0
+
     def passages(self, *arguments):
-        for number, block in enumerate(super().passages(*arguments)):
-            if number == 2:
-                raise InputError("the vector is not finite")
-            yield block
+        self.blocks += 1
+        if self.blocks == 3:
+            raise InputError("the vector is not finite")
+        return super().passages(*arguments)
 
 
 def test_what_fails_keeps_the_blocks_before_it_and_goes_on(folder):
@@ -319,7 +334,7 @@ def test_readers_search_while_another_process_writes(folder, indexed):
     writer = open_to_write(folder)
     with transaction(writer):
         new = [Document(QUERIES[0], "40")]
-        writing.write_block(writer, new, EMBEDDER.embed([QUERIES[0]]), [1])
+        writing.write_block(writer, new, [EMBEDDER.embed([QUERIES[0]])])
         assert found(indexed, QUERIES, VECTORS, 50, hybrid=True) == before
         with SearchIndex(folder) as other:
             assert found(other, QUERIES, VECTORS, 50, hybrid=True) == before
@@ -331,8 +346,7 @@ def test_two_commands_add_at_the_same_time(folder):
     """Also where neither finds an index when it begins; documents of both are there once."""
     parts = [documents()[:30], documents()[10:]]
     threads = [
-        threading.Thread(target=add_documents, args=(folder, FakeEmbedder(chunk=3), part))
-        for part in parts
+        threading.Thread(target=add_documents, args=(folder, EMBEDDER, part)) for part in parts
     ]
     for thread in threads:
         thread.start()

@@ -556,7 +556,7 @@ def test_a_foreign_address_is_refused(host, port):
 
 
 def test_a_folder_without_a_model_is_refused(tmp_path):
-    with pytest.raises(InputError, match="holds no checkpoint"):
+    with pytest.raises(InputError, match="contains no checkpoint"):
         serve(ServeConfig(model=str(tmp_path), port=0))
 
 

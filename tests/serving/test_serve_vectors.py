@@ -10,12 +10,11 @@ from roformer_tf.errors import InputError
 from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.search.index import Hit, Result, SearchIndex
 from roformer_tf.search.retrieval import Retriever
-from roformer_tf.serving.command import open_service
+from roformer_tf.serving.command import load_served_vectors, open_service
 from roformer_tf.serving.monitoring import ServiceMetrics
 from roformer_tf.serving.serve_vectors import (
     VectorQuery,
     create_vector_app,
-    load_served_vectors,
     vector_batcher,
 )
 from roformer_tf.serving.settings import Limits, ServeConfig
@@ -84,10 +83,13 @@ def test_each_request_of_a_batch_gets_its_own_results(sim, index):
         VectorQuery("公园"),
         VectorQuery("怎么打印", 3),
         VectorQuery("公园", 2),
+        VectorQuery("公园", 3, "id = 'open'"),
+        VectorQuery("公园", 3, "id = 'print'"),
     ]
-    item, vector, three, two = batcher.submit(asked).result()
+    item, vector, three, two, *filtered = batcher.submit(asked).result()
     assert [len(actual) for actual in (item, three, two)] == [1, 3, 2]
     assert item == two[:1]
+    assert [[found.id for found in each] for each in filtered] == [["open"], ["print"]]
     np.testing.assert_allclose(vector, served.embedder.embed(["公园"])[0], atol=1e-6)
 
 

@@ -1,13 +1,13 @@
 """Have bert4keras open several checkpoints, all in this one process: loading it takes longest.
 
 Run with TF_KERAS=1 TF_USE_LEGACY_KERAS=1. Reads JSON from standard input: for each checkpoint the
-arguments of `roformer_tf.conversion.peers.bert4keras_states.main`.
+arguments of `roformer_tf.conversion.other_libraries.main`.
 """
 
 import json
 import sys
 
-from roformer_tf.conversion.peers.bert4keras_states import main
+from roformer_tf.conversion.other_libraries import main
 
 if __name__ == "__main__":
     for arguments in json.load(sys.stdin):

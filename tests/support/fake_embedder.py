@@ -5,8 +5,6 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from roformer_tf.inference.embed import Block
-
 
 @cache
 def _of_character(character, size):
@@ -16,13 +14,8 @@ def _of_character(character, size):
 class FakeEmbedder:
     """Stands in for `TextEmbedder`; a token is a character, passages do not overlap."""
 
-    def __init__(self, fingerprint="fake", size=16, chunk=10):
-        self.fingerprint, self.source, self.size, self._chunk = (
-            fingerprint,
-            fingerprint,
-            size,
-            chunk,
-        )
+    def __init__(self, fingerprint="fake", size=16):
+        self.fingerprint, self.source, self.size = fingerprint, fingerprint, size
         self.config = SimpleNamespace(max_length=512, pooling="mean")
         self.model = SimpleNamespace(dimensions=None)
 
@@ -36,17 +29,5 @@ class FakeEmbedder:
     def passages_of(self, text, length):
         return [text[start : start + length] for start in range(0, len(text), length)]
 
-    def passages(self, texts, length=None, batch_size=32):
-        chunk = []
-        for text in texts:
-            chunk.append(text)
-            if len(chunk) == self._chunk:
-                yield self._block(chunk, length)
-                chunk = []
-        if chunk:
-            yield self._block(chunk, length)
-
-    def _block(self, texts, length):
-        passages = [self.passages_of(text, length or 512) for text in texts]
-        vectors = np.stack([self.vector(x) for each in passages for x in each])
-        return Block(texts, vectors, 0), list(map(len, passages))
+    def passages(self, texts, length, batch_size=32):
+        return [self.embed(self.passages_of(text, length)) for text in texts]

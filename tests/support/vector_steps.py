@@ -49,13 +49,13 @@ class Batches(keras.utils.PyDataset):
 
 
 def main():
-    out, pieces = sys.argv[1], int(sys.argv[2])
+    out, micro_batches = sys.argv[1], int(sys.argv[2])
     group = join(DevicesConfig(distributed="JAX_NUM_PROCESSES" in os.environ))
     keras.utils.set_random_seed(1)
     config = RoFormerConfig(
         40, 16, 1, 2, 24, pooling="mean", initializer_range=0.3, hidden_dropout_prob=0.0
     ).replace(attention_probs_dropout_prob=0.0)
-    model = VectorTraining(RoFormerForSentenceEmbedding(config), Embedding(), pieces)
+    model = VectorTraining(RoFormerForSentenceEmbedding(config), Embedding(), micro_batches)
     model.compile(keras.optimizers.SGD(0.3))
     losses = []
     log = keras.callbacks.LambdaCallback(

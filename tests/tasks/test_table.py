@@ -27,7 +27,7 @@ from roformer_tf.tasks.objective import SigmoidObjective
 from roformer_tf.tasks.probabilities import shortest, sigmoid
 from roformer_tf.tasks.scoring import Metrics
 from roformer_tf.tasks.table import TASKS, TaskName, load_task
-from roformer_tf.training.optimizers.settings import FinetuneOptimizerConfig
+from roformer_tf.training.settings import FinetuneOptimizerConfig
 from roformer_tf.translation import Message
 
 PACKAGE = Path(roformer_tf.__file__).parent

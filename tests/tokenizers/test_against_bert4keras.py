@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from roformer_tf.tokenizers.loading import read_vocabulary
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-from roformer_tf.tokenizers.vocabulary import read_vocabulary
 
 TESTS = Path(__file__).parents[1]
 GOLDENS = TESTS / "fixtures" / "tokenizer"
@@ -31,8 +31,8 @@ def test_random_text_equals_bert4keras(count, tmp_path):
     compared_spans = 0
     tokenizers = [RoFormerTokenizer(read_vocabulary(GOLDENS / s[0]), *s) for s in SETTINGS]
     rows = [random_rows(tokenizer, count) for tokenizer in tokenizers]
-    found = bert4keras_results(texts, rows, tmp_path)
-    for tokenizer, written, results in zip(tokenizers, rows, found, strict=True):
+    actual = bert4keras_results(texts, rows, tmp_path)
+    for tokenizer, written, results in zip(tokenizers, rows, actual, strict=True):
         for row, decoded in zip(written, results["rows"], strict=True):
             assert tokenizer.decode(row) == decoded, [tokenizer.tokens[i] for i in row]
         for text, (tokens, ids, decoded, rematch) in zip(texts, results["texts"], strict=True):
@@ -48,7 +48,7 @@ def test_random_text_equals_bert4keras(count, tmp_path):
 
 
 def random_rows(tokenizer, count):
-    """Ids as no text gives them, but a model may: pieces first, special tokens, words in a heap."""
+    """Ids that no text has, but a model may generate: subwords at the start, special tokens."""
     random_ = random.Random(count)
     kinds = ("", "##", "[", "'", "3", ".", "s", "，")  # the last ones for what is put together anew
     known = [

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from roformer_tf.tokenizers.loading import read_vocabulary
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-from roformer_tf.tokenizers.vocabulary import read_vocabulary
 
 GOLDENS = Path(__file__).parents[1] / "fixtures" / "tokenizer"
 
@@ -22,7 +22,7 @@ def saved(folder, tokenization, lower_case, units=None):
     vocabulary = read_vocabulary(GOLDENS / tokenization)
     tokenizer = RoFormerTokenizer(vocabulary, tokenization, lower_case, units)
     tokenizer.save_pretrained(folder)
-    (folder / "config.json").write_text('{"model_type": "roformer"}')  # as beside our weights
+    (folder / "config.json").write_text('{"model_type": "roformer"}')  # as in our folders
     return tokenizer
 
 
@@ -80,7 +80,7 @@ def test_units_that_are_words_are_refused_with_the_reason(tmp_path, transformers
         (Tokenizer.from_file, str(tmp_path / "tokenizer.json")),
         (transformers.AutoTokenizer.from_pretrained, tmp_path),
     ):
-        with pytest.raises(Exception, match="labels words that are given apart"):
+        with pytest.raises(Exception, match="labels separate words"):
             load(source)
 
 

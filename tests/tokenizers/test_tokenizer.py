@@ -12,8 +12,9 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from roformer_tf.errors import InputError
+from roformer_tf.tokenizers.loading import read_vocabulary
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS, read_vocabulary
+from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
 
 GOLDENS = Path(__file__).parents[1] / "fixtures" / "tokenizer"
 SETTINGS = {  # recorded cases: tokenization, lower_case
@@ -277,9 +278,9 @@ def test_words_are_joined_and_latin_ones_kept_apart(tokens):
 
 
 def spaces(text, kind):
-    """Where a space stands between two characters of that kind, counted without the spaces."""
-    found = re.finditer(rf"(?<={kind}) +(?={kind})", text)
-    return {len(text[: match.start()].replace(" ", "")) for match in found}
+    """Positions of the spaces between two characters of that kind, counted without spaces."""
+    actual = re.finditer(rf"(?<={kind}) +(?={kind})", text)
+    return {len(text[: match.start()].replace(" ", "")) for match in actual}
 
 
 @settings(max_examples=50)
@@ -308,19 +309,19 @@ def test_pickling_keeps_the_tokenizer_but_not_what_it_remembers():
     for tokenizer in (WORD, CHAR, CASED):
         tokenizer.encode("antidisestablishmentarianism 守株待兔")
         copy = pickle.loads(pickle.dumps(tokenizer))
-        assert len(copy._known) == 0 < len(tokenizer._known)
+        assert len(copy._ids_of) == 0 < len(tokenizer._ids_of)
         for text in ("我爱 Ünaffable 守株待兔", "[MASK]"):
             assert copy.encode(text) == tokenizer.encode(text)
 
 
 def test_what_it_remembers_is_bounded(monkeypatch):
-    monkeypatch.setattr("roformer_tf.tokenizers.tokenizer._REMEMBERED_WORDS", 10)
+    monkeypatch.setattr("roformer_tf.tokenizers.tokenizer._CACHE_SIZE", 10)
     tokenizer = RoFormerTokenizer(CHAR.vocabulary, "char")
     text = " ".join(f"x{number}" for number in range(100))
     assert tokenizer.encode(text) == CHAR.encode(text)
-    assert len(tokenizer._known) <= 10
+    assert len(tokenizer._ids_of) <= 10
     tokenizer.encode("xyz " + "x" * 10_000)
-    assert max(map(len, tokenizer._known)) <= 200
+    assert max(map(len, tokenizer._ids_of)) <= 200
 
 
 def test_saved_tokenizer_is_read_back(tmp_path):

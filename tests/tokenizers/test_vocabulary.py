@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roformer_tf.errors import InputError
+from roformer_tf.tokenizers.loading import read_vocabulary
 from roformer_tf.tokenizers.segmentation import split
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import (
@@ -19,7 +20,6 @@ from roformer_tf.tokenizers.vocabulary import (
     build_vocabulary,
     count_pieces,
     guess_tokenization,
-    read_vocabulary,
     simplify_vocabulary,
     write_vocabulary,
 )
@@ -58,7 +58,7 @@ def test_a_token_is_the_first_field_of_its_line(tmp_path):
     lines = SPECIAL_LINES + " a\tb\r\nc\u2028d\n\n\rd"
     (tmp_path / "vocab.txt").write_bytes(lines.encode())
     read = list(read_vocabulary(tmp_path).items())[5:]
-    assert read == [("a", 5), ("c", 6), ("", 8), ("d", 8)]  # "" stands there twice
+    assert read == [("a", 5), ("c", 6), ("", 8), ("d", 8)]  # "" is there twice
 
 
 @pytest.mark.parametrize("name", ["vocab.txt", "chinese_roformer/vocab.txt", "a/b/vocab.txt"])
@@ -80,11 +80,11 @@ def test_what_holds_no_vocabulary_is_refused(tmp_path):
     (tmp_path / "text.txt").write_text("[PAD]\n[UNK]\n甲\n", encoding="utf-8")
     for name, message in {
         "missing.txt": "cannot read the vocabulary .*missing.txt: No such file.* Give a vocab.txt",
-        ".": "holds no vocab.txt",
-        "truncated.zip": "truncated.zip is no whole zip file: .* again",
+        ".": "contains no vocab.txt",
+        "truncated.zip": "truncated.zip is not a complete zip file: .* again",
         "damaged.zip": "damaged.zip cannot be unpacked: .*CRC",
-        "other.zip": "other.zip holds no vocab.txt. Give a folder or zip with one",
-        "two.zip": "holds several: a/vocab.txt, b/vocab.txt",
+        "other.zip": "other.zip contains no vocab.txt. Give a folder or zip with one",
+        "two.zip": "contains several: a/vocab.txt, b/vocab.txt",
         "gb.txt": "gb.txt is not UTF-8 text at byte 31",
         "text.txt": r"text.txt lacks \[CLS\], \[SEP\], \[MASK\]",
     }.items():

@@ -17,7 +17,7 @@ from roformer_tf.training.checkpointing import (
     save_checkpoint,
 )
 from roformer_tf.training.optimizers.factory import make_optimizer
-from roformer_tf.training.optimizers.settings import OptimizerConfig
+from roformer_tf.training.settings import OptimizerConfig
 
 SIZES = {
     "vocab_size": 50,

@@ -56,10 +56,10 @@ def test_chinese_is_drawn_as_characters_not_boxes(tmp_path):
         warnings.simplefilter("ignore")
         box = ink(tmp_path, "\uffff")  # no font has it
     drawings = [box, *(ink(tmp_path, character) for character in "中国囗")]
-    for number, one in enumerate(drawings):
-        assert (one < 0.5).any()
+    for number, item in enumerate(drawings):
+        assert (item < 0.5).any()
         for other in drawings[:number]:
-            assert (one != other).any()
+            assert (item != other).any()
 
 
 def test_dollar_signs_are_not_mathematics(tmp_path):

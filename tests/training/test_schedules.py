@@ -1,7 +1,7 @@
 import keras
 import pytest
 
-from roformer_tf.training.schedules import AdjustableDecay, WarmupDecay
+from roformer_tf.training.schedules import WarmupDecay
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,7 @@ def test_the_schedule_survives_serialization():
 @pytest.mark.parametrize("decay", [None, 0])
 def test_an_adjusted_schedule_is_that_of_the_numbers_it_was_given(shape, decay):
     """In a compiled function, which is traced once."""
-    schedule, traced = AdjustableDecay(1.0, 2, 10), []
+    schedule, traced = WarmupDecay(1.0, 2, 10), []
     schedule.numbers = keras.Variable([0.0] * 4, trainable=False)
 
     def rate(step):

@@ -17,14 +17,14 @@ def offline(monkeypatch):
 
 @pytest.fixture
 def told(monkeypatch):
-    """[((project, identity of the run), line), …] of what the real package is told."""
+    """[((project, identity of the run), line), …] that the real package receives."""
     import wandb
 
     lines, log = [], wandb.Run.log
 
-    def listen(run, line, *others, **settings):
+    def listen(run, line, *rest, **settings):
         lines.append(((run.project, run.id), line))
-        return log(run, line, *others, **settings)
+        return log(run, line, *rest, **settings)
 
     monkeypatch.setattr(wandb.Run, "log", listen)
     return lines

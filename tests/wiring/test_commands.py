@@ -35,9 +35,9 @@ def models(tmp_path_factory, eagerly):
     vectors.save(Vectors(), room / "vectors")
     random_writer(room / "writer")
     documents = write(room / "documents.txt", random_texts(5, 3))
-    made = ["--model", room / "vectors", "--documents", documents, "--index", room / "index"]
+    result = ["--model", room / "vectors", "--documents", documents, "--index", room / "index"]
     with eagerly():
-        assert main(["search", *map(str, made)]) == 0
+        assert main(["search", *map(str, result)]) == 0
     return SimpleNamespace(
         labels=save_random_models({"labels": task}, room)["labels"],
         vectors=room / "vectors",
@@ -104,8 +104,8 @@ def test_a_sheet_is_read_by_every_command(name, models, tmp_path):
         table = write(tmp_path / f"{title}.tsv", map("\t".join, rows))
         results.append(output_of(name, models, table, tmp_path))
     book.save(tmp_path / "book.xlsx")
-    found = output_of(name, models, tmp_path / "book.xlsx", tmp_path, "--sheet", "二")
-    assert_wired(found, results[1], {"the first sheet": results[0]})
+    actual = output_of(name, models, tmp_path / "book.xlsx", tmp_path, "--sheet", "二")
+    assert_wired(actual, results[1], {"the first sheet": results[0]})
 
 
 @pytest.fixture
@@ -178,11 +178,11 @@ def test_whitening_is_learnt_from_vectors_as_they_are_asked_for(flags, models, t
     model.save(Vectors(), folder)
     typed = [word for key, x in flags.items() for word in (f"--{key.replace('_', '-')}", str(x))]
     assert main(["embed", str(folder), "--whiten", str(texts), *typed]) == 0
-    found = np.stack([x["vector"] for x in roformer_tf.load(folder)(QUERIES)])
+    actual = np.stack([x["vector"] for x in roformer_tf.load(folder)(QUERIES)])
 
     def whitened(learnt_as, read_as):
         ids = [model.tokenizer.ids(x) for x in texts.read_text("utf-8").splitlines()]
-        raw = model.raw([one[: learnt_as.max_length - 2] for one in ids], learnt_as)
+        raw = model.raw([item[: learnt_as.max_length - 2] for item in ids], learnt_as)
         white = whitening_of([raw], learnt_as.pooling)
         ids = [model.tokenizer.ids(x)[: read_as.max_length - 2] for x in QUERIES]
         how = Vectors(white=(white.mean, white.matrix))
@@ -199,7 +199,7 @@ def test_whitening_is_learnt_from_vectors_as_they_are_asked_for(flags, models, t
     # cosines, since the sign of a direction is chance
     want = whitened(asked, asked)
     assert_wired(
-        found @ found.T, want @ want.T, {k: x @ x.T for k, x in mistakes.items()}, atol=1e-3
+        actual @ actual.T, want @ want.T, {k: x @ x.T for k, x in mistakes.items()}, atol=1e-3
     )
 
 
@@ -218,10 +218,10 @@ def test_paraphrases_are_decided_by_their_own_request(released):
         ]
         told = {}
         generate_batch(served, drafts, told.__setitem__)
-        return [[one._asdict() for one in told[place]] for place in range(len(numbers))]
+        return [[item._asdict() for item in told[place]] for place in range(len(numbers))]
 
     together = write_batch(range(4))
     assert [len(each) for each in together] == [2, 8, 5, 1]
     alone = [write_batch([number])[0] for number in range(4)]
-    others = [each[: len(alone[0])] for each in alone]
-    assert_wired(together, alone, {"the first one's number": others}, atol=1e-3)
+    rest = [each[: len(alone[0])] for each in alone]
+    assert_wired(together, alone, {"the first one's number": rest}, atol=1e-3)

@@ -67,7 +67,7 @@ def write(path, count, seed):
     """Labelled texts, as the kind of the file has them."""
     if path.suffix == ".conll":
         units = [zip(text, tags(text), strict=True) for text in texts(count, seed)]
-        lines = ["".join(f"{unit}\t{tag}\n" for unit, tag in one) for one in units]
+        lines = ["".join(f"{unit}\t{tag}\n" for unit, tag in item) for item in units]
         path.write_text("\n".join(lines), encoding="utf-8")
     else:
         lines = [f"{text}\t{';'.join(labels(text))}\n" for text in texts(count, seed)]
@@ -123,7 +123,7 @@ def test_a_report_has_the_figures_of_the_model_by_whichever_engine(
 ):
     if ENGINES[engine] and not find_spec(ENGINES[engine]):
         pytest.skip(f"needs {ENGINES[engine]}")
-    monkeypatch.setattr(choice, "installed", lambda one: one == engine)
+    monkeypatch.setattr(choice, "installed", lambda name: name == engine)
     room, command = trained(case)
     assert main(command) == 0
     report = json.loads((room / "run" / "report.json").read_text("utf-8"))
@@ -135,11 +135,11 @@ def test_a_report_has_the_figures_of_the_model_by_whichever_engine(
     with (room / "run" / "predictions.tsv").open(encoding="utf-8", newline="") as file:
         rows = [plain(row) for row in csv.DictReader(file, delimiter="\t")]
     want, wrong = (
-        figures_and_rows(model, tokenizer, one, case)
-        for one in (task, replace(task, **TASKS[case][1]))
+        figures_and_rows(model, tokenizer, variant, case)
+        for variant in (task, replace(task, **TASKS[case][1]))
     )
     figures = {
-        part: {name: report[part][name] for name in found} for part, found in want[0].items()
+        part: {name: report[part][name] for name in actual} for part, actual in want[0].items()
     }
     assert_wired([figures, rows], want, {f"{case} lost": wrong}, atol=1e-5)
 
@@ -150,11 +150,11 @@ def figures_and_rows(model, tokenizer, task, case):
     for part, seed in (("valid", 1), ("test", 2)):
         asked = [task.labelling.for_prediction(Example((x,), None, "")) for x in texts(16, seed)]
         gold = [tags(x) if case == "crf" else labels(x) for x in texts(16, seed)]
-        found = predict(model, tokenizer, task, asked)
-        figures[part] = task.metrics.compute(gold, found)
+        actual = predict(model, tokenizer, task, asked)
+        figures[part] = task.metrics.compute(gold, actual)
     if case == "crf":
-        return [figures, [" ".join(one.label) for one in found]]
-    return [figures, [[";".join(one.label), *map(float, one.scores)] for one in found]]
+        return [figures, [" ".join(item.label) for item in actual]]
+    return [figures, [[";".join(item.label), *map(float, item.scores)] for item in actual]]
 
 
 def plain(row):
@@ -183,8 +183,8 @@ def flags(checkpoint, tmp_path_factory):
         "save-every": 2,
         "log-every": 1,
     }
-    given = [word for key, x in settings.items() for word in (f"--{key}", str(x))]
-    return lambda output: ["finetune", *given, "--no-baseline", "--output", str(output)]
+    arguments = [word for key, x in settings.items() for word in (f"--{key}", str(x))]
+    return lambda output: ["finetune", *arguments, "--no-baseline", "--output", str(output)]
 
 
 def result(run, untimed):
@@ -244,8 +244,8 @@ def test_the_model_that_is_kept_has_the_averaged_weights(flags, tmp_path, untime
     for ema in ("0.9", "0"):
         run = tmp_path / ema
         assert main([*flags(run), "--epochs", "1", "--ema", ema]) == 0
-        found, _, model = result(run, untimed)
-        losses.append(found)
+        actual, _, model = result(run, untimed)
+        losses.append(actual)
         weights.append(model)
     assert losses[0] == losses[1]
     assert weights[0] != weights[1]

@@ -116,7 +116,7 @@ NEEDED = {"keras": [], "onnx": ["onnx", "onnxruntime"], "openvino": ["openvino"]
 
 
 def way(name, engine):
-    missing = [one for one in NEEDED[engine] if not find_spec(one)]
+    missing = [item for item in NEEDED[engine] if not find_spec(item)]
     served = name.startswith("serve") and not find_spec("fastapi")
     skipped = pytest.mark.skipif(bool(missing or served), reason="needs extras")
     return pytest.param(name, engine, marks=skipped, id=f"{name}-{engine}")
@@ -157,7 +157,7 @@ class Made:
 
     def figure(self, answers):
         """How good predictions are where the right ones are the labels."""
-        gold = [one.label for one in self.want.predictions]
+        gold = [item.label for item in self.want.predictions]
         return self.task.metrics.compute(gold, answers.predictions)[self.metric]
 
     @property
@@ -168,8 +168,8 @@ class Made:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory, eagerly):
-    """made("crf") → the case with its answers, each computed once."""
+def prepared(tmp_path_factory, eagerly):
+    """prepared("crf") → the case with its answers, each computed once."""
 
     @cache
     def make(name):
@@ -189,7 +189,7 @@ def made(tmp_path_factory, eagerly):
             want = answers_of(model, case.tokenizer, task.decoding.with_weights(model), texts)
             taken = [pair[::-1] for pair in texts] if swapped else texts
             wrong = answers_of(other, case.lost_tokenizer or case.tokenizer, lost, taken)
-        examples = [task.labelling.for_prediction(Example(one, None, "")) for one in texts]
+        examples = [task.labelling.for_prediction(Example(item, None, "")) for item in texts]
         return Made(folder, task, examples, want, wrong)
 
     return make
@@ -202,7 +202,7 @@ def make_labels_vary(model, case, texts):
     for key, variable in weights.items():
         if "crf" in key:
             variable.assign(2 * rng.normal(size=variable.shape))
-    examples = [case.task.labelling.for_prediction(Example(one, None, "")) for one in texts]
+    examples = [case.task.labelling.for_prediction(Example(item, None, "")) for item in texts]
     encoded = case.task.labelling.encode(examples, case.tokenizer)
     logits = case.task.decoding.combine(case.task.decoding.run(model, encoded, 32), encoded)
     (bias,) = (
@@ -211,15 +211,15 @@ def make_labels_vary(model, case, texts):
         if "classifier" in key and key.endswith("bias") and x.shape == (case.task.outputs,)
     )
     bias.assign(
-        bias - np.concatenate([one.reshape(-1, case.task.outputs) for one in logits]).mean(0)
+        bias - np.concatenate([item.reshape(-1, case.task.outputs) for item in logits]).mean(0)
     )
 
 
 def answers_of(model, tokenizer, task, texts):
-    examples = [task.labelling.for_prediction(Example(one, None, "")) for one in texts]
-    found = predict(model, tokenizer, task, examples)
-    answers = [task.decoding.as_json(*each) for each in zip(examples, found, strict=True)]
-    return Answers(found, list(map(plain, answers)))
+    examples = [task.labelling.for_prediction(Example(item, None, "")) for item in texts]
+    actual = predict(model, tokenizer, task, examples)
+    answers = [task.decoding.as_json(*each) for each in zip(examples, actual, strict=True)]
+    return Answers(actual, list(map(plain, answers)))
 
 
 def plain(answer):
@@ -244,54 +244,58 @@ def computing(folder, engine):
     return ["--engine", engine, *(["--precision", precision] if precision else [])]
 
 
-def loaded(made, folder, engine, **_):
-    texts = [one.texts if len(one.texts) > 1 else one.texts[0] for one in made.examples]
+def loaded(prepared, folder, engine, **_):
+    texts = [item.texts if len(item.texts) > 1 else item.texts[0] for item in prepared.examples]
     return roformer_tf.load(folder, engine=engine, precision=exact(folder))(texts)
 
 
-def predicted(made, folder, engine, tmp_path, **_):
+def predicted(prepared, folder, engine, tmp_path, **_):
     source, out = tmp_path / "texts.tsv", tmp_path / "answers.jsonl"
-    write_table(source, made)
+    write_table(source, prepared)
     flags = ["--input", source, "--output", out, *computing(folder, engine)]
     assert main(["predict", str(folder), *map(str, flags)]) == 0
     return [json.loads(line) for line in out.read_text("utf-8").splitlines()]
 
 
-def served(made, folder, engine, tmp_path, workers=1, **_):
+def served(prepared, folder, engine, tmp_path, workers=1, **_):
     config = ServeConfig(model=str(folder), engine=engine, precision=exact(folder))
     part = None
     if workers > 1:  # as one of them opens the model
         shared = share_weights(folder, Choice(engine, "float32"), tmp_path)
         part = WorkerPart(1, shared)
-    texts = [list(one.texts) if len(one.texts) > 1 else one.texts[0] for one in made.examples]
+    texts = [
+        list(item.texts) if len(item.texts) > 1 else item.texts[0] for item in prepared.examples
+    ]
     app = open_service(config, part).app
-    (found,) = post(app, ("/predict", {"texts": texts}))
-    return found["predictions"]
+    (actual,) = post(app, ("/predict", {"texts": texts}))
+    return actual["predictions"]
 
 
-def evaluated(made, folder, engine, tmp_path, **_):
+def evaluated(prepared, folder, engine, tmp_path, **_):
     """The figure of `evaluate` on a file whose labels are the right answers."""
-    gold = [one.label for one in made.want.predictions]
-    if made.task.name == "tagging":
+    gold = [item.label for item in prepared.want.predictions]
+    if prepared.task.name == "tagging":
         data = tmp_path / "data.conll"
-        rows = [zip(one.units, x, strict=True) for one, x in zip(made.examples, gold, strict=True)]
+        rows = [
+            zip(item.units, x, strict=True) for item, x in zip(prepared.examples, gold, strict=True)
+        ]
         lines = ["".join(f"{unit}\t{tag}\n" for unit, tag in row) for row in rows]
         data.write_text("\n".join(lines), encoding="utf-8")
     else:
         data = tmp_path / "data.tsv"
-        write_table(data, made, [",".join(x) if isinstance(x, tuple) else str(x) for x in gold])
+        write_table(data, prepared, [",".join(x) if isinstance(x, tuple) else str(x) for x in gold])
     out = tmp_path / "figures.json"
     flags = ["--data", data, "--output", out, *computing(folder, engine)]
     assert main(["evaluate", str(folder), *map(str, flags)]) == 0
-    return json.loads(out.read_text("utf-8"))["test"][made.metric]
+    return json.loads(out.read_text("utf-8"))["test"][prepared.metric]
 
 
-def write_table(path, made, labels=None):
+def write_table(path, prepared, labels=None):
     """A file of the examples, its columns of texts in another order than in training."""
-    names = made.task.text_columns
+    names = prepared.task.text_columns
     lines = [[*names[::-1], *(["label"] if labels else [])]]
-    for number, one in enumerate(made.examples):
-        lines.append([*one.texts[::-1], *([labels[number]] if labels else [])])
+    for number, item in enumerate(prepared.examples):
+        lines.append([*item.texts[::-1], *([labels[number]] if labels else [])])
     path.write_text("".join("\t".join(line) + "\n" for line in lines), encoding="utf-8")
 
 
@@ -302,7 +306,7 @@ NEEDED = {"keras": [], "onnx": ["onnx", "onnxruntime"], "openvino": ["openvino"]
 
 def cell(way, engine, exported=False):
     """A column of the table."""
-    missing = [one for one in NEEDED[engine] if not find_spec(one)]
+    missing = [item for item in NEEDED[engine] if not find_spec(item)]
     if way.startswith("serve") and not find_spec("fastapi"):
         missing.append("fastapi")
     skipped = pytest.mark.skipif(bool(missing), reason=f"needs {', '.join(missing)}")
@@ -325,14 +329,14 @@ TABLE = [
 @pytest.mark.parametrize(("way", "engine", "exported"), TABLE)
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_kept_with_a_model_decides_on_its_answers(
-    case, way, engine, exported, made, tmp_path
+    case, way, engine, exported, prepared, tmp_path
 ):
-    one = made(case)
-    folder = one.folder
+    item = prepared(case)
+    folder = item.folder
     if exported:
-        folder = one.export
-    found = WAYS[way](one, folder, engine, tmp_path=tmp_path)
+        folder = item.export
+    actual = WAYS[way](item, folder, engine, tmp_path=tmp_path)
     if way != "evaluate":
-        assert_wired(list(map(plain, found)), one.want.plain, {f"{case} lost": one.wrong.plain})
+        assert_wired(list(map(plain, actual)), item.want.plain, {f"{case} lost": item.wrong.plain})
     elif case != "words are units":  # a labelled file has its units
-        assert_wired(found, one.figure(one.want), {f"{case} lost": one.figure(one.wrong)})
+        assert_wired(actual, item.figure(item.want), {f"{case} lost": item.figure(item.wrong)})

@@ -96,10 +96,10 @@ class Model:
 
     def raw(self, ids, how):
         """Vectors (rows, H) of ids without special tokens, neither whitened nor of length 1."""
-        rows = [[self.tokenizer.cls_id, *one, self.tokenizer.sep_id] for one in ids]
+        rows = [[self.tokenizer.cls_id, *item, self.tokenizer.sep_id] for item in ids]
         padded = np.zeros((len(rows), max(map(len, rows))), "int32")
-        for row, one in zip(padded, rows, strict=True):
-            row[: len(one)] = one
+        for row, item in zip(padded, rows, strict=True):
+            row[: len(item)] = item
         hidden = self.encoders[how.attention_type]({"token_ids": padded})
         hidden = keras.ops.convert_to_numpy(hidden)
         if how.pooling == "cls":
@@ -167,8 +167,8 @@ def model():
 
 
 @pytest.fixture(scope="module")
-def made(model, tmp_path_factory):
-    """made("whitening") → its folder, written once."""
+def prepared(model, tmp_path_factory):
+    """prepared("whitening") → its folder, written once."""
 
     @cache
     def make(name):
@@ -180,26 +180,28 @@ def made(model, tmp_path_factory):
     return make
 
 
-def loaded(made, engine, **_):
-    return np.stack([x["vector"] for x in roformer_tf.load(made.folder, engine=engine)(QUERIES)])
+def loaded(prepared, engine, **_):
+    return np.stack(
+        [x["vector"] for x in roformer_tf.load(prepared.folder, engine=engine)(QUERIES)]
+    )
 
 
-def embedded(made, engine, tmp_path, **_):
+def embedded(prepared, engine, tmp_path, **_):
     flags = ("--input", write(tmp_path / "texts.txt", QUERIES), "--output", tmp_path / "out.npy")
-    assert main(["embed", str(made.folder), *map(str, flags), "--engine", engine]) == 0
+    assert main(["embed", str(prepared.folder), *map(str, flags), "--engine", engine]) == 0
     return np.load(tmp_path / "out.npy")
 
 
-def served(made, engine, **_):
-    app = open_service(ServeConfig(model=str(made.folder), engine=engine)).app
-    (found,) = post(app, ("/embed", {"texts": QUERIES}))
-    return np.array(found["vectors"])
+def served(prepared, engine, **_):
+    app = open_service(ServeConfig(model=str(prepared.folder), engine=engine)).app
+    (actual,) = post(app, ("/embed", {"texts": QUERIES}))
+    return np.array(actual["vectors"])
 
 
-def exported(made, engine, to, **_):
-    """The vectors of the graph, of rows as the export's own files have them made."""
-    folder = made.folder.with_name(to)
-    assert main(["export", str(made.folder), "--to", to, "--output", str(folder)]) == 0
+def exported(prepared, engine, to, **_):
+    """The vectors of the graph, of rows as the export's own files have them prepared."""
+    folder = prepared.folder.with_name(to)
+    assert main(["export", str(prepared.folder), "--to", to, "--output", str(folder)]) == 0
     length = embedding_config.load(folder).max_length
     tokenizer = roformer_tf.RoFormerTokenizer.from_pretrained(folder)
     rows = tokenizer(QUERIES, max_length=length)
@@ -219,25 +221,25 @@ VECTORS = {
 }
 
 
-def similar(made, tmp_path, **_):
+def similar(prepared, tmp_path, **_):
     """The cosines of each query and each document, of a file of pairs."""
     pairs = write(tmp_path / "pairs.tsv", [f"{q}\t{d}" for q in QUERIES for d in DOCUMENTS])
     out = tmp_path / "out.tsv"
     flags = ("--input", pairs, "--first-line", "example", "--output", out)
-    assert main(["similarity", "--model", str(made.folder), *map(str, flags)]) == 0
+    assert main(["similarity", "--model", str(prepared.folder), *map(str, flags)]) == 0
     return scores(out, ("text_a", "text_b"))
 
 
-def searched(made, tmp_path, **_):
-    return search(made.folder, tmp_path, "--documents", made.documents)
+def searched(prepared, tmp_path, **_):
+    return search(prepared.folder, tmp_path, "--documents", prepared.documents)
 
 
-def searched_by_index(made, tmp_path, **_):
-    return search(made.folder, tmp_path, "--index", made.index)
+def searched_by_index(prepared, tmp_path, **_):
+    return search(prepared.folder, tmp_path, "--index", prepared.index)
 
 
-def searched_by_service(made, **_):
-    return serve(model=str(made.folder), index=made.index)
+def searched_by_service(prepared, **_):
+    return serve(model=str(prepared.folder), index=prepared.index)
 
 
 def search(folder, tmp_path, *flags):
@@ -251,21 +253,21 @@ def search(folder, tmp_path, *flags):
 def serve(**settings):
     """{query: {document: score}} by the service."""
     app = open_service(ServeConfig(**settings)).app
-    (found,) = post(app, ("/search", {"texts": QUERIES}))
+    (actual,) = post(app, ("/search", {"texts": QUERIES}))
     return {
-        query: {one["document"]: one["score"] for one in results}
-        for query, results in zip(QUERIES, found["results"], strict=True)
+        query: {item["document"]: item["score"] for item in results}
+        for query, results in zip(QUERIES, actual["results"], strict=True)
     }
 
 
 def scores(path, names):
     """The column score of a TSV, by two other columns."""
     head, *lines = [line.split("\t") for line in path.read_text("utf-8").splitlines()]
-    found = {}
+    actual = {}
     for line in lines:
         row = dict(zip(head, line, strict=True))
-        found.setdefault(row[names[0]], {})[row[names[1]]] = float(row["score"])
-    return found
+        actual.setdefault(row[names[0]], {})[row[names[1]]] = float(row["score"])
+    return actual
 
 
 SEARCHES = {
@@ -278,7 +280,7 @@ NEEDED = {"keras": [], "onnx": ["onnx", "onnxruntime"], "openvino": ["openvino"]
 
 def cell(way, engine):
     """A column of the table."""
-    missing = [one for one in NEEDED[engine] if not find_spec(one)]
+    missing = [item for item in NEEDED[engine] if not find_spec(item)]
     if way.startswith("serve") and not find_spec("fastapi"):
         missing.append("fastapi")
     skipped = pytest.mark.skipif(bool(missing), reason=f"needs {', '.join(missing)}")
@@ -294,38 +296,40 @@ TABLE = [
 
 @pytest.mark.parametrize(("way", "engine"), TABLE)
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_kept_with_a_model_decides_on_its_vectors(case, way, engine, made, model, tmp_path):
-    one = made(case)
-    found = VECTORS[way](one, engine=engine, tmp_path=tmp_path)
-    want, wrong = (model.embed(QUERIES, how) for how in (one.want, one.lost))
-    assert_wired(found, want, {f"{case} lost": wrong})
+def test_what_is_kept_with_a_model_decides_on_its_vectors(
+    case, way, engine, prepared, model, tmp_path
+):
+    item = prepared(case)
+    actual = VECTORS[way](item, engine=engine, tmp_path=tmp_path)
+    want, wrong = (model.embed(QUERIES, how) for how in (item.want, item.lost))
+    assert_wired(actual, want, {f"{case} lost": wrong})
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow writes it")
 @pytest.mark.parametrize("case", ["pooling", "attention"])  # whitening: test_export_vectors.py
-def test_it_decides_on_the_vectors_of_a_savedmodel(case, made, model):
-    one = made(case)
-    want, wrong = (model.embed(QUERIES, how) for how in (one.want, one.lost))
-    assert_wired(exported(one, "keras", "savedmodel"), want, {f"{case} lost": wrong})
+def test_it_decides_on_the_vectors_of_a_savedmodel(case, prepared, model):
+    item = prepared(case)
+    want, wrong = (model.embed(QUERIES, how) for how in (item.want, item.lost))
+    assert_wired(exported(item, "keras", "savedmodel"), want, {f"{case} lost": wrong})
 
 
 @pytest.mark.parametrize("way", SEARCHES)
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_kept_with_a_model_decides_on_what_is_found(case, way, made, model, tmp_path):
-    one = made(case)
-    found = SEARCHES[way](one, tmp_path=tmp_path)
-    want, wrong = (model.cosines(how) for how in (one.want, one.lost))
-    assert_wired(found, want, {f"{case} lost": wrong})
+def test_what_is_kept_with_a_model_decides_on_what_is_found(case, way, prepared, model, tmp_path):
+    item = prepared(case)
+    actual = SEARCHES[way](item, tmp_path=tmp_path)
+    want, wrong = (model.cosines(how) for how in (item.want, item.lost))
+    assert_wired(actual, want, {f"{case} lost": wrong})
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_kept_with_a_model_decides_on_similarities(case, made, model, tmp_path):
-    one = made(case)
+def test_what_is_kept_with_a_model_decides_on_similarities(case, prepared, model, tmp_path):
+    item = prepared(case)
     want, wrong = (
         by_texts(model.embed(DOCUMENTS, how) @ model.embed(QUERIES, how).T)
-        for how in (one.want, one.lost)
+        for how in (item.want, item.lost)
     )
-    assert_wired(similar(one, tmp_path), want, {f"{case} lost": wrong})
+    assert_wired(similar(item, tmp_path), want, {f"{case} lost": wrong})
 
 
 # What an index keeps: flags of the command that made it, and its fields without them.
@@ -345,12 +349,12 @@ def typed(flags):
 
 
 @pytest.fixture(scope="module")
-def indexed(made, tmp_path_factory):
+def indexed(prepared, tmp_path_factory):
     """indexed("pooling") → an index, what a search in one command finds, with and without it."""
 
     @cache
     def make(name):
-        folder, room = made("pooling").folder, tmp_path_factory.mktemp("index")
+        folder, room = prepared("pooling").folder, tmp_path_factory.mktemp("index")
         words = ["--hybrid"] * (name in BY_WORDS)
         files = [write(room / f"{i}.txt", DOCUMENTS[i::2]) for i in (0, 1)]
         both = ["--documents", write(room / "both.txt", DOCUMENTS)]
@@ -372,11 +376,11 @@ def test_what_an_index_keeps_decides_on_what_is_found(case, way, indexed, tmp_pa
     """Also for documents that are added to it by a command without the flags."""
     folder, index, words, want, wrong = indexed(case)
     if way == "search":
-        found = search(folder, tmp_path, "--index", index, *words)
+        actual = search(folder, tmp_path, "--index", index, *words)
     else:
         pytest.importorskip("fastapi", reason="needs the extra [serve]")
-        found = serve(model=str(folder), index=index, hybrid=bool(words))
-    assert_wired(found, want, {f"{case} lost": wrong})
+        actual = serve(model=str(folder), index=index, hybrid=bool(words))
+    assert_wired(actual, want, {f"{case} lost": wrong})
 
 
 PAIR = Pair(labels=("0", "1"), text_columns=("a", "b"))
@@ -403,10 +407,10 @@ def reranking(tmp_path_factory, eagerly):
         LabelledDataset([], tasks[0]).save_model(reranker, folder)
         examples = [Example((q, d), None, "") for d in DOCUMENTS for q in QUERIES]
         with eagerly():
-            found = [predict(reranker, reranker.tokenizer, task, examples) for task in tasks]
+            actual = [predict(reranker, reranker.tokenizer, task, examples) for task in tasks]
         return folder, *(
             by_texts(np.reshape([score_of(x, task) for x in each], (len(DOCUMENTS), -1)))
-            for each, task in zip(found, tasks, strict=True)
+            for each, task in zip(actual, tasks, strict=True)
         )
 
     return make
@@ -418,12 +422,14 @@ def score_of(prediction, task):
 
 @pytest.mark.parametrize("way", ["search", "serve"])
 @pytest.mark.parametrize("case", RERANKERS)
-def test_what_is_kept_with_a_reranker_decides_on_its_scores(case, way, reranking, made, tmp_path):
-    one = made("pooling")
+def test_what_is_kept_with_a_reranker_decides_on_its_scores(
+    case, way, reranking, prepared, tmp_path
+):
+    item = prepared("pooling")
     folder, want, wrong = reranking(case)
     if way == "search":
-        found = search(one.folder, tmp_path, "--documents", one.documents, "--rerank", folder)
+        actual = search(item.folder, tmp_path, "--documents", item.documents, "--rerank", folder)
     else:
         pytest.importorskip("fastapi", reason="needs the extra [serve]")
-        found = serve(model=str(one.folder), index=one.index, rerank=str(folder))
-    assert_wired(found, want, {f"{case} lost": wrong})
+        actual = serve(model=str(item.folder), index=item.index, rerank=str(folder))
+    assert_wired(actual, want, {f"{case} lost": wrong})

@@ -1,25 +1,21 @@
 """The report on a fine-tuning run: figures compared with a baseline, warnings, errors.
 
-`analyse` makes one dictionary of a run. `write_report` writes it as report.json, report.md and
-report.html; the pages show nothing that is not in the dictionary.
+`analyse` returns one dictionary for a run. `pages.write_report` writes it as report.json, report.md
+and report.html; the pages show nothing that is not in the dictionary.
 """
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from roformer_tf.files import write_text
-from roformer_tf.finetuning.report.pages import html_page, markdown_page
-from roformer_tf.finetuning.report.warnings import warnings
+from roformer_tf.finetuning.report.figures import warnings
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.splits import Duplicates
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.scoring import POINTS, JsonObject
-from roformer_tf.translation import Language, Translator
+from roformer_tf.translation import Translator
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -27,13 +23,13 @@ class EvaluatedSet:
     """A set of examples of a run, and the predictions for it."""
 
     examples: Sequence[Example]
+    # Tokens of each example before truncation.
     lengths: np.ndarray
-    """Tokens of each example before truncation."""
+    # The model's; none for the training examples.
     predictions: Sequence[Prediction] = ()
-    """The model's; none for the training examples."""
     baseline: Sequence[Prediction] = ()
+    # Which of its examples are also in the training or the validation set.
     duplicates: Duplicates | None = None
-    """Which of its examples are also in the training or the validation set."""
 
     @property
     def gold(self) -> list[Label]:
@@ -46,31 +42,31 @@ class ReportData:
     """Everything that a report needs."""
 
     task: Task
+    # The one that selected the best weights.
     metric: str
-    """The one that selected the best weights."""
     train: EvaluatedSet
     valid: EvaluatedSet
+    # Without one, the figures are on `valid`, and there is a warning.
     test: EvaluatedSet | None = None
-    """Without one, the figures are on `valid`, and there is a warning."""
+    # The baseline's method; "" without a baseline.
     baseline: str = ""
-    """The baseline's method; "" without a baseline."""
+    # Further ones: name of the method, and its predictions for the test set, or for `valid`.
     other_baselines: Sequence[tuple[str, Sequence[Prediction]]] = ()
-    """Further ones: name of the method, and its predictions for the test set, or for `valid`."""
+    # Why there is none although it was requested.
     no_baseline: str = ""
-    """Why there is none although it was requested."""
+    # Lines with `step` and `loss`.
     losses: Sequence[Mapping[str, float]] = ()
-    """Lines with `step` and `loss`."""
+    # Lines with `step`, `epoch` and the metrics of the validation set.
     evaluations: Sequence[Mapping[str, float]] = ()
-    """Lines with `step`, `epoch` and the metrics of the validation set."""
+    # Of several training runs: `name`, `learning_rate`, `seconds`, and the metrics of "valid" and
+    # "test".
     trials: Sequence[Mapping[str, Any]] = ()
-    """Of several training runs: `name`, `learning_rate`, `seconds`, and the metrics of "valid" and
-    "test"."""
     settings: Mapping[str, Any] = field(default_factory=dict)
     hardware: Mapping[str, str] = field(default_factory=dict)
+    # Engine and precision of the predictions, the same as those of `predict` on this machine.
     answered_by: Mapping[str, str] = field(default_factory=dict)
-    """Engine and precision of the predictions, the same as those of `predict` on this machine."""
+    # Of each phase of the run.
     seconds: Mapping[str, float] = field(default_factory=dict)
-    """Of each phase of the run."""
 
 
 class LabelledPredictions(NamedTuple):
@@ -80,38 +76,24 @@ class LabelledPredictions(NamedTuple):
     predictions: Sequence[Prediction]
 
 
-def write_report(folder: str | Path, report: JsonObject, language: Language = "en") -> None:
-    """Write report.json, and report.md and report.html in this language."""
-    folder = Path(folder)
-    write_text(folder / "report.json", json.dumps(report, ensure_ascii=False, indent=2) + "\n")
-    write_text(folder / "report.md", markdown_page(report, language))
-    write_text(folder / "report.html", html_page(report, language))
-
-
 def analyse(data: ReportData) -> JsonObject:
     """Everything that the report shows, as values of JSON.
 
-    {"judged": "test", "test": {"accuracy": 0.93, …}, "valid": {…}, "test_unseen": {…},
+    {"test": {"accuracy": 0.93, …}, "valid": {…}, "test_unseen": {…},
      "intervals": {"test": {"accuracy": [0.92, 0.94]}, …}, "baseline": {"name": …, "test": {…}},
      "leaks": {…}, "warnings": […], "per_class": […], "mistakes": […], …}
-    "judged" names the set of the main figures: "test", or "valid" without a test set. `…_unseen`
-    are its examples with new texts: those that are neither in the training nor in the validation
-    set, nor earlier in the set itself. It is absent where all texts are new. Warnings are in
-    English; the pages have them in their own language.
+    A further key names the set of the main figures: "test", or "valid" without a test set.
+    `…_unseen` are its examples with new texts: those that are neither in the training nor in the
+    validation set, nor earlier in the set itself. It is absent if all texts are new. Warnings are
+    in English; the pages have them in their own language.
     """
-    judged, evaluated = ("test", data.test) if data.test else ("valid", data.valid)
-    task = data.task
+    name, evaluated = ("test", data.test) if data.test else ("valid", data.valid)
+    task, sets = data.task, {"train": data.train, "valid": data.valid}
     report: JsonObject = {
-        "task": task.name,
+        **described_task(task, name, sets | ({"test": data.test} if data.test else {})),
         "metric": data.metric,
-        "judged": judged,
-        "text_columns": list(task.text_columns),
-        "max_length": task.max_length,
-        "long_texts": task.long_texts,
-        "data": [describe_set(name, part, task) for name, part in _sets(data).items()],
         "leaks": _leaks(evaluated),
-        "thresholds": dict(zip(task.labels, task.thresholds, strict=False)),  # all, or none
-        **_figures(data, judged, evaluated),
+        **_figures(data, name, evaluated),
         **task.metrics.details(evaluated.examples, evaluated.predictions),
         "losses": _thinned(data.losses),
         "evaluations": [dict(line) for line in data.evaluations],
@@ -124,13 +106,20 @@ def analyse(data: ReportData) -> JsonObject:
     return report | {"warnings": warnings(report, Translator("en"))}
 
 
-def _sets(data: ReportData) -> dict[str, EvaluatedSet]:
-    """The sets of examples by name."""
-    sets = {"train": data.train, "valid": data.valid}
-    return sets | {"test": data.test} if data.test else sets
+def described_task(task: Task, main_set: str, sets: Mapping[str, EvaluatedSet]) -> JsonObject:
+    """The task's settings, its sets of examples, and which of them has the main figures."""
+    return {
+        "task": task.name,
+        "judged": main_set,
+        "text_columns": list(task.text_columns),
+        "max_length": task.max_length,
+        "long_texts": task.long_texts,
+        "data": [_described_set(name, part, task) for name, part in sets.items()],
+        "thresholds": dict(zip(task.labels, task.thresholds, strict=False)),  # all, or none
+    }
 
 
-def describe_set(name: str, evaluated: EvaluatedSet, task: Task) -> JsonObject:
+def _described_set(name: str, evaluated: EvaluatedSet, task: Task) -> JsonObject:
     """Examples of a set, their lengths, and their labels."""
     levels = {"median": 50, "90th": 90, "99th": 99, "longest": 100}
     return {
@@ -146,6 +135,7 @@ def _leaks(evaluated: EvaluatedSet) -> JsonObject:
     """Texts that the set has in common with training and validation."""
     if evaluated.duplicates is None:
         return {}
+    # A repeated text that is also in another set is counted once, there.
     known = evaluated.duplicates.in_train | evaluated.duplicates.in_valid
     return {
         "in_train": int(np.sum(evaluated.duplicates.in_train)),
@@ -158,52 +148,38 @@ def _leaks(evaluated: EvaluatedSet) -> JsonObject:
     }
 
 
-def _figures(data: ReportData, judged: str, evaluated: EvaluatedSet) -> JsonObject:
+def _figures(data: ReportData, main_set: str, evaluated: EvaluatedSet) -> JsonObject:
     """Metrics and intervals of the model and the baselines, on all and on new texts only."""
-    sets = _with_new_texts(
-        judged, evaluated, LabelledPredictions(evaluated.gold, evaluated.predictions)
-    )
+
+    def with_new_texts(predictions: Sequence[Prediction]) -> dict[str, LabelledPredictions]:
+        """The whole set, and as `…_unseen` its new texts, if some texts are not new."""
+        gold = evaluated.gold
+        sets = {main_set: LabelledPredictions(gold, predictions)}
+        if evaluated.duplicates is not None:
+            new = np.flatnonzero(evaluated.duplicates.unseen).tolist()
+            if 0 < len(new) < len(gold):
+                sets[f"{main_set}_unseen"] = LabelledPredictions(
+                    [gold[i] for i in new], [predictions[i] for i in new]
+                )
+        return sets
+
+    def of_baseline(method: str, predictions: Sequence[Prediction]) -> JsonObject:
+        names = {"name": str(method), "name_zh": Translator("zh")(method)}
+        return names | with_intervals(data.task, with_new_texts(predictions))
+
     valid = {"valid": LabelledPredictions(data.valid.gold, data.valid.predictions)}
-    report = with_intervals(data.task, valid | sets)
+    report = with_intervals(data.task, valid | with_new_texts(evaluated.predictions))
     if data.no_baseline:
         report["no_baseline"] = data.no_baseline
     if evaluated.baseline:
-        sets = _with_new_texts(
-            judged, evaluated, LabelledPredictions(evaluated.gold, evaluated.baseline)
-        )
-        report["baseline"] = _names(data.baseline) | with_intervals(data.task, sets)
-    others = []
-    for name, predictions in data.other_baselines:
-        sets = _with_new_texts(judged, evaluated, LabelledPredictions(evaluated.gold, predictions))
-        others.append(_names(name) | with_intervals(data.task, sets))
-    if others:
-        report["other_baselines"] = others
+        report["baseline"] = of_baseline(data.baseline, evaluated.baseline)
+    if data.other_baselines:
+        report["other_baselines"] = [of_baseline(*method) for method in data.other_baselines]
     return report
 
 
-def _names(method: str) -> JsonObject:
-    """A baseline's method in both languages."""
-    return {"name": str(method), "name_zh": Translator("zh")(method)}
-
-
-def _with_new_texts(
-    judged: str, evaluated: EvaluatedSet, labelled: LabelledPredictions
-) -> dict[str, LabelledPredictions]:
-    """The whole set, and as `…_unseen` its new texts, if some texts are not new."""
-    sets = {judged: labelled}
-    if evaluated.duplicates is not None and 0 < np.sum(evaluated.duplicates.unseen) < len(
-        evaluated.examples
-    ):
-        kept = np.flatnonzero(evaluated.duplicates.unseen).tolist()
-        gold, predictions = labelled
-        sets[f"{judged}_unseen"] = LabelledPredictions(
-            [gold[i] for i in kept], [predictions[i] for i in kept]
-        )
-    return sets
-
-
 def with_intervals(task: Task, sets: Mapping[str, LabelledPredictions]) -> JsonObject:
-    """Every metric of each set and its interval, None where the data cannot give it, and why.
+    """Every metric of each set and its interval, None if the data cannot give it, and why.
 
     {"test": {"roc_auc": None, …}, "intervals": {"test": {"roc_auc": None, …}}, "undefined":
     {"test": {"roc_auc": {"what": "value", "en": "there is no example of …", "zh": …}}}}
@@ -233,6 +209,7 @@ def _why(task: Task, name: str, gold: Sequence[Label], value: float | None) -> J
 
 def _thinned(lines: Sequence[Mapping[str, float]]) -> list[JsonObject]:
     """Steps and mean losses of at most `POINTS` groups of lines."""
+    # A mean, not every n-th line: the loss of a single batch is noise.
     size = -(-len(lines) // POINTS) or 1
     groups = [lines[i : i + size] for i in range(0, len(lines), size)]
     return [

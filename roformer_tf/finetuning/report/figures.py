@@ -1,22 +1,30 @@
-"""How a report writes its figures, and the comparison of the model with the baseline.
+"""Figures of a report: how they are written, the comparison with the baseline, and warnings.
 
 A report is the dictionary of report.json. `_` translates into the language of the page.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from statistics import mean, stdev
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from roformer_tf.tasks.metrics import Metric
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.translation import Translator
 
+# The dictionary of report.json, as `analysis.analyse` makes it.
 Report: TypeAlias = Mapping[str, Any]
-"""The dictionary of report.json, as `analysis.analyse` makes it."""
 
+# Shown where the data cannot give a figure.
 ABSENT = "—"
-"""Shown where the data cannot give a figure."""
 FORMATS = {"share": ".1%", "coefficient": ".3f", "distance": ".4g"}
+
+# With fewer examples, figures can hardly distinguish two models.
+FEW_EXAMPLES = 300
+# Fraction of truncated texts from which there is a warning.
+MUCH_CUT = 0.01
+# Ratio of the most frequent to the rarest label from which there is a warning.
+IMBALANCE = 10
+# Calibration error from which there is a warning.
+UNRELIABLE = 0.1
 
 
 def figure(value: float | None, metric: Metric) -> str:
@@ -36,25 +44,6 @@ def set_name(name: str, _: Translator) -> str:
     return _("{set} (new texts)", set=names[part]) if unseen else names[part]
 
 
-def duration(seconds: float, _: Translator) -> str:
-    """3.1 s, 4 min 10 s, 2 h 5 min."""
-    if seconds < 60:
-        return _("{seconds:.1f} s", seconds=seconds)
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    if hours:
-        return _("{hours} h {minutes} min", hours=hours, minutes=minutes)
-    return _("{minutes} min {seconds} s", minutes=minutes, seconds=rest)
-
-
-def spread(values: Sequence[float | None], metric: Metric) -> str:
-    """93.5% ± 0.4%: mean and standard deviation of a sample."""
-    known = [value for value in values if value is not None]
-    if len(known) < len(values):
-        return ABSENT
-    return f"{figure(mean(known), metric)} ± {figure(stdev(known), metric)}"
-
-
 def lowest_f1(rows: Sequence[Mapping[str, Any]], number: int) -> Sequence[Mapping[str, Any]]:
     """All labels in their order if they are few, else those with the lowest F1, lowest first."""
     if len(rows) <= number:
@@ -62,16 +51,24 @@ def lowest_f1(rows: Sequence[Mapping[str, Any]], number: int) -> Sequence[Mappin
     return sorted(rows, key=lambda row: (row["f1"] is None, row["f1"]))[:number]
 
 
+def reasons(report: Report, what: Literal["value", "interval"], _: Translator) -> list[str]:
+    """Why figures of the report have no value, or no interval: each reason once."""
+    absent = [why for of_set in report["undefined"].values() for why in of_set.values()]
+    return list(dict.fromkeys(why[_.language] for why in absent if why["what"] == what))
+
+
+# The model and the baseline
+
+
 class Comparison(NamedTuple):
     """The main metric of the model and the baseline, on new texts where possible."""
 
     metric: Metric
-    set: str
-    """test, test_unseen, valid or valid_unseen."""
+    set: str  # test, test_unseen, valid or valid_unseen
     ours: float
     other: float
+    # "hardly": the model's interval contains the baseline's figure, or there is no interval.
     verdict: Literal["better", "hardly", "no better"]
-    """Hardly: the model's interval contains the baseline's figure, or there is no interval."""
 
 
 def metric_of(report: Report, name: str) -> Metric:
@@ -104,47 +101,188 @@ def compare(report: Report) -> Comparison | None:
     return Comparison(metric, name, ours, other, better if ahead else "no better")
 
 
-class FiguresRow(NamedTuple):
-    """The figures of the model or a baseline on one set of examples."""
-
-    title: str
-    examples: int
-    values: Mapping[str, float | None]
-    intervals: Mapping[str, Sequence[float] | None]
-    ours: bool
-    """The model's, not a baseline's."""
-    main: bool
-    """On the set that the report is about, not on the validation set next to a test set."""
+# Warnings
 
 
-def figure_rows(report: Report, _: Translator) -> Iterator[FiguresRow]:
-    """The model, then the baselines, on the set of the report; then the validation set."""
-    judged = report["judged"]
-    sizes = {data["name"]: data["examples"] for data in report["data"]}
-    sizes[f"{judged}_unseen"] = report["leaks"].get("unseen", 0)
-    others = report.get("other_baselines", [])
-    baselines = [report["baseline"], *others] if "baseline" in report else []
-    for source in (report, *baselines):
-        for key in (judged, f"{judged}_unseen"):
-            if key not in source:
-                continue
-            title = set_name(key, _)
-            if source is not report:
-                method = baseline_name(source, _) if others else _("baseline")
-                title = _("{name}, {set}", name=method, set=title)
-            ours = source is report
-            yield FiguresRow(title, sizes[key], source[key], source["intervals"][key], ours, True)
-    if judged != "valid":
-        values, ends = report["valid"], report["intervals"]["valid"]
-        yield FiguresRow(set_name("valid", _), sizes["valid"], values, ends, True, False)
+def warnings(report: Report, _: Translator, figures: bool = True) -> list[str]:
+    """Warnings of a fine-tuning report.
+
+    figures: whether to include figures without a value; a page that does not show them need not.
+    """
+    checks = [
+        *(_leak, _no_test, _undefined, _missing, _not_better, _no_baseline),
+        *(_few, _contradictions, _long, _uneven, _never, _unreliable),
+    ]
+    if not figures:
+        checks.remove(_undefined)
+    return [sentence for check in checks for sentence in check(report, _)]
 
 
-def baseline_name(baseline: Mapping[str, Any], _: Translator) -> str:
-    """A baseline's method."""
-    return str(baseline["name_zh" if _.language == "zh" else "name"])
+def evaluation_warnings(report: Report, _: Translator) -> list[str]:
+    """Warnings that need no training run: of predictions for a labelled file."""
+    checks = (_undefined, _missing, _few, _never, _unreliable)
+    return [sentence for check in checks for sentence in check(report, _)]
 
 
-def reasons(report: Report, what: Literal["value", "interval"], _: Translator) -> list[str]:
-    """Why figures of the report have no value, or no interval: each reason once."""
-    absent = [why for of_set in report["undefined"].values() for why in of_set.values()]
-    return list(dict.fromkeys(why[_.language] for why in absent if why["what"] == what))
+def _leak(report: Report, _: Translator) -> Iterator[str]:
+    """Texts of the set that are not new."""
+    judged, metric, leaks = report["judged"], main_metric(report), report["leaks"]
+    if not leaks or leaks["unseen"] == leaks["of"]:
+        return
+    leak = _(
+        "{train:,} of {all:,} examples of the {set} have texts that are also in the training set",
+        train=leaks["in_train"],
+        all=leaks["of"],
+        set=set_name(judged, _),
+    )
+    if leaks["in_valid"]:
+        leak += _(", {number:,} more are in the validation set", number=leaks["in_valid"])
+    if leaks["repeated"]:
+        leak += _(", and {number:,} repeat another one", number=leaks["repeated"])
+    unseen = f"{judged}_unseen"
+    if not leaks["unseen"]:
+        yield _(
+            "{leak}: no figure shows how the model does on new texts. Provide other texts with "
+            "--test.",
+            leak=leak,
+        )
+    elif report[unseen][metric.name] is None:
+        yield _("{leak}.", leak=leak)
+    else:
+        yield _(
+            "{leak}. Without them: {metric} {figure} {interval}.",
+            leak=leak,
+            metric=_(metric.title),
+            figure=figure(report[unseen][metric.name], metric),
+            interval=interval(report["intervals"][unseen][metric.name], metric),
+        )
+
+
+def _no_test(report: Report, _: Translator) -> Iterator[str]:
+    if report["judged"] == "valid":
+        yield _(
+            "There is no test set. The figures are on the validation set, which also selected the "
+            "best weights: they are slightly too good. Use --test or --test-share."
+        )
+
+
+def _undefined(report: Report, _: Translator) -> Iterator[str]:
+    """For each set the figures without a value; those with the same reason in one sentence."""
+    for name, absent in report["undefined"].items():
+        by_reason: dict[str, list[str]] = {}
+        for metric, why in absent.items():
+            if why["what"] == "value":
+                by_reason.setdefault(why[_.language], []).append(_(metric_of(report, metric).title))
+        for reason, metrics in by_reason.items():
+            yield _(
+                "No value on the {set} for {metrics}: {reason}.",
+                set=set_name(name, _),
+                metrics=metrics,
+                reason=reason,
+            )
+
+
+def _missing(report: Report, _: Translator) -> Iterator[str]:
+    """Labels of the training set that another set does not have."""
+    for data in report["data"]:
+        labels = [label for label, number in data["labels"].items() if not number]
+        if labels and data["name"] != "train":
+            yield _(
+                "The {set} has no example of {labels}: it does not show how well the model "
+                "predicts them.",
+                set=set_name(data["name"], _),
+                labels=labels,
+            )
+
+
+def _not_better(report: Report, _: Translator) -> Iterator[str]:
+    comparison = compare(report)
+    if comparison is None or comparison.verdict == "better":
+        return
+    metric = comparison.metric
+    if comparison.verdict == "hardly":
+        verdict = _("The model is hardly better than the simple baseline")
+    else:
+        verdict = _("The model is no better than the simple baseline")
+    yield _(
+        "{verdict}: on the {set} its {metric} is {ours}, the baseline's {other}.",
+        verdict=verdict,
+        set=set_name(comparison.set, _),
+        metric=_(metric.title),
+        ours=figure(comparison.ours, metric),
+        other=figure(comparison.other, metric),
+    )
+
+
+def _no_baseline(report: Report, _: Translator) -> Iterator[str]:
+    if "no_baseline" in report:
+        yield _(
+            "There is no baseline to compare with, because it failed: {problem}.",
+            problem=report["no_baseline"],
+        )
+
+
+def _few(report: Report, _: Translator) -> Iterator[str]:
+    number = {data["name"]: data["examples"] for data in report["data"]}[report["judged"]]
+    if number < FEW_EXAMPLES:
+        yield _(
+            "The {set} is small (examples: {number}): small differences in the figures may be due "
+            "to chance.",
+            set=set_name(report["judged"], _),
+            number=number,
+        )
+
+
+def _contradictions(report: Report, _: Translator) -> Iterator[str]:
+    if number := report["leaks"].get("contradicting"):
+        yield _(
+            "Texts with more than one label in the data: {number:,}. No model can predict all of "
+            "these labels.",
+            number=number,
+        )
+
+
+def _long(report: Report, _: Translator) -> Iterator[str]:
+    longer, kind = report["data"][0]["longer"], report["long_texts"]
+    if kind == "windows" or longer <= MUCH_CUT:  # windows read everything
+        return
+    yield _(
+        "{share:.1%} of the training texts are longer than {length} tokens: {cut}.",
+        share=longer,
+        length=report["max_length"],
+        cut=_("their middle is not read") if kind == "head-tail" else _("their end is not read"),
+    )
+
+
+def _uneven(report: Report, _: Translator) -> Iterator[str]:
+    labels = report["data"][0]["labels"]
+    if not labels or len(labels) < 2:
+        return
+    rarest, commonest = min(labels, key=labels.__getitem__), max(labels, key=labels.__getitem__)
+    if labels[commonest] >= IMBALANCE * labels[rarest]:
+        yield _(
+            "The labels are imbalanced: the training set has {most:,} of {common}, but {least:,} "
+            "of {rare}. See the figures of each label.",
+            most=labels[commonest],
+            common=commonest,
+            least=labels[rarest],
+            rare=rarest,
+        )
+
+
+def _never(report: Report, _: Translator) -> Iterator[str]:
+    missed = [
+        row["label"] for row in report.get("per_class", ()) if row["gold"] > row["predicted"] == 0
+    ]
+    if missed:
+        yield _("Never predicted, although in the data: {labels}.", labels=missed)
+
+
+def _unreliable(report: Report, _: Translator) -> Iterator[str]:
+    error = report.get("calibration", {"ece": 0})["ece"]
+    if error > UNRELIABLE:
+        yield _(
+            "The probabilities differ by {error:.1%} on average from how often predictions are "
+            "right (expected calibration error). Use them for ranking, not as probabilities.",
+            error=error,
+        )

@@ -1,18 +1,24 @@
-"""The pages of a report: Jinja templates over the dictionary of report.json."""
+"""The pages of a report, and the model card: Jinja templates over the dictionary of report.json.
 
-from collections.abc import Sequence
+The card is the `README.md` of a fine-tuned model's folder. It starts with YAML as the Hugging Face
+hub reads it.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from pathlib import Path, PurePath
+from statistics import mean, stdev
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+import yaml
+
+from roformer_tf.files import write_text
 from roformer_tf.finetuning.rates import spelled
 from roformer_tf.finetuning.report.figures import (
+    ABSENT,
     Report,
-    baseline_name,
     compare,
-    duration,
     figure,
-    figure_rows,
     interval,
     lowest_f1,
     main_metric,
@@ -20,18 +26,34 @@ from roformer_tf.finetuning.report.figures import (
     newest,
     reasons,
     set_name,
-    spread,
+    warnings,
 )
-from roformer_tf.finetuning.report.warnings import warnings
 from roformer_tf.tasks.base import Task
-from roformer_tf.tasks.metrics import ACCURACY
+from roformer_tf.tasks.metrics import ACCURACY, Metric
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.templates import cut_font, data_url, environment, markdown
 from roformer_tf.training import plots
+from roformer_tf.training.run_files import file_name, write_json
 from roformer_tf.translation import Language, Translator
 
 if TYPE_CHECKING:
     import jinja2
+
+# The hub's names of our metrics, where they differ.
+HUB_METRICS = {
+    "macro_f1": "f1",
+    "micro_f1": "f1",
+    "pearson": "pearsonr",
+    "spearman": "spearmanr",
+}
+
+
+def write_report(folder: str | Path, report: Report, language: Language = "en") -> None:
+    """Write report.json, and report.md and report.html in this language."""
+    folder = Path(folder)
+    write_json(folder / "report.json", report)
+    write_text(folder / "report.md", markdown_page(report, language))
+    write_text(folder / "report.html", html_page(report, language))
 
 
 def markdown_page(report: Report, language: Language = "en") -> str:
@@ -94,6 +116,66 @@ def report_templates(
     return templates
 
 
+def duration(seconds: float, _: Translator) -> str:
+    """3.1 s, 4 min 10 s, 2 h 5 min."""
+    if seconds < 60:
+        return _("{seconds:.1f} s", seconds=seconds)
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return _("{hours} h {minutes} min", hours=hours, minutes=minutes)
+    return _("{minutes} min {seconds} s", minutes=minutes, seconds=rest)
+
+
+def spread(values: Sequence[float | None], metric: Metric) -> str:
+    """93.5% ± 0.4%: mean and standard deviation of a sample."""
+    known = [value for value in values if value is not None]
+    if len(known) < len(values):
+        return ABSENT
+    return f"{figure(mean(known), metric)} ± {figure(stdev(known), metric)}"
+
+
+class FiguresRow(NamedTuple):
+    """The figures of the model or a baseline on one set of examples."""
+
+    title: str
+    examples: int
+    values: Mapping[str, float | None]
+    intervals: Mapping[str, Sequence[float] | None]
+    # The model's, not a baseline's.
+    ours: bool
+    # On the set that the report is about, not on the validation set next to a test set.
+    main: bool
+
+
+def figure_rows(report: Report, _: Translator) -> Iterator[FiguresRow]:
+    """The model, then the baselines, on the set of the report; then the validation set."""
+    reported = report["judged"]
+    sizes = {data["name"]: data["examples"] for data in report["data"]}
+    sizes[f"{reported}_unseen"] = report["leaks"].get("unseen", 0)
+    # With a single baseline its method is named once, below the table.
+    several = report.get("other_baselines", [])
+    baselines = [report["baseline"], *several] if "baseline" in report else []
+    for source in (report, *baselines):
+        for key in (reported, f"{reported}_unseen"):
+            if key not in source:
+                continue
+            title = set_name(key, _)
+            ours = source is report
+            if not ours:
+                method = baseline_name(source, _) if several else _("baseline")
+                title = _("{name}, {set}", name=method, set=title)
+            yield FiguresRow(title, sizes[key], source[key], source["intervals"][key], ours, True)
+    if reported != "valid":
+        values, ends = report["valid"], report["intervals"]["valid"]
+        yield FiguresRow(set_name("valid", _), sizes["valid"], values, ends, True, False)
+
+
+def baseline_name(baseline: Mapping[str, Any], _: Translator) -> str:
+    """A baseline's method."""
+    return str(baseline["name_zh" if _.language == "zh" else "name"])
+
+
 def task_name(task: type[Task] | Task, language: Language) -> str:
     """A task's name in a sentence. Titles are in both languages: "句向量 · Sentence vectors"."""
     zh, __, en = task.title.partition(" · ")
@@ -134,3 +216,72 @@ def hardware_rows(
         for phase, seconds in report["seconds"].items()
         if phases is None or phase in phases
     ]
+
+
+# The model card
+
+
+def model_card(
+    report: Report,
+    task: Task,
+    language: Language,
+    is_v2: bool = False,
+    opens_elsewhere: bool = True,
+) -> str:
+    """The text of a card: how to use the model, its figures, limitations and training.
+
+    is_v2: whether it is a RoFormerV2, which transformers loads incorrectly; opens_elsewhere:
+    whether transformers has a class with all layers of the model.
+    """
+    chosen = {"max_length": report["max_length"]}  # what "auto" was replaced by
+    return markdown(
+        report_templates(report, language),
+        "card.md.jinja",
+        report=report,
+        task=task,
+        task_name=task_name(task, language),
+        title=_title(report),
+        front_matter=yaml.safe_dump(front_matter(report), allow_unicode=True, sort_keys=False),
+        file_name=lambda setting: _file_name(report, setting),
+        chosen=chosen,
+        warnings=warnings(report, Translator(language), figures=False),
+        is_v2=is_v2,
+        opens_elsewhere=opens_elsewhere,
+    )
+
+
+def front_matter(report: Report) -> dict[str, Any]:
+    """The hub's metadata of the model, for its search and its pages."""
+    task, reported = TASKS[report["task"]], report["judged"]
+    # A metric needs a value there, so those that the data cannot give are skipped.
+    figures = {name: value for name, value in report[reported].items() if value is not None}
+    metrics = {name: HUB_METRICS.get(name, name) for name in figures}
+    results = [
+        {"type": kind, "name": str(metric_of(report, name).title), "value": round(figures[name], 4)}
+        for name, kind in metrics.items()
+    ]
+    name = _file_name(report, "test" if reported == "test" else "valid")
+    name = name or _file_name(report, "train") or "unnamed"
+    result = {
+        "task": {"type": task.pipeline_tag},
+        "dataset": {"name": name, "type": "private", "split": reported},
+        "metrics": results,
+    }
+    return {
+        "language": "zh",
+        "library_name": "roformer-tf",
+        "pipeline_tag": task.pipeline_tag,
+        "tags": ["roformer", "keras"],
+        "metrics": sorted(set(metrics.values())),
+        "model-index": [{"name": _title(report), "results": [result]}],
+    }
+
+
+def _title(report: Report) -> str:
+    """The name of the run's folder."""
+    return PurePath(str(report["settings"].get("output", ""))).name or "roformer"
+
+
+def _file_name(report: Report, setting: str) -> str:
+    """The name of a file or run in a setting, without its folder; "" if it has no value."""
+    return file_name(report["settings"].get(setting) or "")

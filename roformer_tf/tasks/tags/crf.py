@@ -14,10 +14,10 @@ from roformer_tf.tasks.probabilities import softmax
 # Along a text there are many small sums: NumPy's logaddexp.reduce is 5 times as fast on them as
 # scipy.special.logsumexp.
 
+# Score of an illegal step. It is finite: if every sequence is illegal, one is still the best.
 NEVER = -1e9
-"""Score of an illegal step. It is finite: if every sequence is illegal, one is still the best."""
+# Maximum number of scores, N · T · C, that are processed at a time.
 TOGETHER = 1 << 20
-"""Maximum number of scores, N · T · C, that are processed at a time."""
 
 
 class Chain(NamedTuple):

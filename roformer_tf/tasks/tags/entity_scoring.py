@@ -16,8 +16,8 @@ from roformer_tf.translation import Message
 
 NO_ENTITY = Message("the data have no entity")
 LONGEST_MATCH = Message("longest match with the entities of the training set")
+# Units of a sentence that a report shows before its first mistake.
 BEFORE = 60
-"""Units of a sentence that a report shows before its first mistake."""
 
 
 class TaggingMetrics(Metrics):
@@ -40,6 +40,7 @@ class TaggingMetrics(Metrics):
 
     def measure(self, gold: Gold, predictions: Predictions) -> Measure:
         """All that is usable."""
+        # Counted once; `measure` only multiplies by the weights of the sentences.
         counts = self.count_items(gold, predictions)
         pairs = zip(gold, predictions, strict=True)
         right_units = np.array([np.sum(_agree(x, y.label)) for x, y in pairs], np.float64)
@@ -67,6 +68,7 @@ class TaggingMetrics(Metrics):
 
         Entities and units of a sentence are not independent: other fractions need a bootstrap.
         """
+        # Wilson's interval is then a bound from the number of sentences.
         figures = self.compute(gold, predictions)
         sentences = {
             metrics.PRECISION.name: sum(
@@ -96,6 +98,7 @@ class TaggingMetrics(Metrics):
         labels = self.task.labels
         if not self.task.has_entities:
             return labels
+        # "B-LOC" alone is an entity of the type LOC.
         return tuple(sorted({kind for label in labels for kind, _, _ in spans([label])}))
 
     def baseline(
@@ -107,6 +110,7 @@ class TaggingMetrics(Metrics):
     ) -> tuple[Message, list[Prediction]]:
         """The entities of the training set, the longest first, from left to right."""
         numbers = self.task.label_numbers
+        # The baseline is certain of every label: probability 1.
         certain = np.eye(len(numbers), dtype=np.float32)
         return LONGEST_MATCH, [
             Prediction(labels, certain[[numbers[label] for label in labels]])
@@ -127,12 +131,14 @@ class TaggingMetrics(Metrics):
 
     def sureness(self, label: Label, prediction: Prediction) -> float:
         """The highest probability of a unit's wrong label."""
+        # Only wrong predictions are asked for, so at least one unit is wrong.
         wrong = ~_agree(label, prediction.label)
         return float(predicted_scores(self.task, prediction)[wrong].max())
 
     def describe(self, example: Example, prediction: Prediction) -> JsonObject:
         """A sentence from shortly before its first mistake, with true and predicted entities."""
         labels, predicted = example.label, prediction.label
+        # `argmin` of booleans is the first unit whose label is wrong.
         begin = max(0, int(np.argmin(_agree(labels, predicted))) - BEFORE)
         shown = range(begin, min(begin + CHARACTERS, len(predicted)))
         between = " " if self.task.spaced_units else ""

@@ -16,20 +16,20 @@ import numpy as np
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.tags.crf import NEVER, Chain
 
+# Type, first unit, last unit + 1.
 Span: TypeAlias = tuple[str, int, int]
-"""Type, first unit, last unit + 1."""
+# A text in segments, each with its entity type, or "": [["在", ""], ["北京", "LOC"]].
 Marked: TypeAlias = list[list[str]]
-"""A text in segments, each with its entity type, or "": [["在", ""], ["北京", "LOC"]]."""
 
+# The type of entities, or words, whose tags have none (B, I, O, or B, M, E, S), as in seqeval.
 UNTYPED = "_"
-"""The type of entities, or words, whose tags have none (B, I, O, or B, M, E, S), as in seqeval."""
+# First letter of an entity's tag → its letter in BIOES: M is of BMES, L and U are of BILOU.
 MARKS = {"B": "B", "I": "I", "E": "E", "S": "S", "M": "I", "L": "E", "U": "S"}
-"""First letter of an entity's tag → its letter in BIOES: M is of BMES, L and U are of BILOU."""
+# The rule for legal sequences of tags; "" where all are legal.
 Scheme: TypeAlias = Literal["", "IOB2", "BIOES"]
-"""The rule for legal sequences of tags; "" where all are legal."""
 
+# A scheme is accepted if at most this fraction of the sentences with entities breaks it.
 MAX_BROKEN = 0.01
-"""A scheme is accepted if at most this fraction of the sentences with entities breaks it."""
 
 
 def spans(labels: Sequence[str]) -> list[Span]:

@@ -43,6 +43,7 @@ class Embedding(Retrieval):
         data = data_of(examples)
         if data == task.data:
             return cast(Task, task)
+        # The learned settings stay, such as the threshold; the kind of data changes.
         settings = {field.name: getattr(task, field.name) for field in dataclasses.fields(task)}
         levels = few_levels(examples) if data == "scores" else ()
         return cls.from_settings(**settings | {"data": data, "levels": levels})

@@ -63,6 +63,7 @@ class ParaphraseLabelling(RetrievalLabelling):
     @classmethod
     def learned(cls, training: Examples) -> dict[str, Any]:
         """As retrieval. Raises InputError if all groups have the same texts."""
+        # Groups differ in size; retrieval expects examples of equally many texts.
         return super().learned(first_pairs(training))
 
     def notes(self, training: Examples) -> list[str]:
@@ -115,14 +116,10 @@ class ParaphraseObjective(RetrievalObjective):
         return dataclasses.replace(self.task, teacher=settings.get("teacher") is not None)
 
     def batch_loss(
-        self,
-        targets: "Tensor",
-        outputs: Any,
-        weights: "Tensor",
-        inputs: Any = None,
-        classifier: Any = None,
+        self, targets: "Tensor", outputs: Any, weights: "Tensor", inputs: Any = None
     ) -> "Tensor":
         """The loss of the second texts' tokens, plus the loss of the vectors."""
+        # Stage 2 of RoFormer-Sim distils a teacher; stage 1 has no labels but the pairs themselves.
         similarity = losses.distilled if self.task.teacher else losses.neighbours
         generated = losses.second_texts(outputs["losses"], inputs["segment_ids"])
         return generated + similarity(targets, outputs["embedding"], weights)

@@ -17,12 +17,12 @@ from roformer_tf.tasks.task_settings import Prediction
 from roformer_tf.top_k import top_k
 from roformer_tf.translation import Message
 
+# Nearest texts that a prediction keeps.
 NEAREST = 3
-"""Nearest texts that a prediction keeps."""
+# Ranks at which recall is computed.
 CUTS = (1, 5, 10)
-"""Ranks at which recall is computed."""
+# The last rank that counts for MRR and nDCG.
 LAST = 10
-"""The last rank that counts for MRR and nDCG."""
 
 RECALLS = tuple(
     Metric(
@@ -31,6 +31,7 @@ RECALLS = tuple(
         meaning=Message(
             "fraction of the relevant documents that are among the first {cut}", cut=cut
         ),
+        by_example=True,  # the examples of a fine-tuned model have one relevant document each
     )
     for cut in CUTS
 )
@@ -67,8 +68,10 @@ def query_figures(ranks: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
     >>> query_figures([[2], [1, 30]])["recall_at_10"].tolist()
     [1.0, 0.5]
     """
+    # The first of the sorted ranks is that of the nearest relevant document.
     sorted_ranks = [np.sort(np.asarray(of_query, np.float64)) for of_query in ranks]
     figures = {
+        # The best possible ranks of n documents are 1 to n.
         NDCG.name: np.array([_gain(x) / _gain(1.0 + np.arange(len(x))) for x in sorted_ranks]),
         MRR.name: np.array([1 / x[0] if x[0] <= LAST else 0.0 for x in sorted_ranks]),
     }
@@ -165,6 +168,7 @@ def scores_of(
     """
     first = encoded.first_rows[texts.examples, texts.sides]
     counts = encoded.counts[texts.examples, texts.sides]
+    # The sequences of each document, one document after the other: `begins` is where each starts.
     begins = np.cumsum([0, *counts[:-1]])
     rows = np.repeat(first - begins, counts) + np.arange(counts.sum())
     documents = vectors[rows]
@@ -175,7 +179,7 @@ def scores_of(
 def best_sides(vectors: np.ndarray, encoded: EncodedSides) -> np.ndarray:
     """One vector of each text: (N, S, H). Of several, the one nearest to the first text."""
     chosen = encoded.first_rows.copy()
-    for example, side in np.argwhere(encoded.counts > 1).tolist():
+    for example, side in np.argwhere(encoded.counts > 1).tolist():  # texts in several windows
         begin, count = int(chosen[example, side]), int(encoded.counts[example, side])
         cosines = vectors[begin : begin + count] @ vectors[chosen[example, 0]]
         chosen[example, side] = begin + int(np.argmax(cosines))

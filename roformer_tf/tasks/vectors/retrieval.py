@@ -22,7 +22,6 @@ from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, part
 from roformer_tf.tasks.metrics import ACCURACY, Measure, Metric, mean
 from roformer_tf.tasks.scoring import MISTAKES, JsonObject, shortened
 from roformer_tf.tasks.vectors.ranked_texts import (
-    RECALLS,
     RETRIEVAL,
     DifferentTexts,
     positives,
@@ -41,8 +40,9 @@ from roformer_tf.tasks.vectors.sentence_vectors import (
 if TYPE_CHECKING:
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
+# Examples that a report shows with their nearest neighbours.
 NEIGHBOURS_SHOWN = 5
-"""Examples that a report shows with their nearest neighbours."""
+# The meaning of the examples, to be printed.
 NOTES = {
     "pairs": "pairs of texts that belong together; all others of a batch are negatives",
     "triples": "a text, one that belongs to it and one that does not; all others of a batch are "
@@ -50,7 +50,6 @@ NOTES = {
     "texts": "texts without labels: a sentence belongs to the passage that it was taken from, and "
     "a text of one sentence to itself under other dropout",
 }
-"""The meaning of the examples, to be printed."""
 
 
 class RetrievalLabelling(VectorLabelling):
@@ -60,6 +59,7 @@ class RetrievalLabelling(VectorLabelling):
     def learned(cls, training: Examples) -> dict[str, Any]:
         """The kind of examples. Raises InputError if all have the same document."""
         data = data_of(training)
+        # Queries may repeat, documents may not all be one: then nothing is a negative.
         first = 0 if data == "texts" else 1
         if len({text_key([text]) for example in training for text in example.texts[first:]}) < 2:
             which = "text" if data == "texts" else "second text"
@@ -89,6 +89,7 @@ class RetrievalLabelling(VectorLabelling):
         """The texts of the sequences; of single texts the sentences and their passages."""
         if self.task.data != "texts":
             return super().evaluated_texts(examples, tokenizer)
+        # Sentences and passages exist only as tokens; [CLS] and [SEP] are not decoded.
         rows = self.encode(examples, tokenizer).token_ids
         return [tokenizer.decode(row[1:-1].tolist()) for row in rows]
 
@@ -101,6 +102,7 @@ class RetrievalLabelling(VectorLabelling):
         if self.task.data == "texts":
             return PassageBatches(Passages.of(examples, tokenizer, self.task.max_length))
         encoded = self.encode(examples, tokenizer)
+        # Of a document in several windows, the one most similar to the query is trained.
         return SideBatches(encoded, positives=positives(encoded), rows=fitting_rows(encoded))
 
 
@@ -127,6 +129,7 @@ class RetrievalObjective(VectorObjective):
 
     def losses_of_chunks(self, encoded: EncodedSides, examples: Examples) -> ChunkLosses:
         """The softmax over the second and third texts of the chunk."""
+        # Positives of the whole set: a text that belongs to a query is never its negative.
         known = positives(encoded)
 
         def chunk_losses(sides: np.ndarray, chunk: slice) -> np.ndarray:
@@ -146,6 +149,7 @@ class RetrievalDecoding(VectorDecoding):
 
     def shifted(self, prediction: Prediction, count: int) -> Prediction:
         """The neighbours' numbers count the earlier examples, too."""
+        # Sets are joined into one list, in which this set begins at `count`.
         near = tuple((count + other, side, x) for other, side, x in prediction.label.neighbours)
         return prediction._replace(label=prediction.label._replace(neighbours=near))
 
@@ -167,11 +171,6 @@ class RetrievalMetrics(VectorMetrics):
         ahead = np.array([prediction.label.ahead for prediction in predictions])
         return lambda weights: {ACCURACY.name: mean(ahead, weights), **measure(weights)}
 
-    def trials(self, gold: Gold, predictions: Predictions) -> dict[str, int]:
-        """Each example is right or wrong, and its second text is among the first ranks or not."""
-        shares = (ACCURACY, *RECALLS) if self.task.data == "triples" else RECALLS
-        return {metric.name: len(gold) for metric in shares}
-
     def is_right(self, label: Label, prediction: Prediction) -> bool:
         """Whether the second text has rank 1; of triples, whether it is nearer than the third."""
         if self.task.data == "triples":
@@ -190,6 +189,7 @@ class RetrievalMetrics(VectorMetrics):
             for number, (example, prediction) in pairs
             if not self.is_right(example.label, prediction)
         ]
+        # `sorted` is stable: equal ranks stay in the order of the data.
         worst = sorted(wrong, key=lambda mistake: -mistake[0])[:MISTAKES]
         return [
             {"sureness": sureness, **self._with_neighbours(number, examples, predictions)}
@@ -198,6 +198,7 @@ class RetrievalMetrics(VectorMetrics):
 
     def details(self, examples: Examples, predictions: Predictions) -> JsonObject:
         """Mistakes, histograms, and some examples with their nearest neighbours."""
+        # Evenly spaced over the set, since neighbouring examples may be alike.
         count = min(NEIGHBOURS_SHOWN, len(examples))
         some = np.linspace(0, len(examples) - 1, count).astype(int).tolist()
         shown = [self._with_neighbours(number, examples, predictions) for number in some]
@@ -224,10 +225,6 @@ class RetrievalMetrics(VectorMetrics):
         cosine = float(prediction.scores[0])
         shown = self.describe(example, prediction) | {"cosine": cosine}
         return {"place": example.place} | shown | {"neighbours": near}
-
-    def describe_labels(self, gold: Gold) -> JsonObject:
-        """Nothing: all examples belong together."""
-        return {"labels": {}, "numbers": {}}
 
     def describe(self, example: Example, prediction: Prediction) -> JsonObject:
         """An example, the rank that its second text should have, and its predicted rank."""

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from roformer_tf.kernels.forms import Tensor
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
+# Each score may be a class of a classifier, if there are at most this many.
 MAX_CLASSES = 50
-"""Each score may be a class of a classifier, if there are at most this many."""
 
 
 class ScoredLabelling(VectorLabelling):
@@ -43,6 +43,7 @@ class ScoredLabelling(VectorLabelling):
     @classmethod
     def learned(cls, training: Examples) -> dict[str, Any]:
         """The scores. Raises InputError if all are equal, or all texts are."""
+        # Equal scores give CoSENT no pair of pairs to order.
         levels = sorted({float(example.label) for example in training})
         if len(levels) < 2:
             raise InputError(
@@ -67,6 +68,7 @@ class ScoredLabelling(VectorLabelling):
         encoded = self.encode(examples, tokenizer)
         scores = np.array([self.target(example) for example in examples], np.float32)
         if self.task.loss == "classifier":
+            # Every score of the examples is one of the levels: its index is the class.
             scores = np.searchsorted(self.task.levels, scores).astype(np.int32)
         return SideBatches(encoded, targets=scores)
 
@@ -83,6 +85,7 @@ class ScoredObjective(VectorObjective):
 
     def with_vector_settings(self, **settings: Any) -> "ScoredPairs":
         """The task with a loss, and lengths to which vectors may be cut."""
+        # "auto" is CoSENT, the default of this task.
         loss = self.task.loss if settings.get("loss", "auto") == "auto" else settings["loss"]
         dimensions = settings.get("dimensions", ())
         if loss == "softmax":
@@ -108,17 +111,12 @@ class ScoredObjective(VectorObjective):
         return dataclasses.replace(self.task, loss=loss, dimensions=sizes)
 
     def batch_loss(
-        self,
-        targets: "Tensor",
-        outputs: Any,
-        weights: "Tensor",
-        inputs: Any = None,
-        classifier: Any = None,
+        self, targets: "Tensor", outputs: Any, weights: "Tensor", inputs: Any = None
     ) -> "Tensor":
         """CoSENT of the whole vectors and of those cut, or the classifier's cross-entropy."""
         if self.task.loss != "classifier":
             return super().batch_loss(targets, outputs, weights)
-        return losses.classes(targets, classifier(losses.classifier_features(outputs)), weights)
+        return losses.classes(targets, outputs, weights)
 
     def losses_of_chunks(self, encoded: EncodedSides, examples: Examples) -> ChunkLosses:
         """The part of each pair in CoSENT."""
@@ -178,10 +176,6 @@ class ScoredMetrics(VectorMetrics):
 
         return measure
 
-    def trials(self, gold: Gold, predictions: Predictions) -> dict[str, int]:
-        """Each pair is right or wrong, if there are two scores."""
-        return {metrics.ACCURACY.name: len(gold)} if self.task.is_binary else {}
-
     def why_undefined(self, gold: Gold) -> dict[str, Message]:
         """Nothing correlates with equal scores."""
         names = (metrics.ROC_AUC.name, metrics.SPEARMAN.name, metrics.PEARSON.name)
@@ -203,6 +197,7 @@ class ScoredMetrics(VectorMetrics):
             return super().mistakes(examples, predictions)
         gold = np.array([example.label for example in examples], np.float64)
         cosines = np.array([prediction.label for prediction in predictions], np.float64)
+        # No threshold separates right from wrong here: the difference of ranks takes its place.
         once = np.ones((1, len(gold)))
         distance = np.abs(metrics.ranks(gold, once) - metrics.ranks(cosines, once))[0] / len(gold)
         order = np.argsort(-distance, kind="stable")[:MISTAKES].tolist()
@@ -218,12 +213,9 @@ class ScoredMetrics(VectorMetrics):
         """Near pairs have a score above the middle, or above the median of many scores."""
         cosines = [float(prediction.scores[0]) for prediction in predictions]
         gold = np.array([example.label for example in examples], np.float64)
+        # With many scores, half of the pairs count as near.
         middle = self.task.middle if self.task.levels else float(np.median(gold))
         return list(np.compress(gold > middle, cosines)), list(np.compress(gold <= middle, cosines))
-
-    def describe_labels(self, gold: Gold) -> JsonObject:
-        """The range of a set's scores."""
-        return {"labels": {}, "numbers": metrics.range_of(gold)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -271,6 +263,7 @@ def best_threshold(scores: np.ndarray, wanted: np.ndarray) -> float:
     right = (
         np.concatenate([[0], np.cumsum(~yes)]) + yes.sum() - np.concatenate([[0], np.cumsum(yes)])
     )
+    # Thresholds below the lowest and above the highest score are possible, too.
     ends = np.concatenate([[ordered[0] - 0.1], ordered, [ordered[-1] + 0.1]])
     # No threshold is between equal scores.
     right[1:-1] = np.where(np.diff(ordered) > 0, right[1:-1], -1)

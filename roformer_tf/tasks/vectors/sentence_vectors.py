@@ -36,17 +36,17 @@ if TYPE_CHECKING:
     from roformer_tf.readers.tables import Row
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
+# What examples are: pairs with a score or 0/1; two texts that belong together; two such texts and a
+# third that does not; single texts.
 Data = Literal["scores", "pairs", "triples", "texts"]
-"""What examples are: pairs with a score or 0/1; two texts that belong together; two such texts and
-a third that does not; single texts."""
 Loss = Literal["softmax", "cosent", "classifier"]
+# Losses of some examples of a set, which are each other's negatives.
 ChunkLosses: TypeAlias = Callable[[np.ndarray, slice], np.ndarray]
-"""Losses of some examples of a set, which are each other's negatives."""
 
+# The label of texts that belong together.
 BELONGS = "belongs"
-"""The label of texts that belong together."""
+# Examples that are compared with each other in an evaluation's loss, as in a training batch.
 LOSS_CHUNK = 64
-"""Examples that are compared with each other in an evaluation's loss, as in a training batch."""
 SAME_TEXT = "has the same text twice, from which nothing can be learnt"
 
 
@@ -70,6 +70,7 @@ class VectorLabelling(Labelling):
     @classmethod
     def read_label(cls, value: Any, separator: str) -> Label:
         """A finite number; of three texts B or C, the one nearer to A."""
+        # "B" and "C" are no numbers, so a label is one or the other.
         name, number = read_label(value), to_number(value)
         if number is None and name.upper() not in ("B", "C"):
             raise BadCellError(
@@ -95,6 +96,7 @@ class VectorLabelling(Labelling):
 
         Raises InputError for a label that does not suit the number of texts.
         """
+        # A group of n texts becomes up to n − 1 pairs with its first text.
         examples = [pair for example in examples for pair in _of_group(example)]
         for example in examples:
             _check_label(example)
@@ -113,6 +115,7 @@ class VectorLabelling(Labelling):
     @classmethod
     def strata(cls, examples: Examples) -> list[Any]:
         """Tenths of the scores, if there are any."""
+        # All examples of a file are of one kind, so the first one decides.
         if examples and isinstance(examples[0].label, float):
             return number_strata([example.label for example in examples])
         return [0] * len(examples)
@@ -141,7 +144,12 @@ class VectorObjective(TrainingObjective):
 
     pooling: ClassVar[str] = "mean"
     poolings: ClassVar[tuple[str, ...]] = ("pooler", "mean", "cls")
-    vector_settings: ClassVar[tuple[str, ...]] = ("loss", "hard_negatives", "dimensions", "pieces")
+    vector_settings: ClassVar[tuple[str, ...]] = (
+        "loss",
+        "hard_negatives",
+        "dimensions",
+        "micro_batches",
+    )
     refused_settings: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ("label_smoothing", "focal", "class_weights", "r_drop", "fgm"),
         "is about labels of single texts, but vectors are compared with each other.",
@@ -167,14 +175,10 @@ class VectorObjective(TrainingObjective):
         return embedding_settings(checkpoint, source).pooling
 
     def batch_loss(
-        self,
-        targets: "Tensor",
-        outputs: Any,
-        weights: "Tensor",
-        inputs: Any = None,
-        classifier: Any = None,
+        self, targets: "Tensor", outputs: Any, weights: "Tensor", inputs: Any = None
     ) -> "Tensor":
         """`vector_loss` of the whole vectors and of those cut to `dimensions` (Matryoshka)."""
+        # The last size is the whole vector: without `dimensions` it is the only one.
         sizes = self.task.sizes(outputs.shape[-1])
         return losses.over_cuts(self.vector_loss, sizes, targets, outputs, weights)
 
@@ -183,6 +187,8 @@ class VectorObjective(TrainingObjective):
     ) -> np.ndarray:
         """From the cosines of whole vectors, each example among `LOSS_CHUNK` others."""
         assert isinstance(encoded, EncodedSides)
+        # In chunks, because a loss depends on the other examples: one over the whole set would be
+        # higher than that of training, and could not be compared with it.
         sides = best_sides(unit(row_logits), encoded)  # (N, S, H)
         chunk_losses = self.losses_of_chunks(encoded, examples)
         chunks = (slice(begin, begin + LOSS_CHUNK) for begin in range(0, len(sides), LOSS_CHUNK))
@@ -206,6 +212,8 @@ class VectorDecoding(NumberDecoding):
         if not len(row_logits):
             return []
         assert isinstance(encoded, EncodedSides)
+        # Every document once, however many examples have it; the scores are computed one example
+        # at a time, as (N, documents) may not fit into memory.
         texts = DifferentTexts.of(encoded)
         return self.read_scores(texts, scores_of(unit(row_logits), encoded, texts))
 
@@ -227,6 +235,7 @@ class VectorDecoding(NumberDecoding):
     def save_files(self, folder: Any, config: "RoFormerConfig") -> None:
         """embedding.json, and the files that sentence-transformers reads."""
         sizes = self.task.sizes(config.hidden_size)
+        # The lengths at which sentence-transformers may truncate vectors.
         cuts = tuple(sizes) if len(sizes) > 1 else None
         pooling: Any = config.pooling
         EmbeddingConfig(pooling, self.task.max_length, cuts).save(folder)
@@ -295,6 +304,7 @@ def data_of(examples: Examples) -> Data:
     """The kind of examples, from the first one: all examples of a file are of one kind."""
     if isinstance(examples[0].label, float):
         return "scores"
+    # By the number of texts; a label of BELONGS says nothing about it.
     kinds: dict[int, Data] = {1: "texts", 2: "pairs", 3: "triples"}
     return kinds[len(examples[0].texts)]
 

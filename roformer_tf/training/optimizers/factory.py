@@ -11,8 +11,8 @@ from roformer_tf.internals import schedule_of
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.training.optimizers.adamw import EmaAdamW, Lamb, LayerwiseAdamW
 from roformer_tf.training.optimizers.muon import Muon
-from roformer_tf.training.optimizers.settings import FinetuneOptimizerConfig, OptimizerConfig
-from roformer_tf.training.schedules import AdjustableDecay, WarmupDecay
+from roformer_tf.training.schedules import WarmupDecay
+from roformer_tf.training.settings import FinetuneOptimizerConfig, OptimizerConfig
 
 
 def make_optimizer(
@@ -43,22 +43,18 @@ def make_finetune_optimizer(
 ) -> LayerwiseAdamW:
     """The optimizer for fine-tuning on a number of batches, with its slots.
 
-    A step takes `accumulate` batches; remaining batches at the end make no step. Raises InputError
-    if there are too few for one step.
+    A step takes `accumulate` batches; remaining batches at the end make no step. `restart` can
+    reset it for a run with another rate and length. For that, its last variable, SCHEDULE, holds
+    the numbers of the schedule; it is not in checkpoints.
     """
-    return _make_layerwise(config, model, _of_batches(config, batches))
-
-
-def make_restartable_optimizer(
-    config: FinetuneOptimizerConfig, model: PretrainedModel, batches: int
-) -> LayerwiseAdamW:
-    """The same, but `restart` can reset it for a run with another rate and length.
-
-    Its last variable, SCHEDULE, holds the numbers of the schedule. It is not in checkpoints.
-    """
-    settings = _of_batches(config, batches)
-    schedule = AdjustableDecay(**settings["learning_rate"].get_config())
-    optimizer = _make_layerwise(config, model, settings | {"learning_rate": schedule})
+    settings = _settings(config, batches // config.accumulate, config.accumulate)
+    optimizer = LayerwiseAdamW(
+        **settings,
+        scales=_scales(config, model),
+        gradient_accumulation_steps=config.accumulate if config.accumulate > 1 else None,
+    )
+    optimizer.build(model.trainable_variables)
+    schedule = settings["learning_rate"]
     schedule.numbers = optimizer.add_variable((4,), dtype="float32", name=SCHEDULE)
     schedule.adjust(schedule)
     return optimizer
@@ -70,12 +66,13 @@ def restart(
     model: PretrainedModel,
     batches: int,
 ) -> None:
-    """Reset a restartable optimizer to the state of a new one with these settings.
+    """Reset a fine-tuning optimizer to the state of a new one with these settings.
 
     Rate and length may differ from before; `may_restart` checks the rest.
     """
     optimizer.restart(model.trainable_variables)
-    schedule_of(optimizer).adjust(_of_batches(config, batches)["learning_rate"])
+    settings = _settings(config, batches // config.accumulate, config.accumulate)
+    schedule_of(optimizer).adjust(settings["learning_rate"])
 
 
 def may_restart(
@@ -83,19 +80,6 @@ def may_restart(
 ) -> bool:
     """Whether the settings keep the learning rate factors of the weights, which are compiled."""
     return tuple(optimizer.scales) == _scales(config, model)
-
-
-def _make_layerwise(
-    config: FinetuneOptimizerConfig, model: PretrainedModel, settings: dict[str, Any]
-) -> LayerwiseAdamW:
-    """The optimizer for these settings, with its slots."""
-    optimizer = LayerwiseAdamW(
-        **settings,
-        scales=_scales(config, model),
-        gradient_accumulation_steps=config.accumulate if config.accumulate > 1 else None,
-    )
-    optimizer.build(model.trainable_variables)
-    return optimizer
 
 
 def _scales(config: FinetuneOptimizerConfig, model: PretrainedModel) -> tuple[float, ...]:
@@ -106,7 +90,7 @@ def _scales(config: FinetuneOptimizerConfig, model: PretrainedModel) -> tuple[fl
         if name.startswith("crf/") and not isinstance(rate, str):
             scales[name] = config.crf_learning_rate / rate
     names = {id(variable): name for name, variable in model.named_variables().items()}
-    # A weight without a name is not part of the model: it is new, and learns as fast as a head.
+    # A weight without a name is not part of the model: it is new, with the rate of a head.
     return tuple(scales.get(names.get(id(v), ""), 1.0) for v in model.trainable_variables)
 
 
@@ -120,16 +104,6 @@ def layer_scales(names: Iterable[str], decay: float) -> dict[str, float]:
     levels = {name: int(x[1] or -1) if x else None for name, x in matches.items()}
     top = max(level for level in levels.values() if level is not None) + 1
     return {n: 1.0 if level is None else decay ** (top - level) for n, level in levels.items()}
-
-
-def _of_batches(config: FinetuneOptimizerConfig, batches: int) -> dict[str, Any]:
-    """Arguments of AdamW for a number of batches. Raises InputError if they make no step."""
-    if batches < config.accumulate:
-        raise InputError(
-            f"the run has {batches} batches, fewer than the {config.accumulate} of one step. "
-            "Lower --accumulate, or give more epochs."
-        )
-    return _settings(config, batches // config.accumulate, config.accumulate)
 
 
 def _settings(
@@ -161,8 +135,8 @@ def _settings(
     }
 
 
+# The variable of a restartable optimizer with the numbers of its schedule.
 SCHEDULE = "schedule"
-"""The variable of a restartable optimizer with the numbers of its schedule."""
+# Names of weights without decay: those of norms, biases and label transitions. A layer's name, such
+# as "LayerNorm", would match none.
 UNDECAYED = ("gamma", "beta", "bias", "start_transitions", "transitions", "end_transitions")
-"""Names of weights without decay: those of norms, biases and label transitions. A layer's name,
-such as "LayerNorm", would match none."""

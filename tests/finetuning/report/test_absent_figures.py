@@ -7,9 +7,9 @@ import pytest
 
 from roformer_tf.finetuning.evaluation import lines
 from roformer_tf.finetuning.report import pages
-from roformer_tf.finetuning.report.analysis import EvaluatedSet, ReportData, analyse, write_report
-from roformer_tf.finetuning.report.card import front_matter, model_card
-from roformer_tf.finetuning.report.warnings import evaluation_warnings
+from roformer_tf.finetuning.report.analysis import EvaluatedSet, ReportData, analyse
+from roformer_tf.finetuning.report.figures import evaluation_warnings
+from roformer_tf.finetuning.report.pages import front_matter, model_card, write_report
 from roformer_tf.labelled.splits import duplicates
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.training import plots
@@ -31,10 +31,10 @@ def lacking(name, sureness=1):
     run = make_run(name, leaked=0)
     label = LACKING[name][0]
     examples = [
-        one._replace(label=(label,) * len(one.units) if name == "tagging" else label)
-        for one in run.test.examples[:30]
+        item._replace(label=(label,) * len(item.units) if name == "tagging" else label)
+        for item in run.test.examples[:30]
     ]
-    answers = [answer(run.task, one, sureness) for one in examples]
+    answers = [answer(run.task, item, sureness) for item in examples]
     test = EvaluatedSet(
         examples=examples, lengths=np.full(30, 5), predictions=answers, baseline=answers
     )
@@ -81,7 +81,7 @@ def test_a_test_set_of_one_label(name, tmp_path, monkeypatch):
             assert english_in((tmp_path / "report.md").read_text(encoding="utf-8")) == set()
     shown = front_matter(report)["model-index"][0]["results"][0]["metrics"]
     assert len(shown) == len(report["test"]) - len(lost)
-    assert all(np.isfinite(one["value"]) for one in shown)
+    assert all(np.isfinite(item["value"]) for item in shown)
 
 
 @pytest.mark.parametrize("name", LACKING)
@@ -89,7 +89,7 @@ def test_evaluate_prints_a_dash_and_the_reason(name):
     _, lost, _ = LACKING[name]
     run = lacking(name)
     report = analyse(run)
-    report["data"] = [one for one in report["data"] if one["name"] == "test"]
+    report["data"] = [item for item in report["data"] if item["name"] == "test"]
     report |= {"undefined": {"test": report["undefined"]["test"]}}
     report["warnings"] = evaluation_warnings(report, Translator("en"))
     printed = "\n".join(lines(report, run.task, 100))
@@ -102,12 +102,12 @@ def test_evaluate_prints_a_dash_and_the_reason(name):
 
 def test_a_leak_is_told_without_a_figure_where_there_is_none():
     run = make_run("regression", leaked=0)
-    examples = [one._replace(label=3.0) for one in run.test.examples]
+    examples = [item._replace(label=3.0) for item in run.test.examples]
     examples[0] = examples[0]._replace(texts=run.train.examples[0].texts)
     test = EvaluatedSet(
         examples=examples,
         lengths=np.full(40, 5),
-        predictions=[answer(run.task, one, 1) for one in examples],
+        predictions=[answer(run.task, item, 1) for item in examples],
         duplicates=duplicates(run.train.examples, examples),
     )
     said = analyse(ReportData(**run.__dict__ | {"test": test}))["warnings"]
@@ -117,11 +117,11 @@ def test_a_leak_is_told_without_a_figure_where_there_is_none():
 
 def test_labels_that_a_set_lacks_are_named_in_each_set():
     run = make_run(leaked=0)
-    one = [x for x in run.valid.examples if x.label == "0"]
+    item = [x for x in run.valid.examples if x.label == "0"]
     valid = EvaluatedSet(
-        examples=one,
-        lengths=np.full(len(one), 5),
-        predictions=[answer(run.task, x, 1) for x in one],
+        examples=item,
+        lengths=np.full(len(item), 5),
+        predictions=[answer(run.task, x, 1) for x in item],
     )
     said = analyse(ReportData(**run.__dict__ | {"valid": valid}))["warnings"]
     assert [x for x in said if x.startswith("The validation set has no example of 1:")]
@@ -132,7 +132,7 @@ def test_labels_that_a_set_lacks_are_named_in_each_set():
 def test_a_perfect_figure_has_no_interval_of_zero_width(name, monkeypatch):
     """All samples of a perfect test set are perfect: an F1 of 100 % has no interval."""
     run = make_run(name, leaked=0)
-    answers = [answer(run.task, one, 1) for one in run.test.examples]
+    answers = [answer(run.task, item, 1) for item in run.test.examples]
     test = EvaluatedSet(**run.test.__dict__ | {"predictions": answers})
     report = analyse(ReportData(**run.__dict__ | {"test": test}))
     metric = "macro_f1" if name == "classification" else "f1"

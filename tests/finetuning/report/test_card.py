@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from roformer_tf.finetuning.report.analysis import analyse
-from roformer_tf.finetuning.report.card import front_matter, model_card
+from roformer_tf.finetuning.report.pages import front_matter, model_card
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.translation import LANGUAGES
 from tests.support.report_run import english_in, make_run
@@ -49,8 +49,8 @@ def test_its_head_is_what_the_hub_reads(name):
     assert entry["name"] == "reviews"
     assert result["dataset"]["name"] == "评论.tsv"
     values = [round(x, 4) for x in report["test"].values()]
-    assert [one["value"] for one in result["metrics"]] == values
-    assert {one["type"] for one in result["metrics"]} == set(front["metrics"])
+    assert [item["value"] for item in result["metrics"]] == values
+    assert {item["type"] for item in result["metrics"]} == set(front["metrics"])
 
 
 @pytest.mark.parametrize("name", TASKS)
@@ -105,11 +105,11 @@ def test_a_v2_model_is_kept_from_transformers():
 
 
 def test_it_says_how_other_programs_use_it():
-    one, pair, number = (
+    item, pair, number = (
         card_of(name, opens_elsewhere=True)[1] for name in ("classification", "pair", "regression")
     )
-    assert "truncation=True)" in one
-    assert "CrossEncoder" not in one
+    assert "truncation=True)" in item
+    assert "CrossEncoder" not in item
     assert "apply_softmax=True)" in pair
     assert "`CrossEncoder.rank` only takes models with one score" in pair
     assert ("model.rank(" in number) == (len(make_run("regression").task.text_columns) == 2)
@@ -126,9 +126,9 @@ def test_the_hub_reads_its_head(tmp_path):
         (tmp_path / "README.md").write_text(text, encoding="utf-8")
         card = ModelCard.load(tmp_path / "README.md")
         assert card.data.pipeline_tag == TASKS[name].pipeline_tag
-        found = {one.metric_name: one.metric_value for one in card.data.eval_results}
+        actual = {item.metric_name: item.metric_value for item in card.data.eval_results}
         metrics = {TASKS[name].metrics.named(x).title: y for x, y in report["test"].items()}
-        assert found == {x: round(y, 4) for x, y in metrics.items()}
+        assert actual == {x: round(y, 4) for x, y in metrics.items()}
         assert Path(card.data.eval_results[0].dataset_name).name == "评论.tsv"
 
 

@@ -17,9 +17,9 @@ from jinja2 import UndefinedError
 from matplotlib.figure import Figure
 
 from roformer_tf.finetuning.report import pages as report_pages
-from roformer_tf.finetuning.report.analysis import EvaluatedSet, ReportData, analyse, write_report
-from roformer_tf.finetuning.report.figures import duration, figure
-from roformer_tf.finetuning.report.pages import html_page, markdown_page
+from roformer_tf.finetuning.report.analysis import EvaluatedSet, ReportData, analyse
+from roformer_tf.finetuning.report.figures import figure
+from roformer_tf.finetuning.report.pages import duration, html_page, markdown_page, write_report
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import duplicates
 from roformer_tf.tasks.base import Prediction
@@ -79,21 +79,21 @@ def analysed(name):
 
 def undrawn(figure):
     """What is in a picture, as its bytes: drawing it takes most of a page's time."""
-    found = []
+    actual = []
     for axes in figure.axes:
-        found += [axes.get_title(), axes.get_xlabel(), axes.get_ylabel(), axes.get_xlim()]
-        for one in (*axes.get_xticklabels(), *axes.get_yticklabels(), *axes.texts):
-            found += [one.get_position(), one.get_text()]
-        found += [line.get_xydata().tolist() for line in axes.lines]
-        found += [patch.get_extents().bounds for patch in axes.patches]
-        found += [shapes.get_offsets().tolist() for shapes in axes.collections]
-        found += [image.get_array().tolist() for image in axes.images]
-    return repr(found).encode()
+        actual += [axes.get_title(), axes.get_xlabel(), axes.get_ylabel(), axes.get_xlim()]
+        for item in (*axes.get_xticklabels(), *axes.get_yticklabels(), *axes.texts):
+            actual += [item.get_position(), item.get_text()]
+        actual += [line.get_xydata().tolist() for line in axes.lines]
+        actual += [patch.get_extents().bounds for patch in axes.patches]
+        actual += [shapes.get_offsets().tolist() for shapes in axes.collections]
+        actual += [image.get_array().tolist() for image in axes.images]
+    return repr(actual).encode()
 
 
 @pytest.mark.parametrize("name", REPORTED)
 def test_every_task_has_its_report(name, tmp_path, monkeypatch):
-    """Their pictures are drawn in the tests of the languages, and of what stands in the data."""
+    """Their pictures are drawn in the tests of the languages and of the data."""
     monkeypatch.setattr(plots, "_svg", undrawn)
     report = analysed(name)
     write_report(tmp_path, report)
@@ -124,15 +124,15 @@ def test_every_task_has_its_report(name, tmp_path, monkeypatch):
 @pytest.mark.parametrize("name", TASKS)
 def test_figures_are_those_of_the_answers(name):
     run, report = make_run(name), analysed(name)
-    seen = {one.texts for one in run.train.examples}
-    new = [i for i, one in enumerate(run.test.examples) if one.texts not in seen]
+    seen = {item.texts for item in run.train.examples}
+    new = [i for i, item in enumerate(run.test.examples) if item.texts not in seen]
     assert report["leaks"]["in_train"] == 10
     assert len(new) == 30
     for source, answers in (
         (report, run.test.predictions),
         (report["baseline"], run.test.baseline),
     ):
-        gold = [one.label for one in run.test.examples]
+        gold = [item.label for item in run.test.examples]
         assert source["test"] == run.task.metrics.compute(gold, answers)
         unseen = run.task.metrics.compute([gold[i] for i in new], [answers[i] for i in new])
         assert source["test_unseen"] == unseen != source["test"]
@@ -160,7 +160,7 @@ def cells_of(page):
     if page.startswith("#"):
         parts = re.split(r"^## (.*)$", page, flags=re.M)[1:]
         rows = r"(?:^\|.*\n)+"
-        found = {
+        actual = {
             title: [
                 [
                     line.removeprefix("| ").removesuffix(" |").split(" | ")
@@ -170,7 +170,7 @@ def cells_of(page):
             ]
             for title, text in zip(parts[::2], parts[1::2], strict=True)
         }
-        return {title: [[t[0], *t[2:]] for t in tables] for title, tables in found.items()}
+        return {title: [[t[0], *t[2:]] for t in tables] for title, tables in actual.items()}
     parts = re.split(r"<h2>(.*?)</h2>", page)[1:]
     return {
         title: [
@@ -199,8 +199,8 @@ def drawn(rng, name, size):
 
 def replies(rng, examples):
     """Answers, wrong in one direction more than in the other."""
-    for one in examples:
-        said = str(rng.choice(CONFUSED[one.label]))
+    for item in examples:
+        said = str(rng.choice(CONFUSED[item.label]))
         likely = rng.choice([0.45, 0.55, 0.65, 0.75, 0.85, 0.95])
         scores = dict.fromkeys(WORDS, (1 - likely) / 2) | {said: likely}
         yield Prediction(said, np.array([scores[word] for word in WORDS], np.float32))
@@ -208,7 +208,7 @@ def replies(rng, examples):
 
 @pytest.fixture(scope="module")
 def counted_run():
-    """A run of three labels: 9 texts of its test set stand in train, 5 in valid, 4 twice."""
+    """A run of three labels: 9 texts of its test set are also in train, 5 in valid, 4 twice."""
     rng = np.random.default_rng(3)
     sets = {name: drawn(rng, name, size) for name, size in SIZES.items()}
     test = sets["test"]
@@ -256,7 +256,7 @@ def written(counted_run, tmp_path_factory):
 
 
 def labels_of(answers):
-    return [one.label for one in answers]
+    return [item.label for item in answers]
 
 
 def by_hand(gold, said):
@@ -273,8 +273,8 @@ def test_the_figures_table_is_right_in_each_cell(counted_run, written):
     report, tables, read = written
     test, valid = counted_run.test, counted_run.valid
     known = {x.texts for x in (*counted_run.train.examples, *valid.examples)}
-    texts = [one.texts for one in test.examples]
-    new = [i for i, one in enumerate(texts) if one not in known and one not in texts[:i]]
+    texts = [item.texts for item in test.examples]
+    new = [i for i, item in enumerate(texts) if item not in known and item not in texts[:i]]
     assert len(new) == SIZES["test"] - 9 - 5 - 4
     every = range(len(texts))
     rows = []
@@ -319,7 +319,7 @@ def test_the_data_tables_are_right_in_each_cell(counted_run, written):
     head = ["set", "examples", *levels, "longer than 128"]
     assert lengths[0] == head
     counts = {name: Counter(part.gold) for name, part in parts.items()}
-    assert [one["labels"] for one in report["data"]] == [dict(x) for x in counts.values()]
+    assert [item["labels"] for item in report["data"]] == [dict(x) for x in counts.values()]
     assert balance == [
         ["label (fraction of examples)", *SET_NAMES.values()],
         *(
@@ -337,8 +337,8 @@ def test_the_data_tables_are_right_in_each_cell(counted_run, written):
         ["training set: repeated within the set", "0"],
     ]
     labels = {}
-    for one in (*counted_run.train.examples, *counted_run.test.examples):
-        labels.setdefault(one.texts, set()).add(one.label)
+    for item in (*counted_run.train.examples, *counted_run.test.examples):
+        labels.setdefault(item.texts, set()).add(item.label)
     more = sum(len(x) > 1 for x in labels.values())
     assert again[5] == ["texts with more than one label", str(more)]
     assert more
@@ -369,15 +369,15 @@ def test_the_calibration_table_is_right_in_each_cell(counted_run, written):
     report, tables, read = written
     test = counted_run.test
     bins = {}
-    for one, reply in zip(test.gold, test.predictions, strict=True):
+    for item, reply in zip(test.gold, test.predictions, strict=True):
         likely = float(max(reply.scores))
-        bins.setdefault(int(10 * likely), []).append((likely, one == reply.label))
+        bins.setdefault(int(10 * likely), []).append((likely, item == reply.label))
     rows, off = [], 0
-    for number, found in sorted(bins.items()):
-        likely, right = mean(x for x, _ in found), mean(float(y) for _, y in found)
-        off += len(found) * abs(likely - right) / len(test.gold)
+    for number, actual in sorted(bins.items()):
+        likely, right = mean(x for x, _ in actual), mean(float(y) for _, y in actual)
+        off += len(actual) * abs(likely - right) / len(test.gold)
         place = f"{number * 10}% to {number * 10 + 10}%"
-        rows.append([place, str(len(found)), f"{likely:.1%}", f"{right:.1%}"])
+        rows.append([place, str(len(actual)), f"{likely:.1%}", f"{right:.1%}"])
     head = ["predicted probability", "count", "mean predicted probability", "observed frequency"]
     assert tables["Calibration"] == [[head, *rows]]
     assert report["calibration"]["ece"] == pytest.approx(off)
@@ -392,14 +392,14 @@ def test_the_tables_of_training_are_right_in_each_cell(counted_run, written):
             *([str(i), str(10 * i), f"{0.5 + i / 9:.1%}", f"{0.9 - i / 7:.1%}"] for i in (1, 2, 3)),
         ]
     ]
-    found = [[0.5 + i / 9 for i in range(4)], [0.4 + i / 11 for i in range(4)]]
-    names = [one["name"] for one in counted_run.trials]
-    of_one_rate = [f"{mean(x[1:]):.1%} ± {stdev(x[1:]):.1%}" for x in found]
+    actual = [[0.5 + i / 9 for i in range(4)], [0.4 + i / 11 for i in range(4)]]
+    names = [item["name"] for item in counted_run.trials]
+    of_one_rate = [f"{mean(x[1:]):.1%} ± {stdev(x[1:]):.1%}" for x in actual]
     assert tables["Runs compared"] == [
         [
             ["run", "accuracy, validation set", "accuracy, test set", "time"],
             *(
-                [name, f"{found[0][i]:.1%}", f"{found[1][i]:.1%}", f"1 min {i} s"]
+                [name, f"{actual[0][i]:.1%}", f"{actual[1][i]:.1%}", f"1 min {i} s"]
                 for i, name in enumerate(names)
             ),
             ["mean ± standard deviation of 3 runs at 2e-05", *of_one_rate, ""],
@@ -411,15 +411,15 @@ def test_the_mistakes_say_what_is_in_the_data_and_what_was_answered(counted_run,
     _, _, read = written
     test = counted_run.test
     wrong = [
-        (float(max(answer.scores)), one, answer.label)
-        for one, answer in zip(test.examples, test.predictions, strict=True)
-        if one.label != answer.label
+        (float(max(answer.scores)), item, answer.label)
+        for item, answer in zip(test.examples, test.predictions, strict=True)
+        if item.label != answer.label
     ]
-    wrong.sort(key=lambda found: -found[0])
+    wrong.sort(key=lambda pair: -pair[0])
     lines = re.findall(r"^\*\*(test:\d+)\*\* (.*)$", read["report.md"], flags=re.M)
     assert lines == [
-        (one.place, f"· true label: {one.label} · prediction: {said} · confidence {sure:.1%}")
-        for sure, one, said in wrong[:MISTAKES]
+        (item.place, f"· true label: {item.label} · prediction: {said} · confidence {sure:.1%}")
+        for sure, item, said in wrong[:MISTAKES]
     ]
 
 
@@ -428,7 +428,7 @@ def test_of_many_labels_the_confusions_are_right_in_each_cell():
     task = Classification(labels=words)
     examples = [Example((f"{i}",), words[i % 16], f"t:{i}") for i in range(64)]
     said = [words[(i % 16 + (i % 16 < 3 and i < 16 * (i % 16 + 1))) % 16] for i in range(64)]
-    predictions = [Prediction(one, np.full(16, 1 / 16, np.float32)) for one in said]
+    predictions = [Prediction(item, np.full(16, 1 / 16, np.float32)) for item in said]
     part = EvaluatedSet(examples=examples, lengths=np.full(64, 5), predictions=predictions)
     page = markdown_page(analyse(ReportData(task=task, metric="accuracy", train=part, valid=part)))
     wrong = [["类2", "类3", "3"], ["类1", "类2", "2"], ["类0", "类1", "1"]]
@@ -481,7 +481,7 @@ def test_without_a_test_set_the_figures_are_on_valid_and_it_is_said():
     report = analyse(make_run(test=None, baseline=""))
     assert report["judged"] == "valid"
     assert not {"test", "test_unseen", "baseline"} & report.keys()
-    gold = [one.label for one in run.valid.examples]
+    gold = [item.label for item in run.valid.examples]
     assert report["valid"] == run.task.metrics.compute(gold, run.valid.predictions)
     assert "There is no test set" in report["warnings"][0]
     assert report["warnings"][0] in Page(html_page(report)).text
@@ -491,14 +491,14 @@ def test_without_a_test_set_the_figures_are_on_valid_and_it_is_said():
 def warned(part, **changes):
     """The one warning of a report that has the part in it."""
     report = analyse(make_run(**changes))
-    (found,) = [sentence for sentence in report["warnings"] if part in sentence]
-    return found
+    (actual,) = [sentence for sentence in report["warnings"] if part in sentence]
+    return actual
 
 
 def test_few_examples_and_a_better_baseline_are_said():
     assert "examples: 40" in warned("The test set is small")
     run = make_run()
-    perfect = [Prediction(one.label, np.float32([0.5, 0.5])) for one in run.test.examples]
+    perfect = [Prediction(item.label, np.float32([0.5, 0.5])) for item in run.test.examples]
     ours, best = (
         run.test.__dict__ | {"baseline": perfect},
         run.test.__dict__ | {"predictions": perfect},
@@ -506,13 +506,15 @@ def test_few_examples_and_a_better_baseline_are_said():
     assert "no better" in warned("simple baseline", test=EvaluatedSet(**ours))
     better = analyse(make_run(test=EvaluatedSet(**best)))
     assert not [x for x in better["warnings"] if "baseline" in x]
-    right = run.task.metrics.compute([one.label for one in run.test.examples], run.test.predictions)
+    right = run.task.metrics.compute(
+        [item.label for item in run.test.examples], run.test.predictions
+    )
     assert 0.5 < right["accuracy"] < 1
     worse = [*run.test.predictions]  # by one answer
-    found = next(
-        i for i, one in enumerate(run.test.examples) if i > 10 and one.label == worse[i].label
+    actual = next(
+        i for i, item in enumerate(run.test.examples) if i > 10 and item.label == worse[i].label
     )
-    worse[found] = answer(run.task, run.test.examples[found], -1)
+    worse[actual] = answer(run.task, run.test.examples[actual], -1)
     hardly = run.test.__dict__ | {"baseline": worse}
     assert "hardly better" in warned("simple baseline", test=EvaluatedSet(**hardly))
 
@@ -520,10 +522,10 @@ def test_few_examples_and_a_better_baseline_are_said():
 def test_cut_texts_uneven_labels_and_unanswered_ones_are_said():
     run = make_run()
     assert "longer than 16 tokens" in warned("tokens")
-    one = [x._replace(label="1") for x in run.train.examples[:39]] + [
+    item = [x._replace(label="1") for x in run.train.examples[:39]] + [
         run.train.examples[39]._replace(label="0")
     ]
-    train = EvaluatedSet(examples=one, lengths=run.train.lengths)
+    train = EvaluatedSet(examples=item, lengths=run.train.lengths)
     said = warned("imbalanced", train=train)
     assert "39 of 1, but 1 of 0." in said
     always = [Prediction("1", np.float32([0.1, 0.9]))] * 40
@@ -535,8 +537,8 @@ def test_cut_texts_uneven_labels_and_unanswered_ones_are_said():
 @pytest.mark.parametrize("name", REPORTED)
 def test_text_of_the_data_means_nothing_in_a_page(name):
     run = make_run(name, leaked=0, text=EVIL, settings={EVIL: EVIL}, baseline=EVIL)
-    first, *others = run.test.examples
-    answers = [answer(run.task, first, -9), *(answer(run.task, one, 9) for one in others)]
+    first, *rest = run.test.examples
+    answers = [answer(run.task, first, -9), *(answer(run.task, item, 9) for item in rest)]
     test = EvaluatedSet(**run.test.__dict__ | {"predictions": answers})
     report = analyse(ReportData(**run.__dict__ | {"test": test}))
     assert report["mistakes"][0]["place"] == "test.tsv:2"
@@ -567,7 +569,7 @@ def test_the_page_needs_no_other_file_and_brings_its_characters():
     font = TTFont(io.BytesIO(base64.b64decode(addresses[0].partition(",")[2])))
     assert {ord(x) for x in page.text if "\u4e00" <= x < "\u9fff"} <= font.getBestCmap().keys()
     assert len(html) < 1_000_000
-    for address in page.addresses:  # letters are shapes, and nothing tells when they were drawn
+    for address in page.addresses:  # letters are shapes, and there is no date
         drawing = base64.b64decode(address.partition(",")[2]).decode()
         assert "<text" not in drawing
         assert "<dc:date>" not in drawing
@@ -637,17 +639,17 @@ FIGURE = r"[\d.,%\[\] ()±-]+"
 
 @pytest.fixture
 def drawn_words(pictures, monkeypatch):
-    """What stands in the pictures, as it is saved."""
-    found, save = [], Figure.savefig
+    """The text of the pictures when they are saved."""
+    actual, save = [], Figure.savefig
 
     def remember(figure, *args, **kwargs):
         for axes in figure.axes:
             ticks = [x.get_text() for x in (*axes.get_xticklabels(), *axes.get_yticklabels())]
-            found.extend([axes.get_xlabel(), axes.get_ylabel(), axes.get_title(), *ticks])
+            actual.extend([axes.get_xlabel(), axes.get_ylabel(), axes.get_title(), *ticks])
         save(figure, *args, **kwargs)
 
     monkeypatch.setattr(Figure, "savefig", remember)
-    return found
+    return actual
 
 
 @pytest.mark.parametrize("name", REPORTED)
@@ -671,7 +673,7 @@ def test_a_chinese_report_has_no_english_sentence_left(name, drawn_words):
 
 @pytest.mark.parametrize("name", TASKS)
 def test_both_languages_have_the_same_figures(name):
-    """Every number of one page stands in the other, in the same order within each table."""
+    """Every number of one page is in the other, in the same order within each table."""
     report = analysed(name)
     en, zh = (cells_of(markdown_page(report, language)) for language in LANGUAGES)
     assert len(en) == len(zh)
@@ -680,7 +682,7 @@ def test_both_languages_have_the_same_figures(name):
         assert shapes[0] == shapes[1]
         for row, other in zip(ours[1:], theirs[1:], strict=True):
             numbers = [
-                [c for c in one if re.fullmatch(r"[\d.,%\[\] ()±-]+", c)] for one in (row, other)
+                [c for c in item if re.fullmatch(r"[\d.,%\[\] ()±-]+", c)] for item in (row, other)
             ]
             assert numbers[0] == numbers[1]
     assert set(en) & set(zh) == set()
@@ -703,9 +705,9 @@ def test_precision_and_recall_have_their_chinese_names():
     assert len(with_both) == 2
     for head, *rows in with_both:
         cells = next(
-            one
-            for one in map(dict, (zip(head, x, strict=True) for x in rows))
-            if "25.0%" in " ".join(one.values())
+            item
+            for item in map(dict, (zip(head, x, strict=True) for x in rows))
+            if "25.0%" in " ".join(item.values())
         )
         assert cells["精确率"].startswith("25.0%")
         assert cells["召回率"].startswith("75.0%")
@@ -739,14 +741,14 @@ def test_the_lead_says_how_good_how_sure_and_compared_with_what(counted_run):
 
 
 def test_what_is_one_point_is_not_drawn():
-    one = [{"step": 10, "epoch": 1.0, "accuracy": 0.5}]
-    run = make_run(evaluations=one, losses=[{"step": 10, "loss": 0.7}])
+    item = [{"step": 10, "epoch": 1.0, "accuracy": 0.5}]
+    run = make_run(evaluations=item, losses=[{"step": 10, "loss": 0.7}])
     sure = [Prediction(x.label, np.float32([0.5, 0.5])) for x in run.test.examples]
     test = EvaluatedSet(examples=run.test.examples, lengths=run.test.lengths, predictions=sure)
     run = ReportData(**run.__dict__ | {"test": test})
     html = html_page(analyse(run))
     assert re.findall(r'alt="([^"]*)"', html) == ["accuracy with 95% CI, model and baseline"]
-    alone = analyse(make_run(test=None, evaluations=one, losses=[], baseline=""))
+    alone = analyse(make_run(test=None, evaluations=item, losses=[], baseline=""))
     assert "by step" not in html_page(alone)
     assert "CI, model and" not in html_page(alone)
 

@@ -17,8 +17,8 @@ from roformer_tf.models.heads import RoFormerForMaskedLM
 from roformer_tf.pretraining.evaluation import TokenMetrics, evaluate
 from roformer_tf.training.optimizers.adamw import ema_weights, swap_ema_weights
 from roformer_tf.training.optimizers.factory import make_optimizer
-from roformer_tf.training.optimizers.settings import OptimizerConfig
 from roformer_tf.training.run_files import read_metrics
+from roformer_tf.training.settings import OptimizerConfig
 
 MEMORY = 0.6
 TINY = RoFormerConfig(

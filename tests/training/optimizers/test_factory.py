@@ -10,7 +10,7 @@ from roformer_tf.pretraining.train_step import MaskedTokenLoss
 from roformer_tf.training.optimizers.adamw import EmaAdamW, Lamb, LayerwiseAdamW
 from roformer_tf.training.optimizers.factory import make_finetune_optimizer, make_optimizer
 from roformer_tf.training.optimizers.muon import Muon
-from roformer_tf.training.optimizers.settings import FinetuneOptimizerConfig, OptimizerConfig
+from roformer_tf.training.settings import FinetuneOptimizerConfig, OptimizerConfig
 
 CONSTANT = OptimizerConfig(learning_rate=0.5, warmup=0.0, weight_decay=0.1, clip_norm=1e9)
 LONG = 10**9  # steps: the learning rate of the first ones is the highest
@@ -64,7 +64,7 @@ def test_what_keras_would_exclude_by_the_layers_name_is_nothing(model):
 def reference_steps(weights, gradients, rates, *, decay, beta_2, clip):
     """AdamW in float64 (Loshchilov and Hutter), gradients clipped together before.
 
-    ε stands where the last lines of Kingma and Ba's section 2 have it.
+    ε is added as in the last lines of Kingma and Ba's section 2 have it.
     """
     weights = [w.astype("float64") for w in weights]
     m, v = [0 * w for w in weights], [0 * w for w in weights]
@@ -148,11 +148,11 @@ def test_a_keras_file_holds_it_whole_and_training_continues(algorithm, tmp_path)
     loaded = keras.saving.load_model(tmp_path / "model.keras")
     assert type(loaded.optimizer) is type(optimizer)
     assert loaded.optimizer.get_config() == optimizer.get_config()
-    for one in (model, loaded):
-        one.fit(rows, rows["token_ids"], epochs=2, verbose=0, shuffle=False)
-    for mine, others in ((model, loaded), (model.optimizer, loaded.optimizer)):
-        for one, other in zip(mine.variables, others.variables, strict=True):
-            np.testing.assert_array_equal(numpy(one), numpy(other), err_msg=one.path)
+    for item in (model, loaded):
+        item.fit(rows, rows["token_ids"], epochs=2, verbose=0, shuffle=False)
+    for mine, rest in ((model, loaded), (model.optimizer, loaded.optimizer)):
+        for item, other in zip(mine.variables, rest.variables, strict=True):
+            np.testing.assert_array_equal(numpy(item), numpy(other), err_msg=item.path)
     assert all((numpy(average) != 0).any() for average in loaded.optimizer.ema_weights)
 
 

@@ -2,7 +2,7 @@ import keras
 import numpy as np
 
 from roformer_tf.training.optimizers.factory import make_optimizer
-from roformer_tf.training.optimizers.settings import OptimizerConfig
+from roformer_tf.training.settings import OptimizerConfig
 
 
 def numpy(variable):
@@ -14,7 +14,7 @@ def variable(value):
 
 
 def lamb_steps(weights, gradients, rates, *, decay, beta_2):
-    """LAMB in float64, algorithm 2 of You et al.; what stands last is no matrix."""
+    """LAMB in float64, algorithm 2 of You et al.; the last weight is no matrix."""
     weights = [w.astype("float64") for w in weights]
     m, v = [0 * w for w in weights], [0 * w for w in weights]
     for t, rate in enumerate(rates, 1):

@@ -6,7 +6,7 @@ from roformer_tf.config import RoFormerConfig
 from roformer_tf.models.heads import RoFormerForMaskedLM
 from roformer_tf.training.optimizers.factory import make_optimizer
 from roformer_tf.training.optimizers.muon import as_matrix, orthogonal
-from roformer_tf.training.optimizers.settings import OptimizerConfig
+from roformer_tf.training.settings import OptimizerConfig
 
 LONG = 10**9  # steps: the learning rate of the first ones is the highest
 

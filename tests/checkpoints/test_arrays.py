@@ -2,13 +2,13 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from roformer_tf.conversion import statistics as module
-from roformer_tf.conversion.statistics import largest_difference, statistics
+from roformer_tf.checkpoints import arrays
+from roformer_tf.checkpoints.arrays import largest_difference, statistics
 
 
 @pytest.fixture(params=[7, 1 << 20])
 def block(request, monkeypatch):
-    monkeypatch.setattr(module, "BLOCK", request.param)
+    monkeypatch.setattr(arrays, "BLOCK", request.param)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, ml_dtypes.bfloat16])

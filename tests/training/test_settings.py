@@ -1,7 +1,7 @@
 import pytest
 
 from roformer_tf.errors import InputError
-from roformer_tf.training.optimizers.settings import OptimizerConfig
+from roformer_tf.training.settings import OptimizerConfig
 
 
 def test_a_warm_up_and_a_decay_longer_than_the_run_are_refused():

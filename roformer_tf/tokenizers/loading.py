@@ -1,0 +1,86 @@
+"""The files of a tokenizer, read from a source: its vocabulary and its settings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from roformer_tf.checkpoints import registry
+from roformer_tf.checkpoints.archives import TOKENIZER_CONFIG, VOCABULARY
+from roformer_tf.checkpoints.sources import OpenedSource
+from roformer_tf.errors import InputError
+from roformer_tf.files import parse_json
+from roformer_tf.tokenizers.vocabulary import check_special_tokens, parse_vocabulary
+
+
+@contextmanager
+def open_vocabulary(source: str | Path) -> Iterator[OpenedSource]:
+    """Open a source, or a vocabulary file with any name, to read its vocabulary.
+
+    Raises InputError if it does not exist.
+    """
+    try:
+        if registry.find(str(source)) is None:
+            Path(source).stat()
+    except OSError as error:
+        raise _unreadable(Path(source), error) from None
+    with OpenedSource(source) as opened:
+        yield opened
+
+
+def read_vocabulary(source: str | Path) -> dict[str, int]:
+    """Token → id, from a vocabulary file, a folder or zip with `vocab.txt`, or a released name.
+
+    Raises InputError if there is no such file, or if it is no vocabulary.
+    """
+    with open_vocabulary(source) as opened:
+        return vocabulary_of(opened)
+
+
+def vocabulary_of(source: OpenedSource) -> dict[str, int]:
+    """Read the vocabulary of a source that is open already, as `read_vocabulary` does."""
+    path = source.path / VOCABULARY if source.path.is_dir() else source.path
+    try:
+        content = path.read_bytes() if _is_vocabulary(source) else source.read(VOCABULARY)
+        if content is None:
+            raise InputError(
+                f"{source.path} contains no {VOCABULARY}. Give a folder or zip with one."
+            )
+        vocabulary = parse_vocabulary(content.decode("utf-8"))
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"{path} is not UTF-8 text at byte {error.start}. Give a vocab.txt, one token a line."
+        ) from None
+    check_special_tokens(vocabulary, str(path))
+    return vocabulary
+
+
+def tokenizer_settings(source: OpenedSource) -> dict[str, Any]:
+    """Content of the `tokenizer_config.json` in a folder or zip; empty if there is none."""
+    content = None if _is_vocabulary(source) else source.read(TOKENIZER_CONFIG)
+    if content is None:
+        return {}
+    file = f"{source.path}: {TOKENIZER_CONFIG}"
+    try:
+        values = parse_json(content)
+    except ValueError as error:
+        raise InputError(f"{file} is not valid JSON: {error}. Fix or remove it.") from None
+    if not isinstance(values, dict):
+        raise InputError(f"{file} contains no JSON object. Fix or remove it.")
+    return values
+
+
+def _is_vocabulary(source: OpenedSource) -> bool:
+    """Whether the path is a vocabulary file itself: a file that is no zip."""
+    return source.path.is_file() and not source.is_zip
+
+
+def _unreadable(path: Path, error: OSError) -> InputError:
+    return InputError(
+        f"cannot read the vocabulary {path}: {error.strerror}. "
+        "Give a vocab.txt, a folder or released zip that contains one, or a released name."
+    )
