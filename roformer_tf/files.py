@@ -1,8 +1,7 @@
-"""Write beside the target, then rename: the one way anything is saved.
+"""Atomic writing: a file or folder is written under a temporary name, then renamed.
 
-A reader, a crash or a full disk never meets a half-written file: under the final name stands
-either the old content, whole, or the new one, whole. A folder that a command works in for long is
-its own so long: see `locked`.
+All files of the package are written like this. After a crash or on a full disk, the final name has
+either the old content or the new one, never a part. `locked` reserves a folder for a command.
 """
 
 import errno
@@ -24,83 +23,83 @@ from typing import Any
 from roformer_tf.errors import InputError
 
 LOCK = ".lock"
-"""In a folder that is being written: the file whose lock the writer holds."""
+"""Lock file in a folder that a command is writing."""
 
-DEEPEST = 100
-"""Levels of lists and dictionaries that a JSON file may have."""
+MAX_DEPTH = 100
+"""Maximum levels of lists and dictionaries in a JSON file."""
 
 PAUSES = (0.1, 0.4, 1.5)
-"""Seconds to wait after each try to rename what another program holds open."""
+"""Seconds to wait after each failed attempt to rename a file that another program has open."""
 
 _WITHOUT_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
-"""What a file system without locks says, such as NFS mounted without its lock service."""
+"""Errors of a file system without locks, such as NFS mounted without its lock service."""
 
 
 @contextmanager
 def file_beside(target: str | Path) -> Iterator[Path]:
-    """Yield a path in the target's folder; when the block ends well, it becomes the target.
+    """Yield a temporary path in the target's folder, which is renamed to the target at the end.
 
-    After an exception the file is removed and the target is as it was. Raises InputError where
-    another program holds the target open, and keeps the new file under a name beside it.
+    After an exception the temporary file is removed, and the target is unchanged. Raises InputError
+    if another program has the target open, and keeps the new file under another name.
     """
     target = Path(target)
     target.parent.mkdir(parents=True, exist_ok=True)
     handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
     os.close(handle)
-    beside = Path(name)
+    temporary = Path(name)
     try:
-        yield beside
-        _sync(beside)
-        beside.chmod(0o666 & ~_umask())  # mkstemp makes it private; a result is not
-        if not _renamed(beside, target):
-            raise _kept(beside, target)
+        yield temporary
+        _sync(temporary)
+        temporary.chmod(0o666 & ~_umask())  # mkstemp creates it readable by the user only
+        if not _renamed(temporary, target):
+            raise _kept(temporary, target)
         _sync(target.parent)
     finally:
-        beside.unlink(missing_ok=True)
+        temporary.unlink(missing_ok=True)
 
 
 @contextmanager
 def folder_beside(target: str | Path) -> Iterator[Path]:
-    """Yield an empty folder beside the target; when the block ends well, it becomes the target.
+    """Yield a temporary, empty folder, which is renamed to the target at the end.
 
-    An existing target is replaced whole. A folder cannot be renamed over another one, so
-    between the two renames the old one stands under a hidden name: a crash at that moment
-    loses nothing. Raises InputError where another program holds a file of the target open, and
-    keeps the new folder under a name beside it.
+    An existing target is replaced as a whole. A folder cannot be renamed to an existing one. So the
+    old one is renamed to a hidden name first, where `sweep` finds it after a crash. Raises
+    InputError if another program has a file of the target open, and keeps the new folder under
+    another name.
     """
     target = Path(target)
     target.parent.mkdir(parents=True, exist_ok=True)
-    beside = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
+    new = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
     try:
-        yield beside
-        for path in sorted(beside.rglob("*")):
+        yield new
+        for path in sorted(new.rglob("*")):
             _sync(path)
-        _sync(beside)
-        beside.chmod(0o777 & ~_umask())
+        _sync(new)
+        new.chmod(0o777 & ~_umask())
         if target.exists():
             old = Path(
                 tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".old", dir=target.parent)
             )
             if not _renamed(target, old / target.name):
                 old.rmdir()
-                raise _kept(beside, target)
-            beside.replace(target)
+                raise _kept(new, target)
+            new.replace(target)
             shutil.rmtree(old)
         else:
-            beside.replace(target)
+            new.replace(target)
         _sync(target.parent)
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(new, ignore_errors=True)
 
 
 def write_text(target: str | Path, text: str) -> None:
-    """Write UTF-8 text with Unix line endings, whole or not at all."""
-    with file_beside(target) as beside:
-        beside.write_text(text, encoding="utf-8", newline="\n")
+    """Write UTF-8 text with Unix line endings, atomically."""
+    with file_beside(target) as file:
+        file.write_text(text, encoding="utf-8", newline="\n")
 
 
 def read_json(path: Path, advice: str) -> Any:
-    """What a JSON file holds. Raises InputError, with the advice, for one that cannot be read."""
+    """Content of a JSON file. Raises InputError, with the advice, if it cannot be read."""
     try:
         return parse_json(path.read_bytes())
     except OSError as error:
@@ -110,31 +109,32 @@ def read_json(path: Path, advice: str) -> Any:
 
 
 def parse_json(content: str | bytes, *, finite: bool = False) -> Any:
-    """What JSON in UTF-8 holds; all files of the package are read by this.
+    """Parse JSON in UTF-8; all JSON files of the package are read with this function.
 
-    Raises ValueError for what is no JSON, nested more than `DEEPEST`, and, if it has to be
-    `finite`, for NaN and infinity, which JSON does not have but Python reads.
+    Raises ValueError for invalid JSON, for values nested deeper than `MAX_DEPTH`, and, with
+    `finite`, for NaN and infinity, which are no JSON but accepted by Python.
     """
     text = content.decode("utf-8") if isinstance(content, bytes) else content
     try:
-        value = json.loads(text, parse_constant=_refused if finite else None)
+        value = json.loads(text, parse_constant=_refuse if finite else None)
     except RecursionError:
         too_deep = True
     else:
-        too_deep = _is_deeper(value, DEEPEST)  # what can be read may be too deep to be copied
+        # Python can parse values that are nested too deep to be copied or written again.
+        too_deep = _is_deeper(value, MAX_DEPTH)
     if too_deep:
-        raise ValueError(f"it is nested more than {DEEPEST} deep")
+        raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
     return value
 
 
-def _refused(constant: str) -> None:
-    raise ValueError(f"it holds {constant}, which is no number")
+def _refuse(constant: str) -> None:
+    raise ValueError(f"it contains {constant}, which is no number")
 
 
-def _is_deeper(value: Any, most: int) -> bool:
-    """Whether lists and dictionaries are nested deeper than that."""
+def _is_deeper(value: Any, depth: int) -> bool:
+    """Whether lists and dictionaries are nested deeper than `depth`."""
     level = [value]
-    for _ in range(most + 1):
+    for _ in range(depth + 1):
         containers = (x for x in level if isinstance(x, dict | list))
         inside = (x.values() if isinstance(x, dict) else x for x in containers)
         level = [item for items in inside for item in items]
@@ -154,64 +154,64 @@ def hash_file(path: Path) -> str:
 def locked(
     folder: str | Path, guarded: str | Path | None = None, flag: str = "--output"
 ) -> Iterator[None]:
-    """Make a folder if it is not there, and keep other commands from writing into it.
+    """Create a folder if needed, and keep other commands from writing into it.
 
-    Who replaces a folder whole takes the lock of one beside it, and names as `guarded` what it is
-    for; flag: where another one is chosen.
+    guarded: what the lock is for, if not the folder: a command that replaces a folder as a whole
+    locks another one. flag: the flag that chooses the folder, for the message.
 
-    The lock is the operating system's: a killed owner's is free, and over NFS other machines see
-    it. Its file goes in the end, and so does a folder that was made and got nothing written into
-    it. Raises InputError, with nothing touched, while another command has the lock, and where
-    nothing can be written.
+    The lock is the operating system's, so a killed command loses it, and over NFS other machines
+    respect it. At the end its file is removed, as is a new folder that is still empty. Raises
+    InputError, without any change, if another command has the lock or if the folder is not
+    writable.
     """
     from filelock import FileLock, Timeout, UnixFileLock
 
     folder = Path(folder)
     file = folder / LOCK
-    made: list[Path] = []
-    # Its fallback, a file whose being there is the lock, would outlive an owner that was killed.
+    created: list[Path] = []
+    # The fallback of filelock, a file whose existence is the lock, would survive a killed owner.
     lock = FileLock(file, fallback_to_soft=False)
     try:
-        made = _make(folder)
+        created = _create_folder(folder)
         lock.acquire(timeout=0)
-        _sign(file)
+        _write_owner(file)
     except Timeout:
         raise InputError(
-            f"{guarded or folder} is in use: {_owner(file)} is writing into it. Wait until that "
-            f"has ended, or choose another {flag}."
+            f"{guarded or folder} is in use: {_owner(file)} is writing into it. Wait until it "
+            f"has finished, or choose another {flag}."
         ) from None
     except OSError as error:
         if error.errno not in _WITHOUT_LOCKS:
-            _remove_empty(made)
+            _remove_empty(created)
             raise _unwritable(Path(guarded or folder), error) from None
         print(
-            f"{guarded or folder}: its file system knows no locks. See to it that no other "
-            "command writes there meanwhile.",
+            f"{guarded or folder}: its file system has no locks. Make sure that no other command "
+            "writes there at the same time.",
             file=sys.stderr,
         )
     try:
         yield
     finally:
-        # Removed while it is held: whoever has opened it by then sees, once the lock is free, that
-        # the file is gone, and tries anew. On Windows `release` removes it.
+        # Removed before the release: a process that has opened the file already notices, once it
+        # gets the lock, that the file was removed, and tries again. On Windows `release` does it.
         if isinstance(lock, UnixFileLock):
             with suppress(OSError):
                 file.unlink()
         lock.release()
-        _remove_empty(made)
+        _remove_empty(created)
 
 
 def check_writable(target: str | Path) -> None:
-    """Raise InputError unless a file or folder can be written under this name: it is tried.
+    """Raise InputError unless a file or folder with this name can be written, which is tried.
 
-    For what takes long before it writes.
+    For commands that run for a long time before they write.
     """
     target = Path(target)
-    made: list[Path] = []
-    # A folder that is there is written into, or moved away, which takes the right to write in it.
+    created: list[Path] = []
+    # An existing folder is written into, or renamed, which also needs the right to write in it.
     folders = [target.parent, *([target] if is_folder(target) else [])]
     try:
-        made = _make(target.parent)
+        created = _create_folder(target.parent)
         for folder in folders:
             handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=folder)
             os.close(handle)
@@ -219,20 +219,21 @@ def check_writable(target: str | Path) -> None:
     except OSError as error:
         raise _unwritable(target, error) from None
     finally:
-        _remove_empty(made)
+        _remove_empty(created)
 
 
 def is_folder(path: str | Path) -> bool:
-    """Whether there is such a folder; no, too, for a name that no file system takes."""
+    """Whether the folder exists; False, too, for a name that is too long for a file system."""
     with suppress(OSError):
         return Path(path).is_dir()
     return False
 
 
 def sweep(folder: Path) -> None:
-    """Remove what a killed process was writing in the folder, or had just replaced.
+    """Remove the temporary files and folders of killed processes.
 
-    What it had moved away and not yet replaced is the only copy: it gets its name back.
+    If a process was killed between the two renames of `folder_beside`, the old folder is the only
+    copy: it gets its name back.
     """
     for path in leftovers(folder):
         target = folder / path.name[1:].rsplit(".", 2)[0]
@@ -243,12 +244,12 @@ def sweep(folder: Path) -> None:
 
 
 def leftovers(folder: Path) -> set[Path]:
-    """Find what a killed process was writing in the folder, or had just replaced."""
+    """Temporary files and folders of killed processes, new and replaced ones."""
     return {*folder.glob(".*.????????.tmp"), *folder.glob(".*.????????.old")}
 
 
 def remove(path: Path) -> None:
-    """Remove a file or a folder, if it is there."""
+    """Remove a file or a folder if it exists."""
     if path.is_dir():
         shutil.rmtree(path)
     else:
@@ -256,9 +257,9 @@ def remove(path: Path) -> None:
 
 
 def _renamed(path: Path, target: Path) -> bool:
-    """Rename, and tell whether that could be: Windows moves and replaces nothing that is open.
+    """Rename, and return whether it was possible: Windows cannot replace a file that is open.
 
-    A virus scanner or an indexer lets go soon, so it is tried for a while; Excel does not.
+    Virus scanners and indexers close a file soon, so several attempts are made; Excel does not.
     """
     for pause in PAUSES:
         with suppress(PermissionError):
@@ -268,23 +269,23 @@ def _renamed(path: Path, target: Path) -> bool:
     return False
 
 
-def _kept(beside: Path, target: Path) -> InputError:
-    """Keep what could not get its name under another one, and say so."""
+def _kept(new: Path, target: Path) -> InputError:
+    """Keep a file or folder that could not replace the target, under another name."""
     names = (target.with_name(f"{target.stem}-{n}{target.suffix}") for n in count(2))
     kept = next(name for name in names if not name.exists())
-    beside.chmod((0o777 if beside.is_dir() else 0o666) & ~_umask())
-    beside.replace(kept)
+    new.chmod((0o777 if new.is_dir() else 0o666) & ~_umask())
+    new.replace(kept)
     return InputError(
-        f"{target} is open in another program, such as Excel, so it is as it was. What was to "
-        f"replace it is whole, and is kept in {kept}. Close the other program, and rename that, "
-        "or run the same command again."
+        f"{target} is open in another program, such as Excel, so it was not replaced. The new "
+        f"content is complete and is stored in {kept}. Close the other program and rename it, or "
+        "run the same command again."
     )
 
 
-def _make(folder: Path) -> list[Path]:
-    """Make a folder, and those above it; give those that were not there, the deepest first.
+def _create_folder(folder: Path) -> list[Path]:
+    """Create a folder with its parents; return the new ones, the deepest first.
 
-    Where that cannot be, none of them is left.
+    If that fails, none of them is left.
     """
     missing = [path for path in (folder, *folder.parents) if not os.path.lexists(path)]
     try:
@@ -296,7 +297,7 @@ def _make(folder: Path) -> list[Path]:
 
 
 def _remove_empty(folders: list[Path]) -> None:
-    """Remove the folders, each unless something is in it."""
+    """Remove those of the folders that are empty."""
     for folder in folders:
         with suppress(OSError):
             folder.rmdir()
@@ -306,14 +307,14 @@ def _unwritable(target: Path, error: OSError) -> InputError:
     return InputError(f"cannot write {target}: {error.strerror}. Choose another place.")
 
 
-def _sign(file: Path) -> None:
-    """Say in a lock's file whose it is, for the message to who comes second."""
-    with suppress(OSError):  # the lock holds without it
+def _write_owner(file: Path) -> None:
+    """Write the owner of a lock into its file, for the error message of other commands."""
+    with suppress(OSError):  # the lock works without it
         file.write_text(f"{os.getpid()}\n{socket.gethostname()}\n", "utf-8")
 
 
 def _owner(file: Path) -> str:
-    """Who has a lock, as far as its file tells: Windows lets nobody read it meanwhile."""
+    """The owner of a lock, if its file can be read: on Windows it cannot while it is locked."""
     try:
         process, host = file.read_text("utf-8").split()[:2]
     except (OSError, ValueError):
@@ -322,10 +323,10 @@ def _owner(file: Path) -> str:
 
 
 def _sync(path: Path) -> None:
-    """Have the file or folder on the disk before the rename that makes it visible."""
+    """Write the file or folder to the disk before the rename that makes it visible."""
     if os.name == "nt" and path.is_dir():
-        return  # Windows opens no folders
-    writable = os.name == "nt"  # which syncs nothing that is open for reading alone
+        return  # Windows cannot open folders
+    writable = os.name == "nt"  # Windows syncs only files that are open for writing
     descriptor = os.open(path, os.O_RDWR if writable else os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -334,8 +335,8 @@ def _sync(path: Path) -> None:
 
 
 def _umask() -> int:
-    """The process's file mode mask, which can only be read by setting it."""
-    with _reading_umask:  # two threads at it would leave the other's 0 behind
+    """The file mode mask of the process, which can only be read by setting it."""
+    with _reading_umask:  # a second thread would read, and then restore, the 0 of the first
         mask = os.umask(0)
         os.umask(mask)
         return mask

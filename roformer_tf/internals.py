@@ -15,11 +15,6 @@ from typing import Any
 # Keras: layers and variables
 
 
-def set_attention_dropout(layer: Any, dropout: Any) -> None:
-    """Replace the dropout layer of a MultiHeadAttention; to be called in `_build_attention`."""
-    layer._dropout_layer = dropout
-
-
 def all_layers(layer: Any) -> Iterable[Any]:
     """A layer and all layers inside it."""
     layers: Iterable[Any] = layer._flatten_layers()

@@ -1,8 +1,8 @@
 """The classes of this package that `.keras` files may contain, registered with Keras by name.
 
 `keras.saving.register_keras_serializable` registers a class when its module is imported. To load a
-file, all classes in it must be registered before, and Keras imports only modules of its own. Here
-a small stand-in is registered for each class; it imports the class when a file needs it.
+file, all classes in it must be registered before, and Keras imports only its own modules. Here
+a small placeholder is registered for each class, which imports the class when a file needs it.
 """
 
 import sys
@@ -45,7 +45,7 @@ class UnloadedClass(NamedTuple):
 
 
 def register() -> None:
-    """Register a stand-in for each class that is not imported yet. Keras must be imported."""
+    """Register a placeholder for each class that is not imported yet. Keras must be imported."""
     registry = sys.modules["keras"].saving.get_custom_objects()
     for name, module in CLASSES.items():
         registry.setdefault(f"{PACKAGE}>{name}", UnloadedClass(f"{PACKAGE}.{module}", name))

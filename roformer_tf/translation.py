@@ -87,8 +87,8 @@ def _catalogue(language: Language) -> gettext.NullTranslations:
 def choose_language(asked: AskedLanguage, texts: Iterable[str]) -> Language:
     """The language asked for; "auto" is Chinese where most letters of the texts are Chinese.
 
-    A report shows texts of the data, and whoever reads it reads their language. The locale of the
-    machine says less: the user often works on another one. And the same data and settings should
+    A report shows texts of the data, and its readers know their language. The locale of the machine
+    is a worse guess, because many users work on a remote one. And the same data and settings should
     give the same report everywhere.
     """
     if asked != "auto":

@@ -107,7 +107,7 @@ def _optimise_graphs(yes):
 
 @pytest.fixture(scope="session", autouse=True)
 def automatic():
-    """What `--engine auto` does; but here it takes float32, however the CPU multiplies.
+    """What `--engine auto` does; but here it takes float32, whatever the CPU supports.
 
     Answers are compared to the last digit. Tests of bfloat16 ask for it.
     """

@@ -39,7 +39,7 @@ MAY_IMPORT = {  # folder or top-level module: what it may import, and all that t
     "kernels": ("errors", "internals"),
     "layers": ("config", "kernels", "registration"),
     "engines": ("checkpoints", "machine"),
-    "models": ("layers", "checkpoints", "tokenizers", "engines"),
+    "models": ("layers", "checkpoints", "tokenizers", "engines", "top_k"),
     "readers": ("errors", "files"),
     "training": ("models", "flags", "machine"),
     # pretraining on a corpus

@@ -212,14 +212,14 @@ def test_values_that_describe_no_model_are_refused(changes, message):
 
 
 def test_transformers_rope_parameters_say_what_we_have_keys_for():
-    given = {"rope_theta": 500.0, "partial_rotary_factor": 0.5, "rope_type": "default"}
-    config = RoFormerConfig.from_dict(SIZES | {"rope_parameters": given})
+    arguments = {"rope_theta": 500.0, "partial_rotary_factor": 0.5, "rope_type": "default"}
+    config = RoFormerConfig.from_dict(SIZES | {"rope_parameters": arguments})
     assert (config.rotary_base, config.rotary_share, config.rope_parameters) == (500.0, 0.5, None)
-    scaled = config.replace(rope_parameters=given | {"rope_type": "linear", "factor": 2.0})
+    scaled = config.replace(rope_parameters=arguments | {"rope_type": "linear", "factor": 2.0})
     assert scaled.rope_parameters == {"rope_type": "linear", "factor": 2.0}
     assert (scaled.rotary_base, scaled.rotary_share) == (500.0, 0.5)
     assert RoFormerConfig.from_dict(scaled.to_dict()) == scaled
-    assert given["rope_theta"] == 500.0  # what is the caller's stays so
+    assert arguments["rope_theta"] == 500.0  # what is the caller's stays so
 
 
 SCALE = ("label_mean", "label_deviation")

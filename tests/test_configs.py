@@ -81,15 +81,15 @@ def toy(released, write_corpus, tmp_path):
     """toy(recipe) → flags that make its run a matter of seconds, and change nothing else."""
 
     def flags(recipe):
-        given = SHORT | {"corpus": write_corpus(tmp_path / "corpus.txt", 150), "workers": 1}
+        arguments = SHORT | {"corpus": write_corpus(tmp_path / "corpus.txt", 150), "workers": 1}
         if "architecture" in recipe:
             small = tmp_path / "architecture.json"
             shape = json.loads((FOLDER / f"{recipe['architecture']}.json").read_text())
             small.write_text(json.dumps(shape | TOY))
-            given |= {"architecture": small, "vocab-size": 300}
+            arguments |= {"architecture": small, "vocab-size": 300}
         else:
-            given |= {"init-from": released("word")}
-        words = [word for name, value in given.items() for word in (f"--{name}", str(value))]
+            arguments |= {"init-from": released("word")}
+        words = [word for name, value in arguments.items() for word in (f"--{name}", str(value))]
         if "stages" in recipe:
             stages = [f"length={x['length'] // 16} batch-size=8 steps=1" for x in recipe["stages"]]
             words += ["--stages", *stages[:2]]
@@ -202,10 +202,10 @@ def test_a_recipe_is_trained_on_rows_as_the_readme_shows(
     from roformer_tf.pretraining.train_step import PretrainingModel
 
     def fit(_, batches, steps_per_epoch, **__):
-        given.append((next(iter(batches))[0]["token_ids"].shape, steps_per_epoch))
+        arguments.append((next(iter(batches))[0]["token_ids"].shape, steps_per_epoch))
         raise KeyboardInterrupt
 
-    given = []
+    arguments = []
     monkeypatch.setattr(PretrainingModel, "fit", fit)
     monkeypatch.chdir(ROOT)
     rows, run = prepared({}, tmp_path, write_corpus, "--held-out", 0), tmp_path / "run"
@@ -225,7 +225,7 @@ def test_a_recipe_is_trained_on_rows_as_the_readme_shows(
     words = toy(recipe)
     small = ["--architecture", words[words.index("--architecture") + 1], "--precision", "float32"]
     assert cli.main(["pretrain", *shown, *small]) == 130
-    assert given == [((256, 512), 200_000)]
+    assert arguments == [((256, 512), 200_000)]
     used = yaml.safe_load((run / "settings.yaml").read_text(encoding="utf-8"))
     assert (used["length"], used["tokenization"], used["held_out"]) == (512, "word", 0)
 

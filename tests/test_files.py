@@ -1,4 +1,4 @@
-"""Whatever happens while something is written, the old or the new stands there, whole."""
+"""Whatever happens during a write, the old or the new content is complete."""
 
 import errno
 import os
@@ -308,13 +308,13 @@ def test_where_the_file_system_knows_no_locks_it_says_so_and_goes_on(
     monkeypatch.setattr(fcntl, "flock", refuse)
     with locked(tmp_path / "run"):
         (tmp_path / "run" / "mine.txt").write_text("")
-    assert "knows no locks" in capsys.readouterr().err
+    assert "has no locks" in capsys.readouterr().err
     assert listing(tmp_path) == {"run": None, "run/mine.txt": ""}
 
 
 @pytest.mark.parametrize("name", ["file.txt/deep/x", f"{'长' * 100}/x", "x" * 250])
 def test_what_cannot_be_written_is_refused_and_nothing_left(name, tmp_path):
-    """A name of 250 bytes could be, but for what stands beside it meanwhile."""
+    """A name of 250 bytes would be possible without the temporary name."""
     (tmp_path / "file.txt").write_text("old")
     with pytest.raises(InputError, match="cannot write"):
         check_writable(tmp_path / "new" / name if "file" not in name else tmp_path / name)

@@ -9,7 +9,7 @@ from roformer_tf import machine
 
 @pytest.fixture
 def cpu_info(tmp_path, monkeypatch):
-    """cpu_info(text) → what the processor is said to be; oneDNN's switches are unset."""
+    """cpu_info(text) → replaces the CPU's description, without oneDNN's switches."""
     for name in machine.ISA_LIMITS:
         monkeypatch.delenv(name, raising=False)
 

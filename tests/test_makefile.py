@@ -54,7 +54,7 @@ def make(tmp_path):
 
 @pytest.fixture
 def wheels(tmp_path):
-    """A folder with the wheel that is asked for first, for who works without an index."""
+    """A folder with the wheel that is asked for first, for users without an index."""
     folder = tmp_path / "wheels"
     folder.mkdir()
     about = "tqdm-4.67.0.dist-info"

@@ -12,7 +12,7 @@ from roformer_tf.terminal import Progress, printable, table
 
 
 class Clock:
-    """Time that passes when it is told to."""
+    """A clock that is advanced by hand."""
 
     def __init__(self):
         self.now = 1000.0

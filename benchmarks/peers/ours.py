@@ -368,7 +368,7 @@ def linear_attention(*, form: str, length: int, causal: bool = False) -> Prepare
         layer = RotaryMultiHeadAttention(4, 64)
     elif form == "window":  # as a local layer of `local_attention` 128
         layer, ids = RoFormerSelfAttention(4, 64), tf.ones((1, length), "int32")
-        arguments["band"] = visible_band(None, ids, tf.zeros_like(ids), 64)
+        arguments["attention_mask"] = visible_band(None, ids, tf.zeros_like(ids), 64)
     else:
         layer = RotaryLinearAttention(4, 64, feature_map=form, causal=causal)
 
@@ -376,7 +376,8 @@ def linear_attention(*, form: str, length: int, causal: bool = False) -> Prepare
     def call(x: Any) -> Any:
         with tf.GradientTape() as tape:
             tape.watch(x)
-            answer = layer(x, x, **arguments)
+            values = () if form == "window" else (x,)
+            answer = layer(x, *values, **arguments)
         return tape.gradient(answer, [x, *layer.trainable_variables], answer)[0]
 
     x = tf.constant(np.random.default_rng(0).normal(size=(1, length, 256)), "float32")

@@ -65,6 +65,7 @@ class Files(ExitStack):
         """
         if self.path.is_dir():
             return False
+        # zipfile.is_zipfile looks for the end of a zip, which a truncated one lacks.
         self._file.seek(0)
         return self._file.read(4) == b"PK\x03\x04" or self.path.suffix == ".zip"
 

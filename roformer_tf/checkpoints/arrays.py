@@ -100,6 +100,7 @@ def is_finite(array: np.ndarray) -> bool:
 
 def statistics(array: np.ndarray) -> tuple[float, float, float, float]:
     """Minimum, maximum, mean and standard deviation in float64; NaN if the array contains NaN."""
+    # Two passes: the difference of large sums of squares would lose digits.
     mean = sum(float(block.sum()) for block in _blocks(array)) / array.size
     variance = sum(float(((block - mean) ** 2).sum()) for block in _blocks(array)) / array.size
     return float(array.min()), float(array.max()), mean, variance**0.5

@@ -1,11 +1,16 @@
 """What kind of model a checkpoint is, inferred from its config, its name and its weights."""
 
+from __future__ import annotations
+
 import dataclasses
+from typing import TYPE_CHECKING
 
 from roformer_tf.checkpoints import embedding_config
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig, Pooling
-from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.errors import InputError
+
+if TYPE_CHECKING:
+    from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 
 GPT = "chinese_roformer-gpt-char"
 """Prefix of the released GPT models, whose configs do not record that they are causal."""
@@ -21,6 +26,7 @@ def parts(checkpoint: Checkpoint) -> set[str]:
 def is_language_model(checkpoint: Checkpoint) -> bool:
     """Whether it has a language model's head, or is a RoFormerV2, whose head has no weights."""
     config = checkpoint.config
+    # RoFormerV2's logits are products with the word embeddings, which need equal sizes.
     tied = config.is_v2 and config.embedding_size == config.hidden_size
     return tied or "mlm" in parts(checkpoint)
 

@@ -26,6 +26,7 @@ class EmbeddingConfig:
     """Lengths to which vectors can be cut, in rising order. None: not trained for that."""
 
     def __post_init__(self) -> None:
+        # The class is frozen, hence object.__setattr__.
         if self.dimensions is not None:
             object.__setattr__(self, "dimensions", tuple(sorted(self.dimensions)))
         if self.pooling not in get_args(Pooling):

@@ -111,6 +111,7 @@ def write(
     if kind == "bert":
         tensors = {re.sub(r"^roformer\.", "bert.", name): x for name, x in tensors.items()}
         architecture = bert_class(architecture)
+    # transformers stores the table although it could be computed.
     elif config.position_embedding_type == "rotary":
         tensors[POSITIONS] = _position_table(config)
     with file_beside(folder / WEIGHTS) as file:
@@ -125,6 +126,7 @@ def write(
         write_text(folder / MODEL_CARD, card)
     dtype = dtypes.pop() if len(dtypes) == 1 else "float32"
     values = _config_values(config, architecture, dtype, kind)
+    # transformers' `generate` needs to know which token begins and ends a text.
     if architecture in (CAUSAL, "BertLMHeadModel"):
         values |= special_ids or {}
         generation = {key: values[key] for key in SPECIAL_IDS if values.get(key) is not None}
@@ -278,6 +280,7 @@ def _config_values(
     for key in ("torch_dtype", "transformers_version"):  # these describe the file that was read
         values.pop(key, None)
     labels = values.pop("num_labels")  # transformers derives it from id2label
+    # A changed number of labels makes the old names wrong.
     if len(values.get("id2label", ())) != labels:
         values["id2label"] = {str(i): f"LABEL_{i}" for i in range(labels)}
         values["label2id"] = {label: int(i) for i, label in values["id2label"].items()}

@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -129,6 +130,7 @@ def complete_config(
             f"weights are only {len(shapes):,} tensors. {_GIVE_CONFIG}"
         )
     config = _with_version(config, shapes, layout, source)
+    # A clearer message than a list of all weights that are missing or unknown.
     layers = [int(match[1]) for name in shapes if (match := _LAYER[layout].match(name))]
     if layers and max(layers) + 1 != config.num_hidden_layers:
         raise InputError(
@@ -136,6 +138,7 @@ def complete_config(
             f"weights are of layers 0 to {max(layers)}. {_GIVE_CONFIG}"
         )
     rows = {row.name: row.name_in(layout) for row in table(config.replace(num_labels=1))}
+    # A file without a number of labels still shows it by the size of a head's bias.
     if config.num_labels == 0:
         counts = [shapes[rows[name]][0] for name in _LABELLED if rows[name] in shapes]
         config = config.replace(num_labels=max(counts, default=0))
@@ -192,13 +195,13 @@ def _embeddings(config: RoFormerConfig) -> list[Weight]:
                 (config.relative_attention_num_buckets, config.num_attention_heads),
             )
         )
-    rows += _norm(config, f"{ours}/norm", f"{tf1}/LayerNorm", f"{hf}.LayerNorm", size)
+    rows += _norm(config, f"{ours}/norm", f"{tf1}/LayerNorm", size)
     if size != config.hidden_size:  # a projection to the hidden size, ALBERT's name in TF1
         rows += _dense(
             f"{ours}/projection",
             "bert/encoder/embedding_hidden_mapping_in",
-            "roformer.embeddings_project",
             (size, config.hidden_size),
+            "roformer.embeddings_project",
             use_bias=config.use_bias,
         )
     return rows
@@ -210,60 +213,32 @@ def _layer(config: RoFormerConfig, index: int) -> list[Weight]:
     # The small number keeps int() from rounding 0.3 · 10 = 2.9999… down.
     rotated = int(config.head_size * config.rotated_fraction + 1e-6)
     rotated_values = rotated if config.rotary_value else 0
-    ours = f"encoder/layer_{index}"
-    tf1, hf = f"bert/encoder/layer_{index}", f"roformer.encoder.layer.{index}"
+    ours, tf1 = f"encoder/layer_{index}", f"bert/encoder/layer_{index}"
+    dense = partial(_dense, use_bias=config.use_bias)
     rows = []
     for role in ("query", "key", "value"):
-        rows += _dense(
+        rows += dense(
             f"{ours}/attention/{role}",
             f"{tf1}/attention/self/{role}",
-            f"{hf}.attention.self.{role}",
             (hidden, hidden),
             kernel_shape=(hidden, *heads),
             bias_shape=heads,
-            use_bias=config.use_bias,
             rotated=rotated_values if role == "value" else rotated,
         )
-    rows += _dense(
+    rows += dense(
         f"{ours}/attention/attention_output",
         f"{tf1}/attention/output/dense",
-        f"{hf}.attention.output.dense",
         (hidden, hidden),
         kernel_shape=(*heads, hidden),
-        use_bias=config.use_bias,
         rotated=rotated_values,  # the output of attention has the order of the values
         head_axis=1,
     )
     return [
         *rows,
-        *_norm(
-            config,
-            f"{ours}/attention_norm",
-            f"{tf1}/attention/output/LayerNorm",
-            f"{hf}.attention.output.LayerNorm",
-            hidden,
-        ),
-        *_dense(
-            f"{ours}/intermediate",
-            f"{tf1}/intermediate/dense",
-            f"{hf}.intermediate.dense",
-            (hidden, inner),
-            use_bias=config.use_bias,
-        ),
-        *_dense(
-            f"{ours}/output",
-            f"{tf1}/output/dense",
-            f"{hf}.output.dense",
-            (inner, hidden),
-            use_bias=config.use_bias,
-        ),
-        *_norm(
-            config,
-            f"{ours}/output_norm",
-            f"{tf1}/output/LayerNorm",
-            f"{hf}.output.LayerNorm",
-            hidden,
-        ),
+        *_norm(config, f"{ours}/attention_norm", f"{tf1}/attention/output/LayerNorm", hidden),
+        *dense(f"{ours}/intermediate", f"{tf1}/intermediate/dense", (hidden, inner)),
+        *dense(f"{ours}/output", f"{tf1}/output/dense", (inner, hidden)),
+        *_norm(config, f"{ours}/output_norm", f"{tf1}/output/LayerNorm", hidden),
     ]
 
 
@@ -271,13 +246,11 @@ def _masked_lm(config: RoFormerConfig) -> list[Weight]:
     if config.is_v2:  # its logits are the product with the word embeddings, without weights
         return []
     size = config.embedding_size
-    tf1, hf = "cls/predictions/transform", "cls.predictions.transform"
+    tf1 = "cls/predictions"
     return [
-        *_dense("mlm/dense", f"{tf1}/dense", f"{hf}.dense", (config.hidden_size, size)),
-        *_norm(config, "mlm/norm", f"{tf1}/LayerNorm", f"{hf}.LayerNorm", size),
-        _same(
-            "mlm/bias", "cls/predictions/output_bias", "cls.predictions.bias", (config.vocab_size,)
-        ),
+        *_dense("mlm/dense", f"{tf1}/transform/dense", (config.hidden_size, size)),
+        *_norm(config, "mlm/norm", f"{tf1}/transform/LayerNorm", size),
+        _same("mlm/bias", f"{tf1}/output_bias", "cls.predictions.bias", (config.vocab_size,)),
     ]
 
 
@@ -285,7 +258,7 @@ def _sentence_heads(config: RoFormerConfig) -> list[Weight]:
     hidden = config.hidden_size
     tf1, hf = "cls/seq_relationship", "cls.seq_relationship"
     return [
-        *_dense("pooler/dense", "bert/pooler/dense", "roformer.pooler.dense", (hidden, hidden)),
+        *_dense("pooler/dense", "bert/pooler/dense", (hidden, hidden)),
         # Google's BERT stores this kernel transposed, under another name.
         Weight(
             "seq_relationship/kernel",
@@ -304,22 +277,17 @@ def _classifiers(config: RoFormerConfig) -> list[Weight]:
     if not config.num_labels:
         return []
     hidden, labels = config.hidden_size, config.num_labels
-    rows = [
-        row
-        for ours, shape in (
-            ("classifier/dense", (hidden, hidden)),
-            ("classifier/out_proj", (hidden, labels)),
-            ("token_classifier", (hidden, labels)),
-        )
-        for row in _dense(ours, ours, ours.removeprefix("token_").replace("/", "."), shape)
-    ]
-    return rows + [
-        _same(ours, ours, ours.replace("/", "."), shape)  # the names of the package pytorch-crf
-        for ours, shape in (
-            ("crf/start_transitions", (labels,)),
-            (_CRF, (labels, labels)),
-            ("crf/end_transitions", (labels,)),
-        )
+    text, tokens = "classifier", "token_classifier"
+    crf = {  # the names of the package pytorch-crf
+        "crf/start_transitions": (labels,),
+        _CRF: (labels, labels),
+        "crf/end_transitions": (labels,),
+    }
+    return [
+        *_dense(f"{text}/dense", f"{text}/dense", (hidden, hidden)),
+        *_dense(f"{text}/out_proj", f"{text}/out_proj", (hidden, labels)),
+        *_dense(tokens, tokens, (hidden, labels), "classifier"),
+        *(_same(name, name, _dotted(name), shape) for name, shape in crf.items()),
     ]
 
 
@@ -327,20 +295,20 @@ def _same(ours: str, tf1: str, huggingface: str, shape: tuple[int, ...]) -> Weig
     return Weight(ours, tf1, huggingface, shape, shape)
 
 
-def _norm(config: RoFormerConfig, ours: str, tf1: str, huggingface: str, size: int) -> list[Weight]:
-    if config.norm_type == "rms_norm":  # which has no weights
+def _norm(config: RoFormerConfig, ours: str, tf1: str, size: int) -> list[Weight]:
+    if config.norm_type == "rms_norm":  # it has no weights
         return []
     return [
-        _same(f"{ours}/beta", f"{tf1}/beta", f"{huggingface}.bias", (size,)),
-        _same(f"{ours}/gamma", f"{tf1}/gamma", f"{huggingface}.weight", (size,)),
+        _same(f"{ours}/beta", f"{tf1}/beta", f"{_dotted(tf1)}.bias", (size,)),
+        _same(f"{ours}/gamma", f"{tf1}/gamma", f"{_dotted(tf1)}.weight", (size,)),
     ]
 
 
 def _dense(
     ours: str,
     tf1: str,
-    huggingface: str,
     shape: tuple[int, int],
+    huggingface: str | None = None,
     *,
     kernel_shape: tuple[int, ...] | None = None,
     bias_shape: tuple[int, ...] | None = None,
@@ -349,6 +317,7 @@ def _dense(
     head_axis: int = -1,
 ) -> list[Weight]:
     """Kernel and bias of a dense layer: (in, out) in TF1, (out, in) in Hugging Face."""
+    huggingface = huggingface or _dotted(tf1)
     kernel = Weight(
         f"{ours}/kernel",
         f"{tf1}/kernel",
@@ -368,6 +337,16 @@ def _dense(
         rotated=rotated if head_axis == -1 else 0,  # if the inputs are rotated, the bias is not
     )
     return [kernel, bias] if use_bias else [kernel]
+
+
+def _dotted(tf1: str) -> str:
+    """Hugging Face's name of a layer, which mostly follows from TF1's.
+
+    >>> _dotted("bert/encoder/layer_0/output/dense")
+    'roformer.encoder.layer.0.output.dense'
+    """
+    name = re.sub("^bert/", "roformer/", tf1)
+    return re.sub(r"/layer_(\d+)/", r"/layer/\1/", name).replace("/", ".")
 
 
 def half_order(head_size: int, rotated: int) -> np.ndarray:

@@ -150,6 +150,7 @@ def cached(release: Release, *, thoroughly: bool = False) -> Path | None:
     record = _record(path)
     if not thoroughly and record and record == _stamp(path, record.sha256):
         return path
+    # The first use: there is nothing to compare with but the config in the zip.
     if record is None:
         _check_zip(path, release)
     checksum = _checksum(path, release)
@@ -215,6 +216,7 @@ def _checksum(path: Path, release: Release) -> str:
     checksum = pooch.file_hash(str(path), alg="sha256")
     stored = folder() / release.file
     record = _record(stored)
+    # The record is of the file that was used here before; a published checksum matters once.
     known = record.sha256 if record else release.sha256
     if known not in (None, checksum):
         raise InputError(
@@ -259,6 +261,7 @@ def _locked(release: Release) -> Iterator[None]:
     folder().mkdir(parents=True, exist_ok=True)
     lock = FileLock(folder() / f"{release.file}.lock")
     try:
+        # Without waiting first, so that the user learns why nothing happens.
         lock.acquire(timeout=0)
     except Timeout:
         print(f"waiting for another process to download {release.name} …", file=sys.stderr)

@@ -38,11 +38,13 @@ def save_modules(folder: str | Path) -> bool:
     without an embedding.json, and for a pooling for which it has no weights.
     """
     folder = Path(folder)
+    # modules.json first: without it the library ignores the folders.
     for name in (MODULES, _POOLER, _WHITENING):
         remove(folder / name)
     with OpenedSource(folder) as source:
         checkpoint = source.checkpoint()
-        config, white = embedding_settings(checkpoint, source), load_whitening(checkpoint, source)
+        config = embedding_settings(checkpoint, source)
+        white = load_whitening(checkpoint, source, config.pooling)
         if checkpoint.config.is_v2:
             return False
         modules = ["Transformer", "1_Pooling"]

@@ -156,6 +156,7 @@ def _in_our_names(
     check_finite: bool,
 ) -> Checkpoint:
     """Map the tensors of a file to our names; refuse unknown names and other shapes."""
+    # Three kinds of tensors: those of the table, those that are no weights, and mistakes.
     rows = {row.name_in(layout): row for row in table(config)}
     _check_unknown([name for name in tensors if name not in rows], source, ignore_unknown)
     _check_tied(tensors, source)
@@ -172,11 +173,12 @@ def _in_our_names(
     def read(ours: str) -> np.ndarray:
         name, row = existing[ours]
         tensor = tensors[name]
+        # Checked on access, because reading all weights first would take twice as long.
         if check_finite and not is_finite(tensor):
             wrong = int((~np.isfinite(tensor)).sum())
             raise InputError(
-                f"{source}: {wrong:,} of the {tensor.size:,} numbers of the tensor {name} are NaN "
-                "or infinite. The weights are damaged, or their training has diverged. Give "
+                f"{source}: {wrong:,} of the {tensor.size:,} numbers of the tensor {name} are "
+                "not finite. The weights are damaged, or their training has diverged. Give "
                 "another model."
             )
         array = row.from_file(tensor, layout, config.rotary_style)
@@ -245,6 +247,7 @@ def plain_names(
     for name, in_file in ordered.items():
         # With the prefixes "model." and "model.ema.", a name belongs to the longest one that fits.
         owner = max((x for x in prefixes if name.startswith(x)), key=len, default=None)
+        # Names without any prefix, such as global_step, belong to every copy.
         if owner not in (prefix, None):
             continue
         ours = name.removeprefix(prefix) if owner == prefix else name

@@ -130,6 +130,7 @@ def _write_files(
     for key in config.unknown:  # keys of Hugging Face, such as `architectures`
         del values[key]
     (folder / BERT_CONFIG).write_text(json.dumps(values, indent=2) + "\n", encoding="ascii")
+    # bert4keras takes the path of this file as a separate argument.
     if vocabulary is not None:
         (folder / VOCABULARY).write_bytes(vocabulary)
 

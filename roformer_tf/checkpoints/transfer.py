@@ -35,6 +35,7 @@ def fetch(url: str, part: Path) -> None:
         try:
             return _fetch_rest(url, part)
         except requests.RequestException as error:
+            # Progress resets the patience: on a bad line, a large file needs many connections.
             if size(part) <= before:
                 raise TransferError(_reason(url, error)) from None
 
@@ -60,6 +61,7 @@ def _fetch_rest(url: str, part: Path) -> None:
         response.raise_for_status()
         if response.status_code != requests.codes.partial_content:  # it starts at the first byte
             discard(part)
+            # Written before the first byte: without the note, the bytes cannot be trusted.
             note = {"url": url, "version": _version(response.headers)}
             write_text(_note(part), json.dumps(note))
         _append(response, part)

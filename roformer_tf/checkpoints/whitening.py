@@ -5,20 +5,24 @@ The vectors of an encoder are in a narrow cone, where all cosines are high. Afte
 2021, arXiv 2103.15316). Mean and matrix are computed from unlabelled texts.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from safetensors import SafetensorError
 from safetensors.numpy import load as load_tensors
 
 from roformer_tf.checkpoints.arrays import save_tensors
-from roformer_tf.checkpoints.detection import embedding_settings
-from roformer_tf.checkpoints.embedding_config import Pooling
-from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.errors import InputError
 from roformer_tf.files import file_beside, parse_json
+
+if TYPE_CHECKING:
+    from roformer_tf.checkpoints.embedding_config import Pooling
+    from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 
 FILE = "whitening.safetensors"
 SMALLEST = 1e-6
@@ -44,16 +48,15 @@ class Whitening:
 
 
 def load_whitening(
-    checkpoint: Checkpoint, source: OpenedSource, pooling: Pooling | None = None
+    checkpoint: Checkpoint, source: OpenedSource, pooling: Pooling
 ) -> Whitening | None:
-    """The whitening of a source, for a pooling (default: the source's); None without it.
+    """The whitening of a source, for vectors of a pooling; None without it.
 
     Raises InputError as `parse` does.
     """
     content = source.read(FILE)
     if content is None:
         return None
-    pooling = pooling or embedding_settings(checkpoint, source).pooling
     return parse(content, f"{source.name}: its {FILE}", checkpoint.config.hidden_size, pooling)
 
 
@@ -73,6 +76,7 @@ def parse(content: bytes, name: str, hidden_size: int, pooling: Pooling) -> Whit
         mean, matrix = (tensors[key].astype(np.float32) for key in ("mean", "matrix"))
     except (SafetensorError, ValueError, KeyError, TypeError):
         raise InputError(f"{name} is damaged. {again}") from None
+    # A damaged file can have any number of axes; missing ones count as 0.
     rows, size = (*matrix.shape, 0, 0)[:2]
     if mean.shape != (hidden_size,) or rows != hidden_size or not 0 < size <= hidden_size:
         raise InputError(
@@ -120,5 +124,6 @@ def whitening_of(
             "smaller --dimensions."
         )
     kept = dimensions or independent
+    # Dividing by the standard deviation gives every direction the variance 1.
     matrix = directions[:, :kept] / np.sqrt(variances[:kept])
     return Whitening((shift + mean).astype(np.float32), matrix.astype(np.float32), pooling)

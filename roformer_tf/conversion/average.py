@@ -62,6 +62,7 @@ def average(config: AverageConfig) -> None:
     if len(config.sources) < 2:
         raise InputError("a mean needs two or more models. Give another one.")
     check_target(config.output, "own")
+    # All sources stay open: arrays are read one by one while the mean is written.
     with ExitStack() as stack:
         opened = [stack.enter_context(OpenedSource(source)) for source in config.sources]
         checkpoints = [described(source.checkpoint(), source) for source in opened]
@@ -77,6 +78,7 @@ def average(config: AverageConfig) -> None:
         f"{config.output} is written: the mean of {len(checkpoints)} models. Distances from the "
         f"first one, relative to its norm: {shown}."
     )
+    # Only a warning: a distance is a hint, not a proof.
     if max(distances) > UNRELATED:
         logger.warning(
             "The distances are large for models that started from the same weights; otherwise the "
@@ -95,6 +97,7 @@ def average_checkpoints(checkpoints: Sequence[Checkpoint], names: Sequence[str])
         _check_equal(names[0], first, name, other)
 
     def mean(tensor: str) -> np.ndarray:
+        # float64: the sum of several float32 or bfloat16 models must not lose digits.
         total = np.zeros(first.arrays.shapes[tensor])
         for checkpoint in checkpoints:
             total += checkpoint.arrays[tensor]
@@ -109,6 +112,7 @@ def distance(first: LazyArrays, second: LazyArrays) -> float:
     squares = norm = 0.0
     for name in first:
         values = first[name].astype(np.float64)
+        # Relative to the norm, so that the figure does not depend on the size of the model.
         squares += float(((second[name] - values) ** 2).sum())
         norm += float((values**2).sum())
     return math.sqrt(squares / norm) if norm else math.inf
@@ -122,6 +126,7 @@ def _check_equal(name: str, first: Checkpoint, other_name: str, other: Checkpoin
             f"{name} and {other_name} have different architectures: {key} is {ours[key]!r} in the "
             f"first and {theirs[key]!r} in the second. Give models with the same architecture."
         )
+    # Equal configs can still have different heads.
     if missing := sorted(first.arrays.shapes.items() ^ other.arrays.shapes.items()):
         raise InputError(
             f"{name} and {other_name} have different weights, such as {missing[0][0]}. Give models "
@@ -144,6 +149,7 @@ def _common_tokenizer(opened: Sequence[OpenedSource]) -> RoFormerTokenizer | Non
         tokenizer and (tokenizer.vocabulary, tokenizer.tokenization, tokenizer.lower_case)
         for tokenizer in tokenizers
     ]
+    # The first source is compared with itself, which is harmless.
     for source, theirs in zip(opened, settings, strict=True):
         if theirs != settings[0]:
             raise InputError(

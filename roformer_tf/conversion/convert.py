@@ -78,6 +78,7 @@ def convert(config: ConvertConfig) -> None:
     mask: dict[str, Any] = {}
     if config.attention_type:
         mask = {"attention_type": config.attention_type}
+    # The vocabulary is checked before anything is written.
     with OpenedSource(config.source) as source:
         checkpoint = source.checkpoint(
             ignore_unknown=config.ignore_unknown, prefix=config.prefix, **mask
@@ -102,6 +103,7 @@ def print_difference(difference: Difference, target: Path) -> None:
 def check_target(target: Path, to: CheckpointLayout) -> None:
     """Raise InputError for a target that cannot be written, exists, or has a wrong suffix."""
     check_writable(target)
+    # An empty folder is allowed: users create it first.
     if target.is_file() or (target.is_dir() and any(target.iterdir())):
         raise InputError(
             f"{target} exists, and nothing is overwritten. Remove it, or give another name."
@@ -121,6 +123,7 @@ def extra_files(checkpoint: Checkpoint, source: OpenedSource) -> dict[str, bytes
     contents = {name: source.read(name) for name in (TASK_FILE, *_VECTOR_FILES)}
     files = {name: content for name, content in contents.items() if content is not None}
     settings = embedding_settings(checkpoint, source)
+    # Every other model has the default "mean" if it has no file, so none is written.
     if settings.pooling == "pooler":  # a released sim model, which has no such file
         files.setdefault(embedding_config.FILE, settings.as_json().encode())
     return files
@@ -142,6 +145,7 @@ def convert_checkpoint(
     """
     check_target(target, output.to)
     config, dtype = checkpoint.config, output.dtype
+    # transformers would load other architectures without an error and compute something else.
     kind = huggingface.model_type(config, checkpoint.arrays)
     if output.to == "huggingface" and kind == huggingface.FORM_TYPE:
         form = config.unusual_form(learned=True) or config.unusual_form() or "pooling 'mean'"
@@ -168,12 +172,14 @@ def convert_checkpoint(
                     (folder / name).write_bytes(content)
                 if tokenizer is not None and set(_VECTOR_FILES) & set(files or {}):
                     save_modules(folder)
+    # Read it back through the usual path: a wrong name or transpose shows as a difference.
     with OpenedSource(target) as written:
         return compare(checkpoint.arrays, written.checkpoint().arrays)
 
 
 def compare(first: LazyArrays, second: LazyArrays) -> Difference:
     """The weight that differs most between two copies of a checkpoint."""
+    # The writer has written all names of the table, so a difference is our mistake.
     assert first.shapes == second.shapes
     values = {name: largest_difference(first[name], second[name]) for name in first}
     name = max(values, key=values.__getitem__)
@@ -203,6 +209,7 @@ def _notes(
 
 def _max_length(config: RoFormerConfig, files: Mapping[str, bytes]) -> int:
     """Maximum tokens of a text: that of fine-tuning, or the number of positions."""
+    # transformers truncates to it: without a limit, long texts would fail there.
     limits = [config.max_position_embeddings]
     for name in sorted(files.keys() & {TASK_FILE, embedding_config.FILE}):
         try:
@@ -218,6 +225,7 @@ def _vocabulary(tokenizer: RoFormerTokenizer | None, target: Path) -> bytes | No
     """Content of a `vocab.txt`, the only file of a tokenizer in the released layout."""
     if tokenizer is None:
         return None
+    # bert4keras users pass these settings in code; ours are guessed from the vocabulary.
     guessed = guess_tokenization(tokenizer.vocabulary)
     if (tokenizer.tokenization, tokenizer.lower_case) != (guessed, True):
         logger.warning(
@@ -231,6 +239,7 @@ def _vocabulary(tokenizer: RoFormerTokenizer | None, target: Path) -> bytes | No
 def _with_progress(arrays: LazyArrays, bar: Progress) -> LazyArrays:
     """The arrays; each access advances a progress bar."""
 
+    # Lazy arrays are read when they are written, so that reading shows the progress.
     def read(name: str) -> np.ndarray:
         bar.update()
         return arrays[name]

@@ -44,6 +44,7 @@ def table() -> str:
       chinese_roformer-char_L-6_H-384_A-6  chinese_roformer-char-small   6 × 384  in the cache
     """
     lines = []
+    # registry.json lists the releases of a family together, as `groupby` requires.
     for family, group in groupby(registry.releases(), key=lambda release: release.family):
         members = list(group)
         lines += [f"{family}: {members[0].what_for}", *map(_line, members), ""]

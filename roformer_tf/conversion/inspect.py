@@ -31,6 +31,7 @@ class InspectConfig:
 
 def inspect(config: InspectConfig) -> None:
     """Print the description line by line."""
+    # Damaged weights are shown, not refused: this command is for finding them.
     with OpenedSource(config.source) as source:
         checkpoint = source.checkpoint(
             ignore_unknown=config.ignore_unknown, check_finite=False, prefix=config.prefix
@@ -88,6 +89,7 @@ def _sizes(checkpoint: Checkpoint) -> Counter[str]:
     """Number of parameters of each part of the model."""
     sizes: Counter[str] = Counter()
     for name, shape in checkpoint.arrays.shapes.items():
+        # Shapes come from the file's index: nothing is read.
         sizes[name.split("/")[0]] += prod(shape)
     return sizes
 
@@ -106,6 +108,7 @@ def _tensors(checkpoint: Checkpoint, wrong: list[str]) -> Iterator[str]:
     The names of those that are not finite are added to `wrong`.
     """
     shapes = {name: str(list(shape)) for name, shape in checkpoint.arrays.shapes.items()}
+    # The widths are known before any tensor is read, so that lines are printed immediately.
     name_width, shape_width = max(map(len, shapes)), max(map(len, shapes.values()))
     columns = "{:{}}  {:{}}  {:8}" + "  {:>10}" * 4
     heading = ("min", "max", "mean", "deviation")

@@ -26,6 +26,7 @@ def bert4keras(
     from bert4keras.backend import K, keras
     from bert4keras.models import build_transformer_model
 
+    # bert4keras has one epsilon for all norms, set globally.
     K.set_epsilon(options.pop("epsilon"))
     config = str(Path(prefix).with_name("bert_config.json"))
     built = build_transformer_model(config, prefix, return_keras_model=False, **options)
@@ -60,6 +61,7 @@ def transformers(
     token_ids, segment_ids = (
         torch.from_numpy(inputs[key].astype("int64")) for key in ("token_ids", "segment_ids")
     )
+    # As in our models: token 0 is padding, except at the first position.
     attended = token_ids != 0
     attended[:, 0] = True
     with torch.no_grad():

@@ -108,6 +108,7 @@ def verify(config: VerifyConfig) -> None:
         mask = config.attention_type or attention_type(checkpoint, source)
         if config.against == "transformers" and mask == "unilm":
             mask = "bidirectional"  # transformers has only this mask and the causal one
+        # The other library runs first: it is the one that can be missing or fail.
         inputs = encode(source, checkpoint)
         epsilon = checkpoint.config.layer_norm_eps
         theirs = their_outputs(config.against, reference, inputs, mask)
@@ -148,6 +149,7 @@ def our_outputs(
     import keras
 
     model_class = _our_class(source.checkpoint(attention_type=mask), against)
+    # All of the model is created and run within the scope of the device.
     with keras.device("cpu:0"):
         model = model_class.from_source(source, attention_type=mask)
         model_parts = model.parts()
@@ -175,6 +177,7 @@ def their_outputs(
         checkpoint = reference.checkpoint(attention_type=mask)
         _check_known(against, checkpoint, reference.name)
         layout: CheckpointLayout = "tf1" if against == "bert4keras" else "huggingface"
+        # The library must read a file that it supports; converting is tested separately.
         if checkpoint.layout != layout:
             convert_checkpoint(checkpoint, None, scratch / "checkpoint", OutputConfig(to=layout))
             reference = opened.enter_context(OpenedSource(scratch / "checkpoint"))
@@ -222,6 +225,7 @@ def _check_same_sizes(
     checkpoint: Checkpoint, other: Checkpoint, source: str, reference: str
 ) -> None:
     """Raise InputError if the two checkpoints have different architectures."""
+    # Dropout and initialization do not matter here, so only these keys are compared.
     for key in _SIZES:
         ours, theirs = getattr(checkpoint.config, key), getattr(other.config, key)
         if ours != theirs:
@@ -305,6 +309,7 @@ def _run(against: Library, folder: Path, scratch: Path, options: Mapping[str, An
     done = subprocess.run(
         [sys.executable, program, against, *files, json.dumps(options)],
         env=os.environ
+        # No GPU: both sides must round in the same way.
         | {"TF_KERAS": "1", "TF_USE_LEGACY_KERAS": "1", "CUDA_VISIBLE_DEVICES": "-1"},
         capture_output=True,
         encoding="utf-8",

@@ -120,6 +120,7 @@ def keep_tokens(
         # The reshape gives an empty list of new rows the right shape.
         return np.concatenate([kept, np.asarray(new, table.dtype).reshape(-1, *table.shape[1:])])
 
+    # Only the two weights with a row for each token change; the others are passed through.
     arrays = checkpoint.arrays
     count = len(ids) + len(means)
     return dataclasses.replace(
@@ -147,6 +148,7 @@ def keep_vocabulary(
             f"{len(unknown)} tokens to keep are not in the vocabulary, such as "
             f"{', '.join(unknown[:3])}. Remove them from the list, or add them afterwards."
         )
+    # A repeated token would get two ids, of which only the last is used.
     vocabulary = {token: number for number, token in enumerate(tokens)}
     if len(vocabulary) < len(tokens):
         twice = next(t for number, t in enumerate(tokens) if vocabulary[t] != number)
@@ -189,6 +191,7 @@ def extend(
         if word in vocabulary:
             known.append(original)
             continue
+        # The previous tokens: those into which the word was split until now.
         texts = [word] if initialise == "tokens" else list(word)
         ids = [number for text in texts for number in tokenizer.ids(text)]
         if word.split() != [word] or not ids:
@@ -222,6 +225,7 @@ def _lines(path: Path) -> list[str]:
         raise InputError(f"cannot read {path}: {error.strerror}. Give a file of words.") from None
     except UnicodeDecodeError as error:
         raise InputError(f"{path} is not UTF-8 text at byte {error.start}.") from None
+    # Split at \n only: str.splitlines would also split at characters that can be tokens.
     words = [line.strip() for line in lines if line.strip()]
     if not words:
         raise InputError(f"{path} is empty: give one word a line.")

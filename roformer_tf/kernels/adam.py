@@ -13,42 +13,41 @@ HALVES = ("bfloat16", "float16")
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class AdamW(keras.optimizers.AdamW):
-    """Keras' AdamW, the same numbers; on TensorFlow each weight is updated by one fused operation.
+    """Keras' AdamW with the same numbers; on TensorFlow one fused operation updates a weight.
 
-    Keras' own update is ten operations, each of which reads and writes arrays as large as the
-    weight: a quarter of a small model's step on a CPU.
-    Of a weight of 16 bits the moments are float32, and so is the step until it is added: in
-    bfloat16 a memory of 0.999 is 1, which never moves, and small gradients' squares are 0 in
-    float16.
-    `undecayed`: names of the weights that do not decay, such as "bias"; they are saved with the
-    rest, which Keras' `exclude_from_weight_decay` is not.
-    Raises InputError for `amsgrad`, which none of our optimizers has.
+    Keras' update consists of ten operations, each of which reads and writes arrays of the weight's
+    size: a quarter of a small model's step on a CPU.
+    16-bit weights have float32 moments, and the step is float32 until it is added: in bfloat16 a
+    decay of 0.999 is rounded to 1, and in float16 the squares of small gradients are 0.
+    `undecayed`: names of the weights without weight decay, such as "bias". They are saved in the
+    config, unlike those of Keras' `exclude_from_weight_decay`.
+    Raises InputError for `amsgrad`, which none of our optimizers supports.
     """
 
     def __init__(self, *arguments: Any, undecayed: Any = (), **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         if self.amsgrad:
             raise InputError(
-                f"{type(self).__name__} has no amsgrad. Leave it out, or take "
+                f"{type(self).__name__} has no amsgrad. Omit it, or use "
                 "keras.optimizers.AdamW(amsgrad=True)."
             )
         self.undecayed = tuple(undecayed)
 
     def get_config(self) -> dict[str, Any]:
-        """Everything needed to make the optimizer again."""
+        """All arguments, to create the optimizer again."""
         return super().get_config() | {"undecayed": list(self.undecayed)}
 
     def add_variable(
         self, shape: Any, initializer: Any = "zeros", dtype: Any = None, **settings: Any
     ) -> keras.Variable:
-        """Make a slot: of weights of 16 bits, float32, but what Keras sums up in theirs."""
-        # Keras adds the gradients of several batches up in the weight's own dtype.
+        """Create a slot, in float32 for 16-bit weights."""
+        # The exception: Keras accumulates the gradients of several batches in the weight's dtype.
         if dtype in HALVES and not str(settings.get("name")).endswith("gradient_accumulator"):
             dtype = "float32"
         return super().add_variable(shape, initializer, dtype, **settings)
 
     def update_step(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """Update a weight, here TensorFlow's own variable, and its two moments."""
+        """Update a weight, which is TensorFlow's variable on TensorFlow, and its two moments."""
         first, second = moments_of(self, variable)
         dtype = keras.backend.standardize_dtype(variable.dtype)
         if first.dtype != dtype:
@@ -59,8 +58,8 @@ class AdamW(keras.optimizers.AdamW):
             return
         import tensorflow as tf
 
-        # θ ← θ − η √(1 − β₂ᵗ) / (1 − β₁ᵗ) · m / (√v + ε), whose ε is section 2's "ε hat". No
-        # processor's trick, and so not one of `forms`: GPUs and XLA have this operation as well.
+        # θ ← θ − η √(1 − β₂ᵗ) / (1 − β₁ᵗ) · m / (√v + ε), with "ε hat" of section 2 as ε. It is not
+        # one of `forms`, because GPUs and XLA have this operation, too.
         steps = tf.cast(keras.ops.add(self.iterations, 1), variable.dtype)
         tf.raw_ops.ResourceApplyAdam(
             var=variable.handle,
@@ -76,9 +75,9 @@ class AdamW(keras.optimizers.AdamW):
         )
 
     def update_moments(self, gradient: Any, variable: Any) -> tuple[Any, Any, Any]:
-        """Take a gradient into a weight's two moments; give them, and how many have been taken.
+        """Add a gradient to a weight's two moments; return them and the number of steps.
 
-        All three are in the moments' dtype; the moments still lean towards 0, where they began.
+        All three have the moments' dtype. The moments are biased towards 0, their initial value.
         """
         first, second = moments_of(self, variable)
         gradient = ops.cast(dense(gradient), first.dtype)
@@ -88,22 +87,22 @@ class AdamW(keras.optimizers.AdamW):
         return first, second, ops.cast(self.iterations + 1, first.dtype)
 
     def _use_weight_decay(self, variable: Any) -> bool:
-        # A hook of Keras' (`internals.py`). TensorFlow's own variable, which comes here, has
-        # another name than Keras', which `undecayed` is about.
-        known = keras_variable(self, variable)
-        return known.name not in self.undecayed and super()._use_weight_decay(variable)
+        # A private method of Keras (`internals.py`). The argument can be TensorFlow's variable,
+        # which has another name than Keras' variable, to which `undecayed` refers.
+        own = keras_variable(self, variable)
+        return own.name not in self.undecayed and super()._use_weight_decay(variable)
 
     def _update_by_wider_moments(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """The same in plain operations and the moments' dtype."""
+        """`update_step` in plain operations and in the dtype of the moments."""
         first, second, steps = self.update_moments(gradient, variable)
-        # Both moments begin at 0; the bias that is left after t steps, 1 − βᵗ, goes into the rate.
+        # Both moments start at 0. Their bias after t steps, 1 − βᵗ, is corrected in the rate.
         rate = learning_rate * ops.sqrt(1 - self.beta_2**steps) / (1 - self.beta_1**steps)
         step = rate * first / (ops.sqrt(second) + self.epsilon)
         self.assign(variable, ops.cast(variable, first.dtype) - step)
 
 
 def dense(gradient: Any) -> Any:
-    """A gradient as one tensor; that of looked-up rows TensorFlow gives as rows and places."""
+    """A gradient as one tensor. TensorFlow's gradient of a look-up has rows and their indices."""
     if keras.backend.backend() != "tensorflow":
         return gradient
     import tensorflow as tf

@@ -1,7 +1,7 @@
 """Scaled dot-product attention with dropout on its weights (arXiv 1706.03762, section 3.2.1).
 
-It has a form for every backend, a fast one for training on a CPU with TensorFlow, and two that use
-JAX's own kernels on an NVIDIA GPU and never store the matrix of scores.
+There is a form for every backend, a fast one for training on a CPU with TensorFlow, and two that
+call JAX's kernels on an NVIDIA GPU, which do not store the matrix of scores.
 """
 
 from typing import Any, NamedTuple
@@ -14,19 +14,19 @@ from roformer_tf.kernels.forms import Tensor, attention_form, fast, island, wide
 
 
 class PackedMask(NamedTuple):
-    """Which tokens see each other: where ids are equal and not 0, and the key's rank no higher.
+    """Mask: a query attends to the keys with its id, if it is not 0, and with no higher rank.
 
-    ids (B, T) int, 0 for padding; ranks the same or (1, T). Ranks order the tokens of a document,
-    such as by their place: then each sees what is up to it. Without ranks all see all.
+    ids (B, T) int, 0 for padding; ranks (B, T) or (1, T). If the ranks are positions, a token
+    attends to the previous tokens. Without ranks it attends to its whole document.
     """
 
     ids: Tensor
     ranks: Tensor | None = None
 
     def mask(self) -> Tensor:
-        """The same as one bit for each pair: (B, T, T) bool, query before key."""
+        """The mask of all pairs: (B, T, T) bool, query before key."""
         query, key = self.ids[:, :, None], self.ids[:, None, :]
-        # Of equal ids one is 0 only if both are: asking the key alone hides padding from everyone.
+        # If the ids are equal, both or none are 0, so that it is enough to compare the key's.
         same = (query == key) & (key != 0)
         if self.ranks is None:
             return same
@@ -34,8 +34,8 @@ class PackedMask(NamedTuple):
 
 
 HIDDEN = {"float16": -3e4}
-"""Added to scores of what must not be seen, so that its weight is exactly 0; elsewhere −1e9."""
-# Float16 ends at 65,504. A finite number, not −∞: a row that sees nothing would be NaN.
+"""Added to the scores of masked keys, so that their weights are exactly 0. Other dtypes: −1e9."""
+# The largest number of float16 is 65,504. It is not −∞, because a query without keys would be NaN.
 
 
 def attend(
@@ -50,13 +50,13 @@ def attend(
 ) -> Tensor:
     """dropped(softmax(query · keyᵀ + bias)) · value.
 
-    query, which brings its scale, (B, N, T, H), key, value (B, N, S, H), visible (B, T, S) bool, or
-    as PackedMask, seed (2,) int for dropout, bias (B or 1, N, T, S) → (B, N, T, H) in value's
-    dtype. A query that sees nothing gets the mean of all values, leaning as the bias does; under a
-    PackedMask, that of those that see nothing either.
-    A PackedMask goes to JAX's kernel that takes one, if that can do it. The fast form, in training,
-    stores the weights before dropout for its gradient and draws the mask again; without dropout,
-    JAX on a GPU may take flash attention where T = S, but for float64, of which it would make less.
+    query, scaled already, (B, N, T, H), key, value (B, N, S, H), visible (B, T, S) bool or a
+    PackedMask, seed (2,) int for dropout, bias (B or 1, N, T, S) → (B, N, T, H) in value's dtype.
+    For a query without keys the result is the mean of all values, weighted by the bias.
+
+    The fast form, in training, stores the weights before dropout for its gradient, and draws the
+    dropout mask again. On a GPU, JAX has a kernel for a PackedMask. Without dropout and with T = S
+    it can also use flash attention, except for float64, which that would round.
     """
     if isinstance(visible, PackedMask):
         if bias is None and takes_segments(query, visible, rate):
@@ -84,7 +84,7 @@ def attend_plainly(
     bias: Tensor | None = None,
 ) -> Tensor:
     """The plain form; `hidden` and `bias` are added to the scores."""
-    # softmax(q kᵀ / √H) v, equation 1; q brings 1 / √H
+    # softmax(q kᵀ / √H) v, equation 1; q is already divided by √H
     scores = ops.matmul(query, ops.swapaxes(key, -1, -2))
     scores = scores if bias is None else scores + bias
     weights = ops.softmax(scores if hidden is None else scores + hidden, axis=-1)
@@ -102,16 +102,16 @@ def _fast(
 ) -> Tensor:
     import tensorflow as tf
 
-    if bias is not None and bias.shape[0] != 1:  # of no training step
+    if bias is not None and bias.shape[0] != 1:  # only in generation, never in training
         return attend_plainly(query, key, value, hidden, seed, rate, bias)
 
     @with_gradient
     def attend(query: Tensor, key: Tensor, value: Tensor, *bias: Tensor) -> Any:
         scores = tf.matmul(query, key, transpose_b=True)
-        # a multiplication by 1, so that TensorFlow does product and addition as one operation
+        # With the multiplication by 1, TensorFlow fuses the matrix product and the addition.
         scores = scores if hidden is None else scores * tf.ones((), scores.dtype) + hidden
         scores = scores + bias[0] if bias else scores
-        # Not in an island: oneDNN's softmax takes a seventh of XLA's time on a CPU (docs/LOG.md).
+        # Not in an island: oneDNN's softmax is seven times as fast as XLA's on a CPU (docs/LOG.md).
         weights = tf.nn.softmax(scores)
         output = tf.matmul(drop(weights, seed, rate) if rate else weights, value)
 
@@ -135,17 +135,17 @@ def _fast(
 
 @island
 def _summed(to_scores: Tensor) -> Tensor:
-    """The gradient to a bias that all rows share: (B, N, T, S) → (1, N, T, S)."""
+    """The gradient of a bias that is the same for the whole batch: (B, N, T, S) → (1, N, T, S)."""
     total = ops.sum(ops.cast(to_scores, wide(to_scores)), axis=0, keepdims=True)
     return ops.cast(total, to_scores.dtype)
 
 
 @island
 def _row_products(upstream: Tensor, output: Tensor) -> Tensor:
-    """Σ over the features: what softmax' gradient subtracts, Σ_j w_j · dw_j, without the mask."""
+    """The term that the gradient of softmax subtracts, Σ_j w_j · dw_j, without the mask."""
     # Σ_j U_ij dU_ij = Σ_j U_ij (dO_i · v_j) = dO_i · O_i: H numbers a query instead of S.
     products = ops.cast(upstream, wide(output)) * ops.cast(output, wide(output))
-    # A product with ones, since XLA on a CPU sums rows one element after the other.
+    # A product with ones, because XLA on a CPU sums rows one element after the other.
     return ops.matmul(products, ops.ones((products.shape[-1], 1), products.dtype))
 
 
@@ -153,57 +153,56 @@ def _row_products(upstream: Tensor, output: Tensor) -> Tensor:
 def _backward(
     weights: Tensor, to_dropped: Tensor, total: Tensor, seed: Tensor, rate: float
 ) -> tuple[Tensor, Tensor]:
-    """Weights as dropout left them, and the gradient to the scores, both (B, N, T, S)."""
-    used = dropped_plainly(weights, seed, rate) if rate else weights  # drawn again, never stored
+    """Weights after dropout, and the gradient of the scores, both (B, N, T, S)."""
+    used = dropped_plainly(weights, seed, rate) if rate else weights  # drawn again, not stored
     # dS_ij = P_ij (m_ij dU_ij − dO_i · O_i) for the mask m of 0 and 1 / (1 − rate), and U = m P
     after, upstream, before = (ops.cast(x, wide(weights)) for x in (used, to_dropped, weights))
     return used, ops.cast(after * upstream - before * total, weights.dtype)
 
 
 BLOCK = 128
-"""Tokens of a block of JAX's kernel: a longer row must be a multiple of it."""
+"""Tokens of a block of JAX's kernel: the length of longer sequences must be a multiple of it."""
 SMALLEST = 16
-"""Fewest tokens and features that a tensor core multiplies."""
+"""Minimum number of tokens and dimensions for tensor cores."""
 
 
 def attend_by_keras(
     query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None = None
 ) -> Tensor:
-    """softmax(query · keyᵀ) · value, as `attend` without dropout.
+    """softmax(query · keyᵀ) · value: `attend` without dropout.
 
-    query, which brings its scale, key, value (B, N, T, H), visible (B, T, T) bool, query before
-    key → (B, N, T, H) in value's dtype; softmax in float32. What a query that sees nothing gets is
+    query, scaled already, key, value (B, N, T, H), visible (B, T, T) bool, query before key →
+    (B, N, T, H) in value's dtype; softmax in float32. For a query without keys the result is
     unspecified.
 
-    The flash kernel runs where `may_flash` allows it and Keras finds it possible: 16-bit numbers, a
-    head size that is a multiple of 8, Ampere or newer; elsewhere products and softmax, compiled
-    by XLA. Its public form has no dropout: long rows are better trained without any on the
-    attention's weights.
+    The flash kernel runs if `may_flash` allows it and Keras supports it: 16-bit numbers, a head
+    size that is a multiple of 8, Ampere or newer. Otherwise XLA compiles products and softmax. The
+    public function has no dropout: train long sequences without dropout of attention weights.
     """
     attended = ops.dot_product_attention(
         *(ops.swapaxes(x, 1, 2) for x in (query, key, value)),  # (B, T, N, H), at no cost in XLA
         mask=None if visible is None else visible[:, None],  # (B, 1, T, T): no axis of T may be 1
         scale=1.0,
-        flash_attention=None if may_flash(query.shape[2]) else False,  # None: where possible
+        flash_attention=None if may_flash(query.shape[2]) else False,  # None: if it is possible
     )
     return ops.swapaxes(attended, 1, 2)
 
 
 def may_flash(length: int) -> bool:
-    """Whether Keras may be left to choose flash attention for rows of this length.
+    """Whether Keras may choose flash attention for sequences of this length.
 
-    Only on JAX with a GPU, where `attention_form` is not "plain": on TPUs, Keras gives the first
-    row's mask to all rows. And only for even lengths: cuDNN's gradient under a mask has no others,
-    which shows too late to fall back.
+    Only on JAX with a GPU, where `attention_form` is not "plain": on TPUs, Keras applies the mask
+    of the first sequence to all. And only for even lengths: cuDNN's gradient with a mask does not
+    support others, and fails too late for a fallback.
     """
     return attention_form() != "plain" and length % 2 == 0
 
 
 def attend_in_segments(query: Tensor, key: Tensor, value: Tensor, ids: Tensor) -> Tensor:
-    """softmax(query · keyᵀ) · value among tokens whose ids are equal, by JAX's kernel in Pallas.
+    """softmax(query · keyᵀ) · value between tokens with equal ids, by JAX's Pallas kernel.
 
-    query, which brings its scale, key, value (B, N, T, H), ids (B, T) int32 → (B, N, T, H).
-    Padding, of id 0, sees padding. On a processor the kernel is interpreted, which is for tests.
+    query, scaled already, key, value (B, N, T, H), ids (B, T) int32 → (B, N, T, H). Padding (id 0)
+    attends to padding. On a CPU the kernel is interpreted, which is slow and only for tests.
     """
     import jax
     from jax.experimental.pallas.ops.gpu.attention import mha
@@ -214,7 +213,7 @@ def attend_in_segments(query: Tensor, key: Tensor, value: Tensor, ids: Tensor) -
 
 
 def takes_segments(query: Tensor, documents: PackedMask, rate: float) -> bool:
-    """Whether `attend_in_segments` can do it: 16 bits, whole blocks, no order, no dropout."""
+    """Whether `attend_in_segments` supports it: 16 bits, whole blocks, no ranks, no dropout."""
     is_16_bits = keras.backend.standardize_dtype(query.dtype) in ("bfloat16", "float16")
     if not is_16_bits or documents.ranks is not None or rate:
         return False

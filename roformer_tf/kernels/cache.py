@@ -11,7 +11,7 @@ from roformer_tf.kernels.forms import Tensor, fast
 
 
 class KeyValueCache:
-    """Keys and values of one layer: (B, N, S, H) each, for B rows, N heads and S slots."""
+    """Keys and values of one layer: (B, N, S, H) each, for B texts, N heads and S slots."""
 
     def __init__(self, heads: int, head_size: int, dtype: str) -> None:
         self.heads, self.head_size, self.dtype = heads, head_size, dtype
@@ -28,7 +28,7 @@ class KeyValueCache:
         self.stored = [ops.pad(x, [(0, 0), (0, 0), (0, slots), (0, 0)]) for x in self.stored]
 
     def take(self, rows: Tensor) -> None:
-        """Select rows by index (B',) int32, in this order; an index may be repeated."""
+        """Select texts by index (B',) int32, in this order; an index may be repeated."""
         self.stored = [ops.take(x, rows, axis=0) for x in self.stored]
 
     def write(self, key: Tensor, value: Tensor, slot: Tensor) -> tuple[Tensor, Tensor]:
@@ -45,14 +45,14 @@ class KeyValueCache:
 
 def _write_plainly(x: Tensor, new: Tensor, slot: Tensor) -> Tensor:
     """x (B, N, S, H) with new (B, N, T, H) written from the slot on."""
-    if keras.backend.backend() == "tensorflow":  # updates a slice only with XLA
+    if keras.backend.backend() == "tensorflow":  # its slice_update needs XLA
         stop = slot + ops.shape(new)[2]
         return ops.concatenate([x[:, :, :slot], new, x[:, :, stop:]], axis=2)
     return ops.slice_update(x, (0, 0, slot, 0), new)
 
 
 def _write_in_place(x: Tensor, new: Tensor, slot: Tensor) -> Tensor:
-    """The same in x's own memory: a copy of all slots takes longer than attention to them."""
+    """The same in x's memory, because a copy of all slots takes longer than attention to them."""
     import tensorflow as tf
 
     batch, heads, slots, size = tf.unstack(tf.shape(x))
@@ -64,7 +64,7 @@ def _write_in_place(x: Tensor, new: Tensor, slot: Tensor) -> Tensor:
 
 
 def _zeros(shape: tuple[int, ...], dtype: str) -> Tensor:
-    """Zeros in memory of their own, which can be written in place."""
+    """Zeros in their own memory, which can be written in place."""
     if not fast():
         return ops.zeros(shape, dtype)
     import tensorflow as tf

@@ -1,10 +1,10 @@
-"""A linear-chain conditional random field: how likely a sequence of labels is, as a whole.
+"""A linear-chain conditional random field: the probability of a whole sequence of labels.
 
-log p(y | x) = score(y) − log Σ_z exp score(z)    over all sequences z as long as y
+log p(y | x) = score(y) − log Σ_z exp score(z)    over all sequences z of the same length
 score(y) = start[y_1] + Σ emissions[t, y_t] + Σ transitions[y_{t−1}, y_t] + end[y_n]
 
-(Lafferty, McCallum and Pereira 2001). Axes: B rows, T tokens, C labels. Only some tokens of a row
-have a label; the others stand between them without being in the sequence.
+(Lafferty, McCallum and Pereira 2001). Axes: B batch, T tokens, C labels. Only some tokens have a
+label; the tokens between them are skipped.
 """
 
 from typing import Any
@@ -14,65 +14,65 @@ from keras import ops
 from roformer_tf.kernels.forms import Tensor
 
 NO_LABEL = -1
-"""Among labels: a token that is in no sequence."""
+"""The label of a token that is skipped."""
 
 
 def sequence_losses(
     emissions: Tensor, labels: Tensor, start: Tensor, transitions: Tensor, end: Tensor
 ) -> Tensor:
-    """−log p of each row's labels in nats, shared out evenly among its tokens that have one.
+    """−log p of the labels of each sequence in nats, divided evenly among its labelled tokens.
 
     emissions (B, T, C) float32; labels (B, T) int: `NO_LABEL`, 0 to C − 1, and on tokens without a
     label C for the beginning of a text and C + 1 for its end; start (C,), transitions (C, C) from
-    label to next label, end (C,) float32 → (B, T) float32. A row without C or C + 1 is a piece of
-    a text: nothing is scored for how it begins, or how it ends.
+    label to next label, end (C,) float32 → (B, T) float32. A sequence without C (or C + 1) is a
+    part of a text, and the score of its start (or end) is not added.
 
-    No loop is differentiated, which XLA could not do on TensorFlow: the gradient is known. It is
-    what the model expects less what the labels are, of each emission and each transition; so it
-    is given to a sum that is linear in them, and of value 0.
+    No loop is differentiated, which XLA cannot do on TensorFlow, because the gradient is known: the
+    expected value minus the label, for each emission and transition. It is attached as a term that
+    is linear in them and has the value 0.
     """
     fixed = [ops.stop_gradient(x) for x in (emissions, start, transitions, end)]
-    losses, (to_emissions, *others) = _losses_and_gradients(labels, *fixed)
+    losses, (to_emissions, *to_weights) = _losses_and_gradients(labels, *fixed)
     linear = ops.sum(to_emissions * emissions, axis=(1, 2))  # (B,)
-    for gradient, weights in zip(others, (start, transitions, end), strict=True):
+    for gradient, weights in zip(to_weights, (start, transitions, end), strict=True):
         linear += ops.sum(gradient * weights, axis=tuple(range(1, len(gradient.shape))))
     losses = losses + (linear - ops.stop_gradient(linear))
-    judged = ops.cast(_judged(labels, emissions.shape[-1]), losses.dtype)  # (B, T)
-    return judged * (losses / ops.maximum(ops.sum(judged, axis=1), 1))[:, None]
+    labelled = ops.cast(_labelled(labels, emissions.shape[-1]), losses.dtype)  # (B, T)
+    return labelled * (losses / ops.maximum(ops.sum(labelled, axis=1), 1))[:, None]
 
 
 def _losses_and_gradients(
     labels: Tensor, emissions: Tensor, start: Tensor, transitions: Tensor, end: Tensor
 ) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """−log p of each row (B,), and its gradient with respect to each of the four."""
+    """−log p of each sequence (B,), and its gradients with respect to the last four arguments."""
     count = emissions.shape[-1]
-    judged = _judged(labels, count)[..., None]  # (B, T, 1)
+    labelled = _labelled(labels, count)[..., None]  # (B, T, 1)
     opens = ops.cast(ops.any(labels == count, axis=1), emissions.dtype)[:, None]  # (B, 1)
     closes = ops.cast(ops.any(labels == count + 1, axis=1), emissions.dtype)[:, None]
-    gold = ops.cast(judged, emissions.dtype) * ops.one_hot(labels, count, dtype=emissions.dtype)
+    gold = ops.cast(labelled, emissions.dtype) * ops.one_hot(labels, count, dtype=emissions.dtype)
     begins, ends = opens * start, closes * end  # (B, C)
 
-    forward, seen, total = _forward(emissions, gold, judged, begins, transitions)
-    backward = _backward(emissions, judged, transitions, ends)
+    forward, seen, total = _forward(emissions, gold, labelled, begins, transitions)
+    backward = _backward(emissions, labelled, transitions, ends)
     last, last_gold = forward[:, -1], seen[:, -1]
     at_end = ops.softmax(last + ends)
-    # What is known before each token: the message and the label of the last one with a label.
+    # Before each token: the message and the label of the last labelled token.
     forward_before, gold_before = _shifted(forward), _shifted(seen)
-    first = judged & ~ops.any(gold_before > 0, axis=-1, keepdims=True)  # (B, T, 1)
-    behind_one = ops.cast(judged & ~first, emissions.dtype)[..., None]  # (B, T, 1, 1)
+    first = labelled & ~ops.any(gold_before > 0, axis=-1, keepdims=True)  # (B, T, 1)
+    after_one = ops.cast(labelled & ~first, emissions.dtype)[..., None]  # (B, T, 1, 1)
 
-    expected = ops.where(judged, ops.softmax(forward + backward), 0)  # (B, T, C)
+    expected = ops.where(labelled, ops.softmax(forward + backward), 0)  # (B, T, C)
     pairs = (
         forward_before[..., :, None]
         + transitions
         + (emissions + backward)[..., None, :]  # (B, T, from C, to C)
     )
-    pairs = behind_one * ops.exp(pairs - ops.logsumexp(pairs, axis=(2, 3), keepdims=True))
+    pairs = after_one * ops.exp(pairs - ops.logsumexp(pairs, axis=(2, 3), keepdims=True))
     gold_pairs = gold_before[..., :, None] * gold[..., None, :]  # 0 at the first
     to_emissions = expected - gold
     to_transitions = ops.sum(pairs - gold_pairs, axis=1)  # (B, C, C)
     to_start = opens * ops.sum(ops.where(first, to_emissions, 0), axis=1)  # (B, C)
-    some = ops.cast(ops.any(judged, axis=1), emissions.dtype)  # (B, 1)
+    some = ops.cast(ops.any(labelled, axis=1), emissions.dtype)  # (B, 1)
     to_end = some * closes * (at_end - last_gold)
 
     highest = ops.logsumexp(last + ends, axis=-1) * some[:, 0]
@@ -87,12 +87,9 @@ def _losses_and_gradients(
 
 
 def _forward(
-    emissions: Tensor, gold: Tensor, judged: Tensor, begins: Tensor, transitions: Tensor
+    emissions: Tensor, gold: Tensor, labelled: Tensor, begins: Tensor, transitions: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Messages from the left, normalised; the last label so far; and log of what was normalised.
-
-    (B, T, C) each, and (B,).
-    """
+    """Normalized messages from the left, the last label so far, (B, T, C) each; log-norm (B,)."""
     count = emissions.shape[-1]
 
     def step(carry: tuple[Tensor, Tensor, Tensor], at: Tensor) -> Any:
@@ -111,11 +108,11 @@ def _forward(
 
     nothing = ops.zeros_like(emissions[:, 0])
     start = (nothing, nothing, nothing[:, 0])
-    (*_, total), (messages, labels, _) = ops.scan(step, start, _by_token(emissions, gold, judged))
+    (*_, total), (messages, labels, _) = ops.scan(step, start, _by_token(emissions, gold, labelled))
     return ops.swapaxes(messages, 0, 1), ops.swapaxes(labels, 0, 1), total
 
 
-def _backward(emissions: Tensor, judged: Tensor, transitions: Tensor, ends: Tensor) -> Tensor:
+def _backward(emissions: Tensor, labelled: Tensor, transitions: Tensor, ends: Tensor) -> Tensor:
     """Messages from the right, up to a constant: (B, T, C)."""
 
     def step(message: Tensor, at: Tensor) -> Any:
@@ -125,26 +122,26 @@ def _backward(emissions: Tensor, judged: Tensor, transitions: Tensor, ends: Tens
         message = ops.where(has_label, new, message)
         return message, message
 
-    _, messages = ops.scan(step, ends, ops.flip(_by_token(emissions, judged), axis=0))
+    _, messages = ops.scan(step, ends, ops.flip(_by_token(emissions, labelled), axis=0))
     messages = ops.swapaxes(ops.flip(messages, axis=0), 0, 1)
-    # Into a token comes what the next one gives.
+    # A token receives the message of the next token, the last one that of the end.
     return ops.concatenate([messages[:, 1:], ends[:, None]], axis=1)
 
 
 def _by_token(*arrays: Tensor) -> Tensor:
-    """Arrays (B, T, …) side by side, for a loop over tokens: (T, B, …) float32.
+    """Concatenate arrays (B, T, …) for a loop over tokens: (T, B, …) float32.
 
-    One array: given several, Keras' scan (3.15) fails on TensorFlow where T is not known.
+    With several arrays, Keras' scan (3.15) fails on TensorFlow if T is unknown.
     """
-    side_by_side = ops.concatenate([ops.cast(x, "float32") for x in arrays], axis=-1)
-    return ops.swapaxes(side_by_side, 0, 1)
+    concatenated = ops.concatenate([ops.cast(x, "float32") for x in arrays], axis=-1)
+    return ops.swapaxes(concatenated, 0, 1)
 
 
-def _judged(labels: Tensor, count: int) -> Tensor:
+def _labelled(labels: Tensor, count: int) -> Tensor:
     """Which tokens have a label: (B, T) bool."""
     return (labels >= 0) & (labels < count)
 
 
 def _shifted(x: Tensor) -> Tensor:
-    """What stood one token before: (B, T, C), 0 at first."""
+    """The values of the previous token: (B, T, C), 0 for the first."""
     return ops.concatenate([ops.zeros_like(x[:, :1]), x[:, :-1]], axis=1)

@@ -1,6 +1,6 @@
-"""Cross-entropy over a vocabulary, which is most of what a small model computes but products.
+"""Cross-entropy over a vocabulary: of a small model, most of the time besides matrix products.
 
-Axes: B rows, P predictions of a row, M of all rows, E embedding size, V vocabulary.
+Axes: B batch, P predictions of a sequence, M of all sequences, E embedding size, V vocabulary.
 """
 
 import functools
@@ -13,35 +13,35 @@ from keras import ops
 from roformer_tf.kernels.dense import product_with_rows
 from roformer_tf.kernels.forms import Tensor, fast, island, wide, with_gradient
 
-PIECE_BYTES = 2**28
-"""Most that the logits of a piece take in float32."""
+CHUNK_BYTES = 2**28
+"""Maximum size of the logits of a chunk in float32."""
 
 
 def token_losses(
-    x: Tensor, table: Tensor, bias: Tensor | None, labels: Tensor, pieces: int = 1
+    x: Tensor, table: Tensor, bias: Tensor | None, labels: Tensor, chunks: int = 1
 ) -> Tensor:
     """Cross-entropy of softmax(x · tableᵀ + bias) at the labels, in nats.
 
     x (B, P, E), table (V, E) and bias (V,) in any float dtypes, labels (B, P) int → (B, P) float32.
-    In several pieces along P, logits are there for one piece at a time, forward and backward, where
-    they are computed again: memory for a third more time of this product. P must be known then.
+    With several chunks along P, only the logits of one chunk are in memory. They are computed again
+    in the backward pass, so that the product takes a third more time. P must be known then.
     """
-    size = -(-labels.shape[1] // pieces) if pieces > 1 else 0
-    if pieces == 1 or size == labels.shape[1]:
+    size = -(-labels.shape[1] // chunks) if chunks > 1 else 0
+    if chunks == 1 or size == labels.shape[1]:
         return _losses(x, labels, table, bias)
     if keras.backend.backend() == "jax":
         return _scanned(x, table, bias, labels, size)
     losses_of = keras.remat(_losses)
     starts = range(0, labels.shape[1], size)
-    weights = [table, *([] if bias is None else [bias])]  # what is rematerialised takes no None
+    weights = [table, *([] if bias is None else [bias])]  # `keras.remat` accepts no None
     parts = [losses_of(x[:, i : i + size], labels[:, i : i + size], *weights) for i in starts]
     return ops.concatenate(parts, axis=1)
 
 
-def pieces_that_fit(rows: int, predictions: int, vocab_size: int) -> int:
-    """In how many pieces along P the logits (B, P, V) never take more than PIECE_BYTES at once."""
-    most = max(1, PIECE_BYTES // (4 * rows * vocab_size))  # predictions of every row together
-    return -(-predictions // most)
+def chunks_that_fit(rows: int, predictions: int, vocab_size: int) -> int:
+    """Number of chunks along P with which the logits (B, P, V) take at most CHUNK_BYTES each."""
+    size = max(1, CHUNK_BYTES // (4 * rows * vocab_size))  # predictions of a sequence in a chunk
+    return -(-predictions // size)
 
 
 def _losses(x: Tensor, labels: Tensor, table: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -52,36 +52,37 @@ def _losses(x: Tensor, labels: Tensor, table: Tensor, bias: Tensor | None = None
 
 
 def _scanned(x: Tensor, table: Tensor, bias: Tensor | None, labels: Tensor, size: int) -> Tensor:
-    """`token_losses` on JAX, `size` predictions of every row at a time."""
+    """`token_losses` on JAX, `size` predictions of each sequence at a time."""
     count = -(-labels.shape[1] // size)
     more = ((0, 0), (0, count * size - labels.shape[1]))
-    # (B, P, …) → (count, B, size, …): every piece has rows of each device's part of the batch.
+    # (B, P, …) → (count, B, size, …): a chunk has sequences of every device's part of the batch.
     x = ops.reshape(ops.pad(x, (*more, (0, 0))), (-1, count, size, x.shape[-1]))
     padded = ops.reshape(ops.pad(ops.cast(labels, "int32"), more), (-1, count, size))
     bias = ops.zeros(table.shape[:1], wide(x)) if bias is None else ops.cast(bias, wide(x))
-    losses = _piecewise()(ops.moveaxis(x, 1, 0), table, bias, ops.moveaxis(padded, 1, 0))
+    losses = _chunked_losses()(ops.moveaxis(x, 1, 0), table, bias, ops.moveaxis(padded, 1, 0))
     losses = ops.reshape(ops.moveaxis(losses, 0, 1), (-1, count * size))
     return ops.cast(losses[:, : labels.shape[1]], "float32")
 
 
 @functools.cache
-def _piecewise() -> Callable[..., Tensor]:
-    """x (count, B, size, E), table (V, E), bias (V,), labels (count, B, size) → as the labels.
+def _chunked_losses() -> Callable[..., Tensor]:
+    """x (count, B, size, E), table (V, E), bias (V,), labels (count, B, size) → like the labels.
 
-    The table is cast once, and its gradient summed over the pieces in float32.
+    The table is cast once, and its gradient is summed over the chunks in float32.
     """
     import jax
     import jax.numpy as jnp
 
     def logits_of(x: Tensor, table: Tensor, bias: Tensor) -> Tensor:
-        return product_with_rows(x, table).astype(bias.dtype) + bias  # rounded as all at once
+        return product_with_rows(x, table).astype(bias.dtype) + bias  # rounded as without chunks
 
     def forward(x: Tensor, table: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
         table = table.astype(x.dtype)
 
-        def step(_: None, given: tuple[Tensor, Tensor]) -> Any:
-            logits = logits_of(given[0], table, bias)
-            own = jnp.take_along_axis(logits, given[1][..., None], axis=-1)[..., 0]
+        def step(_: None, chunk: tuple[Tensor, Tensor]) -> Any:
+            x, labels = chunk
+            logits = logits_of(x, table, bias)
+            own = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
             total = jax.nn.logsumexp(logits, axis=-1)
             return None, (total - own, total)
 
@@ -92,41 +93,39 @@ def _piecewise() -> Callable[..., Tensor]:
     def losses(x: Tensor, table: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
         return forward(x, table, bias, labels)[0]
 
-    def ahead(*given: Tensor) -> Any:
-        found, totals = forward(*given)
-        return found, (given, totals)
+    def with_residuals(*inputs: Tensor) -> Any:
+        losses, totals = forward(*inputs)
+        return losses, (inputs, totals)
 
-    def back(kept: Any, upstream: Tensor) -> Any:
-        (x, table, bias, labels), totals = kept
+    def backward(residuals: Any, upstream: Tensor) -> Any:
+        (x, table, bias, labels), totals = residuals
         narrow = table.astype(x.dtype)
 
-        def step(sums: tuple[Tensor, Tensor], given: tuple[Tensor, ...]) -> Any:
-            x, labels, total, upstream = given
-            # ∂ loss / ∂ logits = softmax − one at the label
-            shares = jnp.exp(logits_of(x, narrow, bias) - total[..., None])
-            shares -= labels[..., None] == jnp.arange(shares.shape[-1])
-            slopes = shares * upstream[..., None]
-            narrow_slopes = slopes.astype(x.dtype)
-            to_table = jnp.einsum(
-                "bpv,bpe->ve", narrow_slopes, x, preferred_element_type=bias.dtype
-            )
-            to_x = jnp.einsum("bpv,ve->bpe", narrow_slopes, narrow)
-            return (sums[0] + to_table, sums[1] + slopes.sum((0, 1))), to_x
+        def step(sums: tuple[Tensor, Tensor], chunk: tuple[Tensor, ...]) -> Any:
+            x, labels, total, upstream = chunk
+            # ∂ loss / ∂ logits = softmax − 1 at the label
+            probabilities = jnp.exp(logits_of(x, narrow, bias) - total[..., None])
+            to_logits = probabilities - (labels[..., None] == jnp.arange(table.shape[0]))
+            to_logits = to_logits * upstream[..., None]
+            rounded = to_logits.astype(x.dtype)
+            to_table = jnp.einsum("bpv,bpe->ve", rounded, x, preferred_element_type=bias.dtype)
+            to_x = jnp.einsum("bpv,ve->bpe", rounded, narrow)
+            return (sums[0] + to_table, sums[1] + to_logits.sum((0, 1))), to_x
 
         zeros = jnp.zeros(table.shape, bias.dtype), jnp.zeros_like(bias)
         (to_table, to_bias), to_x = jax.lax.scan(step, zeros, (x, labels, totals, upstream))
         return to_x, to_table.astype(table.dtype), to_bias, None
 
-    losses.defvjp(ahead, back)
+    losses.defvjp(with_residuals, backward)
     return losses
 
 
 def cross_entropy(scores: Tensor, bias: Tensor | None, labels: Tensor) -> Tensor:
     """−log softmax(scores + bias) at the labels, in nats.
 
-    scores (M, V) and bias (V,) in any float dtypes, labels (M,) int → (M,) float32, and no less
-    inside. The fast form's gradient holds scores as they came and their gradient in the same
-    dtype; the plain one several float32 copies.
+    scores (M, V) and bias (V,) in any float dtypes, labels (M,) int → (M,) float32; at least
+    float32 inside. The fast form stores the scores and their gradient in the dtype of the scores;
+    the plain form stores several float32 copies.
     """
     dtype = wide(scores)
     bias = ops.zeros(scores.shape[-1:], dtype) if bias is None else ops.cast(bias, dtype)
@@ -149,7 +148,7 @@ def _fast(scores: Tensor, bias: Tensor, labels: Tensor) -> Any:
         to_scores = _backward(scores, bias, labels, highest, total, upstream)
         # d bias = Σ over the rows of d scores
         rows = ops.ones((1, ops.shape(scores)[0]), scores.dtype)
-        to_bias = ops.matmul(rows, to_scores)[0]  # a product: XLA sums columns at a third the pace
+        to_bias = ops.matmul(rows, to_scores)[0]  # three times as fast as XLA's sum of columns
         return to_scores, ops.cast(to_bias, bias.dtype), None
 
     return losses, gradients
@@ -157,14 +156,14 @@ def _fast(scores: Tensor, bias: Tensor, labels: Tensor) -> Any:
 
 @island
 def _forward(scores: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """Losses, highest logit and log Σ exp(logit − highest): one sum of the two would be coarse."""
+    """Losses, highest logit and log Σ exp(logit − highest): separate, since a sum loses digits."""
     logits = ops.cast(scores, bias.dtype) + bias
-    # The highest is taken off first, so that no exp overflows and the largest is exp 0 = 1.
+    # The highest logit is subtracted first, so that exp does not overflow: its largest value is 1.
     highest = ops.max(logits, axis=-1, keepdims=True)
     total = ops.log(ops.sum(ops.exp(logits - highest), axis=-1, keepdims=True))
     own = ops.cast(ops.take_along_axis(scores, labels[:, None], axis=-1), bias.dtype)
-    behind = highest - (own + ops.take(bias, labels)[:, None])
-    return (total + behind)[:, 0], highest, total
+    below_highest = highest - (own + ops.take(bias, labels)[:, None])
+    return (total + below_highest)[:, 0], highest, total
 
 
 @island
@@ -176,8 +175,8 @@ def _backward(
     total: Tensor,
     upstream: Tensor,
 ) -> Tensor:
-    # ∂ loss / ∂ logits = softmax − one at the label
-    shares = ops.exp(ops.cast(scores, bias.dtype) + bias - highest - total)
+    # ∂ loss / ∂ logits = softmax − 1 at the label
+    probabilities = ops.exp(ops.cast(scores, bias.dtype) + bias - highest - total)
     own = ops.arange(scores.shape[-1]) == labels[:, None]
-    shares = ops.where(own, shares - 1, shares)
-    return ops.cast(shares * upstream[:, None], scores.dtype)
+    to_logits = ops.where(own, probabilities - 1, probabilities)
+    return ops.cast(to_logits * upstream[:, None], scores.dtype)

@@ -13,13 +13,13 @@ from roformer_tf.kernels.forms import Tensor, fast, island, wide, with_gradient
 def affine(
     x: Tensor, kernel: Tensor, bias: Tensor | None = None, training: bool | None = None
 ) -> Tensor:
-    """x · kernel + bias: x (…, D), kernel (D, U), bias (U,) of one dtype → (…, U).
+    """x · kernel + bias: x (…, D), kernel (D, U), bias (U,) of the same dtype → (…, U).
 
-    The fast forms: in training the bias' gradient is summed as a product with ones, since
-    TensorFlow's BiasAddGrad takes four times as long in bfloat16; else bias and a GELU that
-    follows are joined with the product, if x is flat, (B · T, D).
+    The fast forms: in training the gradient of the bias is a product with ones, because
+    TensorFlow's BiasAddGrad takes four times as long in bfloat16. In inference TensorFlow fuses the
+    product, the bias and a GELU after them, if x is flat, (B · T, D).
     """
-    # Flat, one product instead of a batch of B, whose kernel gradient is summed over B afterwards.
+    # Flat: one product instead of a batch of B, whose kernel gradient would be summed over B.
     flat = x if len(x.shape) == 2 else ops.reshape(x, (-1, kernel.shape[0]))
     if bias is None:
         y = ops.matmul(flat, kernel)
@@ -33,7 +33,7 @@ def affine(
 
 
 def _biased(x: Tensor, kernel: Tensor, bias: Tensor) -> Tensor:
-    """The operations that TensorFlow knows how to join."""
+    """The operations that TensorFlow fuses."""
     import tensorflow as tf
 
     return tf.nn.bias_add(tf.matmul(x, kernel), bias)
@@ -56,10 +56,10 @@ def _fast_affine(x: Tensor, kernel: Tensor, bias: Tensor) -> Any:
 
 
 def product_with_rows(x: Tensor, table: Tensor) -> Tensor:
-    """x · tableᵀ: x (…, E), table (V, E) of one dtype → (…, V).
+    """x · tableᵀ: x (…, E), table (V, E) of the same dtype → (…, V).
 
-    As an einsum it takes 30 times as long in bfloat16 on TensorFlow, and as a product with a
-    transpose its gradient transposes a table.
+    On TensorFlow an einsum takes 30 times as long in bfloat16, and the gradient of a product with a
+    transposed table would transpose the table again.
     """
     if keras.backend.backend() != "tensorflow":
         return ops.einsum("...e,ve->...v", x, table)
@@ -72,8 +72,7 @@ def product_with_rows(x: Tensor, table: Tensor) -> Tensor:
 def gelu(x: Tensor, training: bool | None = None) -> Tensor:
     """x (…) → (…) in x's dtype; the fast form, in training, is at least float32 inside.
 
-    Its gradient Φ(x) + x φ(x) is computed from x again: of all that the plain form stores, only x
-    stays.
+    Its gradient Φ(x) + x φ(x) is computed from x, so that only x is stored.
     """
     return _fast_gelu(x) if training and fast() else gelu_plainly(x)
 
@@ -81,8 +80,8 @@ def gelu(x: Tensor, training: bool | None = None) -> Tensor:
 def gelu_plainly(x: Tensor) -> Tensor:
     """The plain form.
 
-    Written with `erf`: TensorFlow's own exact GELU becomes Erfc, which ONNX lacks. In this order
-    of its factors TensorFlow joins it with the product and the bias before it (`affine`).
+    Written with `erf`: TensorFlow's exact GELU uses Erfc, which ONNX lacks. With this order of the
+    factors TensorFlow fuses it with the product and the bias before it (`affine`).
     """
     root, one, half = (
         ops.convert_to_tensor(value, x.dtype) for value in (math.sqrt(0.5), 1.0, 0.5)
@@ -102,7 +101,7 @@ def _gelu_value(x: Tensor) -> Tensor:
 
 @island
 def _gelu_gradient(x: Tensor, upstream: Tensor) -> Tensor:
-    y, upstream = (ops.cast(one, wide(x)) for one in (x, upstream))
+    y, upstream = (ops.cast(tensor, wide(x)) for tensor in (x, upstream))
     # d/dx x Φ(x) = Φ(x) + x φ(x), for Φ(x) = ½ (1 + erf(x / √2)) and its derivative φ
     cumulative = 0.5 * (1 + ops.erf(y * math.sqrt(0.5)))
     density = ops.exp(-0.5 * y * y) / math.sqrt(2 * math.pi)
@@ -114,7 +113,7 @@ def layer_norm(
 ) -> Tensor:
     """x (…, H), gamma and beta (H,) → (…, H) in x's dtype, at least float32 inside.
 
-    The fast form, in training, stores nothing but x.
+    The fast form, in training, stores only x.
     """
     gamma, beta = (ops.cast(weight, wide(x)) for weight in (gamma, beta))
     form = _fast_layer_norm if training and fast() else layer_norm_plainly
@@ -160,12 +159,12 @@ def _to_weights(x: Tensor, upstream: Tensor, epsilon: float) -> tuple[Tensor, Te
 
 
 def _mean(x: Tensor) -> Tensor:
-    """Mean over the features, kept as an axis."""
+    """Mean over the last axis, which is kept."""
     return ops.mean(x, axis=-1, keepdims=True)
 
 
 def _mean_by_product(x: Tensor) -> Tensor:
-    """The same for XLA, which sums rows one by one."""
+    """The same as a product with a constant: XLA on a CPU is slow at sums along rows."""
     return ops.matmul(x, ops.full((x.shape[-1], 1), 1 / x.shape[-1], x.dtype))
 
 
@@ -173,7 +172,7 @@ def _normalised(
     x: Tensor, epsilon: float, mean: Callable[[Tensor], Tensor] = _mean_by_product
 ) -> tuple[Tensor, Tensor]:
     x = ops.cast(x, wide(x))
-    # The variance of what is centred, not E x² − (E x)²: that loses digits where the mean is large.
+    # The variance of the centred x, not E x² − (E x)², which loses digits if the mean is large.
     centred = x - mean(x)
     rate = ops.rsqrt(mean(centred * centred) + epsilon)
     return centred * rate, rate

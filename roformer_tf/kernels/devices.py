@@ -1,6 +1,6 @@
 """Accelerators of Keras' backend, by name.
 
-While Keras is not loaded, as with an engine that does not need it, there is only the CPU.
+Without Keras, as with an engine that does not need it, there is only the CPU.
 """
 
 import sys

@@ -2,7 +2,7 @@
 
     block      0     1     2     3
     queries          ██
-    keys       ▓▓    ▓▓    ▓▓             of which a mask shows those in the window
+    keys       ▓▓    ▓▓    ▓▓             with a mask of the keys in the window
 
 A block of queries attends to its own keys and those of the neighbouring blocks. These contain the
 whole window, because a block is at least as long as one side of it. The blocks become the batch of
@@ -31,9 +31,9 @@ def attend_locally(
 ) -> Tensor:
     """`attend` of query, key and value (B, N, T, H), by blocks: (B, N, T, H).
 
-    visible (B, M, C, K) bool: which keys of its own and neighbouring blocks each query sees. The
-    neighbour is the previous block (K = 2 C) or both (K = 3 C): see `masks.visible_band`. bias
-    (1, N, C, K), the same for all blocks.
+    visible (B, M, C, K) bool: the keys of its own and the neighbouring blocks to which each query
+    attends. Neighbours are the previous block (K = 2 C) or both (K = 3 C): see
+    `masks.visible_band`. bias (1, N, C, K), the same for all blocks.
     """
     batch, heads, length, size = ops.shape(query)
     blocks, rows, keys = ops.shape(visible)[1:]
@@ -52,8 +52,8 @@ def attend_locally(
 def in_blocks(x: Tensor, rows: int, axis: int) -> Tensor:
     """Split an axis (…, T, …) into blocks (…, M, C, …), the last padded with 0."""
     shape = list(ops.shape(x))
-    blocks = (shape[axis] + rows - 1) // rows  # of a negative tensor ONNX rounds the other way
-    x = _padded(x, axis, 0, rows)  # more than is needed, so that its size is no tensor
+    blocks = (shape[axis] + rows - 1) // rows  # -(-a // b) differs: ONNX rounds towards 0
+    x = _padded(x, axis, 0, rows)  # more than needed, so that the width is a constant
     needed = (*_all(axis), slice(blocks * rows))
     x = x[needed]
     return ops.reshape(x, (*shape[:axis], blocks, rows, *shape[axis + 1 :]))
@@ -62,17 +62,17 @@ def in_blocks(x: Tensor, rows: int, axis: int) -> Tensor:
 def with_neighbours(x: Tensor, axis: int, ahead: bool) -> Tensor:
     """Blocks (…, M, C, …) → (…, M, K, …): each with the previous one and, if `ahead`, the next.
 
-    Zeros take the place of a block before the first and after the last.
+    The blocks before the first and after the last are zeros.
     """
     blocks = ops.shape(x)[axis]
     wider = _padded(x, axis, 1, int(ahead))
     shifted = [(*_all(axis), slice(i, i + blocks)) for i in range(3 if ahead else 2)]
-    # one after the other along the rows of a block
+    # concatenated along the axis of a block: C → K
     return ops.concatenate([wider[index] for index in shifted], axis + 1)
 
 
 def _all(axes: int) -> tuple[slice, ...]:
-    """An index that takes all of so many axes."""
+    """An index that selects everything of this number of axes."""
     return (slice(None),) * axes
 
 

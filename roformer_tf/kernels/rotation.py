@@ -21,10 +21,10 @@ def split_and_rotate(
 ) -> tuple[Tensor, ...]:
     """Split into the `parts`, of queries, keys and values, and rotate those named in `rotated`.
 
-    projected (B, T, parts, N, 2, H/2): per head first all first features of the pairs, then all
-    second ones, which need no strided slices. cos and sin (T, H/2) or (B, T, H/2) → for each part
-    (B, N, T, H) in projected's dtype, queries divided by √H; at least float32 inside. The fast
-    form is for training.
+    projected (B, T, parts, N, 2, H/2): for each head first the first dimensions of all pairs, then
+    the second ones, so that no strided slices are needed. cos and sin (T, H/2) or (B, T, H/2) → for
+    each part (B, N, T, H) in projected's dtype, queries divided by √H; at least float32 inside. The
+    fast form is for training.
     """
     cos, sin = (ops.cast(table, wide(projected)) for table in (cos, sin))
     form = _fast if training and fast() else split_and_rotate_plainly
@@ -48,7 +48,7 @@ def split_and_rotate_plainly(
             x = _rotated(first, second, cos, sin)
         else:
             x = ops.concatenate([first, second], -1)
-        # 1 / √H of the scores, here on T · H numbers a head instead of on T · S
+        # The factor 1 / √H of the scores, applied to T · H numbers of a head instead of T · S.
         x = x * x.shape[-1] ** -0.5 if part == "query" else x
         split.append(ops.cast(x, projected.dtype))
     return tuple(split)
@@ -57,7 +57,7 @@ def split_and_rotate_plainly(
 def _rotated(first: Tensor, second: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Pairs (B, N, T, H/2) twice, cos and sin ([B,] T, H/2) → (B, N, T, H)."""
     cos, sin = cos[..., None, :, :], sin[..., None, :, :]
-    # (a + i b) · exp(i θ), section 3.2.1 of the paper, for all pairs of a head side by side
+    # (a + i b) · exp(i θ), section 3.2.1 of the paper, for all pairs of a head at once
     return ops.concatenate([first * cos - second * sin, second * cos + first * sin], -1)
 
 
@@ -66,8 +66,8 @@ def _fast(
 ) -> Any:
     @with_gradient
     def split(projected: Tensor, cos: Tensor, sin: Tensor) -> Any:
-        # Rotations are orthogonal, and stay multiples of such under a scaled table: the gradient
-        # is rotated back, by −θ. Tables have none.
+        # Rotations are orthogonal (with a scaled table, multiples of an orthogonal matrix), so the
+        # gradient is rotated by −θ. The tables have no gradient.
         def gradients(*upstream: Tensor) -> tuple[Tensor, None, None]:
             return _merged(upstream, cos, sin, parts, rotated), None, None
 
@@ -87,7 +87,7 @@ def _merged(
     parts: tuple[str, ...],
     rotated: tuple[str, ...],
 ) -> Tensor:
-    """Rotate gradients back, and arrange them in the layout of `projected`."""
+    """Rotate gradients back, and stack them in the layout of `projected`."""
     half = upstream[0].shape[-1] // 2
     together = []
     for part, x in zip(parts, upstream, strict=True):

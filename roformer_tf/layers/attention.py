@@ -1,4 +1,4 @@
-"""Multi-head attention that knows positions only through rotation."""
+"""Multi-head attention with rotary positions."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -17,7 +17,7 @@ from roformer_tf.layers.scaling import sharpened
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
-    """Attention on rotated queries and keys; all other code is Keras' own.
+    """Keras' multi-head attention on rotated queries and keys.
 
     Axes: B batch, T queries, S keys, N heads, H head size (even), D features.
     Call: query (B, T, D), value (B, S, D) → (B, T, D), in the compute dtype.
@@ -25,8 +25,8 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
     `rotary_style` and `rotary_base` are those of `rotary.rotate`; `rotary_share` is the fraction
     of a head's dimensions that are rotated, the first ones. With `rotary_value` values are, too.
     `rope_parameters`, with transformers' keys, scale the angles beyond `trained_length`, and
-    `use_logn_attn` scales the scores (`scaling.log_n`). `frozen` names projections that do not
-    train, such as "query": a saved layer keeps them. All other arguments are Keras' own.
+    `use_logn_attn` scales the scores (`scaling.log_n`). `frozen` names projections that are not
+    trained, such as "query"; a saved layer keeps them. All other arguments are Keras' own.
     Raises InputError for an odd `key_dim` (dimensions are rotated in pairs), for an unknown style
     or scaling, and for inputs of another rank.
     """
@@ -53,15 +53,15 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         if rotary_value and kwargs.get("value_dim") not in (None, key_dim):
             raise InputError(
                 f"value_dim is {kwargs['value_dim']}, but rotated values have key_dim dimensions, "
-                f"{key_dim}. Leave value_dim or rotary_value out."
+                f"{key_dim}. Omit value_dim or rotary_value."
             )
-        # Raises InputError before Keras creates anything.
+        # It raises InputError before Keras creates anything.
         rotation_options = (rotary_style, rotary_base, rotary_share, rotary_value)
         rotation = Rotation(key_dim, *rotation_options, rope_parameters, trained_length)
         if use_logn_attn and trained_length < 2:
             raise InputError(
                 f"use_logn_attn scales scores beyond a trained_length, which is {trained_length}. "
-                "Give the longest row that was trained on."
+                "Give the maximum length in training."
             )
         super().__init__(num_heads, key_dim, **kwargs)
         self.rotation = rotation
@@ -70,11 +70,11 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         self.frozen = tuple(frozen)
 
     def build(self, query_shape: Any, value_shape: Any, key_shape: Any = None) -> None:
-        """Make the projections."""
+        """Create the projections."""
         if len(query_shape) != 3:
             raise InputError(
                 f"the query has the shape {tuple(query_shape)}, but rotary positions count along "
-                "the one axis of a row. Give (batch, length, features)."
+                "one axis. Give (batch, length, features)."
             )
         super().build(query_shape, value_shape, key_shape)
         for projection in self._projections():
@@ -83,7 +83,7 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
 
     def _projections(self) -> list[Any]:
         """The layers inside that have weights; none before `build`."""
-        return [one for one in all_layers(self) if one is not self and one.weights]
+        return [layer for layer in all_layers(self) if layer is not self and layer.weights]
 
     def call(
         self,
@@ -100,20 +100,21 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         sequence_ids: Tensor | None = None,
         positions: Tensor | None = None,
         rotary_positions: Tensor | None = None,
-        **others: Any,
+        **options: Any,
     ) -> Any:
-        """Attend; with `sequence_ids` (B, T) int, only within one document (T = S then).
+        """Attend, with further arguments in addition to Keras'.
 
-        Two tokens see each other where their ids are equal and not 0, which is padding. All
-        other masks narrow this further. With `positions` (B, P) int, 0 to T − 1, the output is
-        (B, P, D), that of the queries there; scores, where asked for, stay whole. Tokens stand one
-        behind the other, or at `rotary_positions` (T, A) or (B, T, A) int along A axes (T = S
-        then): `axes.axial_angles`. `others` are what a later Keras may take.
-        Raises InputError for a position outside the row whose value is known; where a function is
-        traced, the nearest in the row is taken.
+        sequence_ids: (B, T) int, with T = S. Tokens attend to each other only if their ids are
+        equal and not 0, which is padding. All other masks apply, too.
+        positions: (B, P) int, 0 to T − 1. The output is (B, P, D), only for these queries;
+        attention scores are returned for all. Raises InputError for a known value outside the
+        sequence; in a traced function the nearest valid position is used.
+        rotary_positions: (T, A) or (B, T, A) int, with T = S: positions along A axes, see
+        `axes.axial_angles`. Default: 0, 1, 2, … along one axis.
+        options: arguments of later versions of Keras.
         """
-        # Keras' own arguments are spelled out because Keras hands `training` and the masks of the
-        # inputs only to a call that names them.
+        # Keras' own arguments are listed because Keras passes `training` and the masks of the
+        # inputs only to a `call` whose signature has them.
         if sequence_ids is not None:
             attention_mask = both(same_sequence(sequence_ids), attention_mask)
         if positions is not None:
@@ -122,13 +123,13 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
             # Keras would broadcast the batch of the inputs' masks over the heads of this one.
             if query_mask is not None:
                 attention_mask = both(attention_mask, query_mask[:, :, None])
-                query = ops.copy(query)  # a tensor that carries no mask of its own
+                query = ops.copy(query)  # a tensor without a Keras mask
             for mask in (value_mask, key_mask):
                 if mask is not None:
                     attention_mask = both(attention_mask, mask[:, None, :])
             query_mask = value_mask = key_mask = None
         with axes.rotary_positions(rotary_positions, self.rotation):
-            answer = super().call(
+            output = super().call(
                 query,
                 value,
                 key,
@@ -139,13 +140,13 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
                 return_attention_scores=return_attention_scores,
                 training=training,
                 use_causal_mask=use_causal_mask,
-                **others,
+                **options,
             )
         if positions is None:
-            return answer
+            return output
         if return_attention_scores:
-            return gather_positions(answer[0], positions), answer[1]
-        return gather_positions(answer, positions)
+            return gather_positions(output[0], positions), output[1]
+        return gather_positions(output, positions)
 
     def _compute_attention(
         self,
@@ -156,8 +157,8 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         *args: Any,
         **kwargs: Any,
     ) -> Any:
-        # The one hook, whose private name `internals.py` watches: after the projections, before
-        # the scores, and the values as they are (RoFormer, section 3.2.2) unless told otherwise.
+        # A private method of Keras (`internals.py`), called after the projections and before the
+        # scores. Values are not rotated (RoFormer, section 3.2.2), except with `rotary_value`.
         length = ops.shape(key)[1]
         query = self._rotate(query, length)  # (B, T, N, H)
         key = self._rotate(key, length)  # (B, S, N, H)
@@ -167,8 +168,8 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         return super()._compute_attention(query, key, value, attention_mask, *args, **kwargs)
 
     def _rotate(self, x: Tensor, length: Any) -> Tensor:
-        if (places := axes.given_positions()) is not None:
-            return axes.rotate_along_axes(x, places, self.rotation)
+        if (positions := axes.current_positions()) is not None:
+            return axes.rotate_along_axes(x, positions, self.rotation)
         return self.rotation.rotate(x, ops.arange(ops.shape(x)[1]), length)
 
     def compute_output_spec(
@@ -182,7 +183,7 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         rotary_positions: Tensor | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Shapes and dtypes of what `call` gives, on Keras tensors."""
+        """Shapes and dtypes of the result of `call`, for Keras tensors."""
         spec = super().compute_output_spec(query, value, key, *args, **kwargs)
         if positions is None:
             return spec
@@ -191,8 +192,8 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         return (output, *scores) if scores else output
 
     def get_config(self) -> dict[str, Any]:
-        """Everything needed to make the layer again."""
-        frozen = [one.name for one in self._projections() if self.trainable and not one.trainable]
+        """All arguments, to create the layer again."""
+        frozen = [x.name for x in self._projections() if self.trainable and not x.trainable]
         return super().get_config() | {
             "frozen": frozen if self.built else list(self.frozen),
             "rotary_style": self.rotation.style,

@@ -21,9 +21,9 @@ from roformer_tf.layers.rotary import Rotation, angles, rotate_pairs
 
 
 def pairs_by_axis(head_size: int, axes: int) -> list[int]:
-    """How many of the H/2 pairs each of A axes has: as many, the first ones one more.
+    """Number of pairs for each of A axes: H/2 divided evenly, the first axes get the rest.
 
-    Raises InputError where one would have none.
+    Raises InputError if an axis would have none.
 
     >>> pairs_by_axis(16, 3)
     [3, 3, 2]
@@ -40,13 +40,13 @@ def pairs_by_axis(head_size: int, axes: int) -> list[int]:
 def axial_angles(
     positions: Tensor, head_size: int, base: float = 10_000.0, dtype: str = "float32"
 ) -> Tensor:
-    """Angle of each pair of features by the position on its axis.
+    """Angle of each pair of dimensions by the position on its axis.
 
-    positions (…, T, A) int → (…, T, H/2) in `dtype`, in radians. Of one axis these are `angles`.
+    positions (…, T, A) int → (…, T, H/2) in `dtype`, in radians. For one axis: `angles`.
     """
-    shares = pairs_by_axis(head_size, positions.shape[-1])
+    counts = pairs_by_axis(head_size, positions.shape[-1])
     parts = [
-        angles(positions[..., axis], 2 * pairs, base, dtype) for axis, pairs in enumerate(shares)
+        angles(positions[..., axis], 2 * pairs, base, dtype) for axis, pairs in enumerate(counts)
     ]
     return ops.concatenate(parts, axis=-1)
 
@@ -54,7 +54,7 @@ def axial_angles(
 def rotate_along_axes(x: Tensor, positions: Tensor, rotation: Rotation) -> Tensor:
     """Rotate x (B, T, N, H) by positions (T, A) or (B, T, A) int → like x.
 
-    As `Rotation.rotate` for one axis, with its base, style and fraction of the dimensions.
+    Like `Rotation.rotate`, which is for one axis, with its base, style and fraction of dimensions.
     """
     features = rotation.features
     if not features:
@@ -66,28 +66,29 @@ def rotate_along_axes(x: Tensor, positions: Tensor, rotation: Rotation) -> Tenso
     return ops.concatenate([rotated, x[..., features:]], axis=-1)
 
 
-_given: ContextVar[Tensor | None] = ContextVar("rotary_positions", default=None)
+# Keras passes no further argument to the methods of a layer that `call` calls.
+_current: ContextVar[Tensor | None] = ContextVar("rotary_positions", default=None)
 
 
 @contextmanager
 def rotary_positions(positions: Tensor | None, rotation: Rotation) -> Iterator[None]:
-    """Have `given_positions` give these within: Keras hands a layer's hooks no further argument.
+    """Within the block, `current_positions` returns these positions.
 
-    Raises InputError for what are no positions (T, A) or (B, T, A), and for angles that are scaled
-    beyond a trained length, which several axes have none of.
+    Raises InputError for other shapes than (T, A) or (B, T, A), and for scaled angles, because
+    several axes have no trained length.
     """
     if positions is not None:
         _check(positions, rotation)
-    token = _given.set(positions)
+    token = _current.set(positions)
     try:
         yield
     finally:
-        _given.reset(token)
+        _current.reset(token)
 
 
-def given_positions() -> Tensor | None:
-    """The positions of the call that runs, if it was given any."""
-    return _given.get()
+def current_positions() -> Tensor | None:
+    """The rotary positions of the current call, if it has any."""
+    return _current.get()
 
 
 def _check(positions: Tensor, rotation: Rotation) -> None:
@@ -101,6 +102,6 @@ def _check(positions: Tensor, rotation: Rotation) -> None:
         pairs_by_axis(rotation.features, shape[-1])
     if rotation.parameters is not None:
         raise InputError(
-            "rotary_positions are rotated as they are: rope_parameters, which stretch one axis "
-            "beyond a trained length, do not go with them. Leave one out."
+            "rotary_positions cannot be combined with rope_parameters, which scale one axis beyond "
+            "a trained length. Omit one of them."
         )

@@ -1,14 +1,14 @@
-"""Linear attention with rotation: time and memory grow with the row, not with its square.
+"""Linear attention with rotation: time and memory grow linearly with the length of a sequence.
 
 RoFormer, section 3.3, equation 19: scores are products of feature maps φ that are never negative.
-Rotation comes after the map, and in the numerator alone, so that the denominator stays a sum of
-positive numbers:
+The features are rotated in the numerator only, so that the denominator is a sum of positive
+numbers:
 
     output_m = Σ_n (R_m φ(q_m)) · (R_n φ(k_n)) v_n / Σ_n φ(q_m) · φ(k_n)
 
-Since a product of sums needs no pairs, keys and values are summed up first: Σ_n R_n φ(k_n) v_nᵀ is
-M × H numbers however long the row is. Where not everything sees everything, rows are cut into
-chunks: pairs within a chunk, sums across.
+The sum over keys and values is computed first: Σ_n R_n φ(k_n) v_nᵀ has M × V numbers for any
+length. With a mask, sequences are split into chunks: scores of pairs within a chunk, sums for the
+chunks before it (and, if it is not causal, after it).
 
 Axes: B batch, T queries, S keys, N heads, H head size, M features of a map, V value size,
 C tokens of a chunk, K chunks.
@@ -28,26 +28,26 @@ from roformer_tf.layers.axes import rotate_along_axes
 from roformer_tf.layers.rotary import Rotation
 
 LEAST = 1e-30
-"""Added to FAVOR+'s features: where a query finds none of the keys', it looks at all alike."""
+"""Added to FAVOR+'s features: a query that matches no key attends to all keys equally."""
 CHUNK = 128
-"""Tokens of a chunk: half of them or twice as many take longer on two cores."""
+"""Tokens of a chunk. Half as many or twice as many take longer on two cores."""
 
 
 def elu_features(x: Tensor) -> Tensor:
     """elu(x) + 1, the map of arXiv 2006.16236: (…, H) → (…, H), above 0."""
-    # Written so that of large negative numbers something is left: e^x, not e^x − 1 + 1.
+    # For negative x this is e^x, not e^x − 1 + 1, which would be rounded to 0.
     return ops.maximum(x, 0.0) + ops.exp(ops.minimum(x, 0.0))
 
 
 def orthogonal_features(features: int, head_size: int, seed: int) -> np.ndarray:
-    """Directions for FAVOR+, (M, H) float64: normal ones, of which each H are orthogonal.
+    """Random directions for FAVOR+, (M, H) float64, orthogonal in blocks of H.
 
-    Their lengths are those of normal vectors, drawn apart from them (arXiv 2009.14794, section
-    2.4): so each alone is distributed as if they were independent.
+    Their lengths are drawn separately, like those of normal vectors (arXiv 2009.14794, section
+    2.4), so that each direction has the distribution of a normal vector.
     """
     rng = np.random.default_rng(seed)
     blocks = [
-        # the signs make Q's distribution uniform over all rotations
+        # The signs make the distribution of Q uniform over all rotations.
         (q * np.sign(np.diagonal(r))).T
         for q, r in (
             np.linalg.qr(rng.normal(size=(head_size, head_size)))
@@ -61,9 +61,9 @@ def orthogonal_features(features: int, head_size: int, seed: int) -> np.ndarray:
 def favor_features(x: Tensor, directions: Tensor, largest: Tensor | None = None) -> Tensor:
     """FAVOR+: exp(w · y − |y|² / 2) / √M for y = x / H^¼, so that φ(q) · φ(k) ≈ exp(q · k / √H).
 
-    x (B, T, N, H), directions w (M, H) → (B, T, N, M). All are divided by one number that keeps
-    the exponential in range: e to the `largest` exponent, broadcast to (B, T, N, 1); unset, each
-    token's own, as queries may have it, whose scale the quotient loses.
+    x (B, T, N, H), directions w (M, H) → (B, T, N, M). To avoid an overflow, the features are
+    divided by e to the `largest` exponent, which is broadcast to (B, T, N, 1). Default: the largest
+    one of each token. That is right for queries, because their scale cancels in the quotient.
     """
     exponents = favor_exponents(x, directions)
     if largest is None:
@@ -87,12 +87,12 @@ def linear_attention(
     sequence_ids: Tensor | None = None,
     causal: bool = False,
 ) -> Tensor:
-    """Σ_n (q′_m · k′_n) v_n / Σ_n q_m · k_n over the n that m may see.
+    """Σ_n (q′_m · k′_n) v_n / Σ_n q_m · k_n over the visible keys n of query m.
 
-    Features query (B, T, N, M) and key (B, S, N, M), rotated or, where unset, as they are in the
-    numerator too; value (B, S, N, V) → (B, T, N, V). With `sequence_ids` (B, T) int, two tokens see
-    each other where these are equal and not 0; `causal`, only what does not stand behind (T = S
-    for both). A token that sees nothing gets zeros.
+    Features query (B, T, N, M) and key (B, S, N, M); rotated features for the numerator (default:
+    the same); value (B, S, N, V) → (B, T, N, V). With `sequence_ids` (B, T) int, tokens attend to
+    each other only if these are equal and not 0. With `causal` they attend to previous tokens and
+    themselves. Both need T = S. Without visible keys the output is 0.
     """
     rotated_query = query if rotated_query is None else rotated_query
     rotated_key = key if rotated_key is None else rotated_key
@@ -103,8 +103,8 @@ def linear_attention(
         return _quotient(above, below)
     if sequence_ids is None:
         sequence_ids = ops.ones(ops.shape(query)[:2], "int32")
-    # Documents one behind the other, their tokens in order (both sorts are stable): then a chunk
-    # shares a document with the one before it only if it begins with what that ended with.
+    # Sort the tokens by document, with the order within a document unchanged (the sort is stable).
+    # Then the only document that two neighbouring chunks can share is at their boundary.
     order = ops.argsort(sequence_ids, axis=1)
     features = (query, key, value, rotated_query, rotated_key)
     q, k, v, tq, tk, ids = (_along(x, order) for x in (*features, sequence_ids))
@@ -112,14 +112,14 @@ def linear_attention(
 
 
 def _quotient(above: Tensor, below: Tensor) -> Tensor:
-    """above (…, V) / below (…); 0 where nothing was seen, in the gradient, too."""
+    """above (…, V) / below (…); 0 if below is 0, in the gradient, too."""
     nothing = below == 0
     quotient = above / ops.where(nothing, ops.ones_like(below), below)[..., None]
     return ops.where(nothing[..., None], ops.zeros_like(above), quotient)
 
 
 def _along(x: Tensor, order: Tensor) -> Tensor:
-    """Rows x (B, T, …) with their tokens in another order (B, T)."""
+    """x (B, T, …) with its tokens in another order (B, T)."""
     order = ops.reshape(order, (*ops.shape(order), *[1] * (len(x.shape) - 2)))
     return ops.take_along_axis(x, order, axis=1)
 
@@ -133,11 +133,11 @@ def _by_chunks(
     sequence_ids: Tensor,
     causal: bool = False,
 ) -> Tensor:
-    """`linear_attention` of rows in which each document is one run of tokens."""
+    """`linear_attention` of sequences in which each document is a run of tokens."""
     length = ops.shape(query)[1]
     features = (query, key, value, rotated_query, rotated_key)
     q, k, v, tq, tk = (_chunked(x) for x in features)  # (B, K, C, N, M or V)
-    ids = _chunked(sequence_ids)  # (B, K, C), 0 in what fills up the last one
+    ids = _chunked(sequence_ids)  # (B, K, C), 0 for the padding of the last chunk
     visible = (ids[..., :, None] == ids[..., None, :]) & (ids[..., None, :] != 0)
     if causal:
         place = ops.arange(CHUNK)
@@ -152,13 +152,13 @@ def _by_chunks(
         ours = ours[..., None]  # (B, K, C, 1)
         above = above + ops.einsum("bkcnm,bknmv->bkcnv", tq, memory) * ours[..., None]
         below = below + ops.einsum("bkcnm,bknm->bkcn", q, total) * ours
-    answer = _quotient(above, below)
-    flat = ops.reshape(answer, (ops.shape(answer)[0], -1, *answer.shape[3:]))
+    output = _quotient(above, below)
+    flat = ops.reshape(output, (ops.shape(output)[0], -1, *output.shape[3:]))
     return flat[:, :length]
 
 
 def _chunked(x: Tensor) -> Tensor:
-    """Rows (B, T, …) in chunks, filled up with zeros: (B, K, C, …)."""
+    """Split (B, T, …) into chunks, padded with zeros: (B, K, C, …)."""
     batch, length, *rest = ops.shape(x)
     missing = -length % CHUNK
     x = ops.concatenate([x, ops.zeros((batch, missing, *rest), x.dtype)], axis=1)
@@ -168,38 +168,38 @@ def _chunked(x: Tensor) -> Tensor:
 def _carried(
     k: Tensor, tk: Tensor, v: Tensor, ids: Tensor, backwards: bool
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """What the chunks before each one (or behind it) have summed up of the document between them.
+    """For each chunk, sums over the previous chunks (or the next ones) of the shared document.
 
-    Σ k′ vᵀ (B, K, N, M, V), Σ k (B, K, N, M), and for which tokens of a chunk these count, (B, K,
-    C): those of the document with which the neighbour ended.
+    Σ k′ vᵀ (B, K, N, M, V), Σ k (B, K, N, M), and the tokens of the chunk that belong to that
+    document, (B, K, C).
     """
     near, far = (0, -1) if backwards else (-1, 0)
-    last = ids[:, :, near]  # (B, K): the document that goes on, or not
+    last = ids[:, :, near]  # (B, K): the document that may continue in the neighbouring chunk
     mine = ops.cast((ids == last[..., None]) & (ids != 0), k.dtype)[..., None, None]
     memory = ops.einsum("bksnm,bksnv->bknmv", tk * mine, v)
     total = ops.sum(k * mine, axis=2)
-    # A chunk that is of one document hands on what it was handed; any other one begins anew.
-    handed = ops.cast(ids[:, :, far] == last, k.dtype)
+    # The sums of earlier chunks continue through a chunk only if all of it is the same document.
+    continued = ops.cast(ids[:, :, far] == last, k.dtype)
     before = _neighbour(last, backwards)
-    handed = handed * ops.cast(before == last, k.dtype)
+    continued = continued * ops.cast(before == last, k.dtype)
 
     def step(state: tuple[Tensor, Tensor], chunk: tuple[Tensor, ...]) -> Any:
-        (sums, totals), (more, others, goes_on) = state, chunk
+        (sums, totals), (new_sums, new_totals, continues) = state, chunk
         after = (
-            sums * goes_on[:, None, None, None] + more,
-            totals * goes_on[:, None, None] + others,
+            sums * continues[:, None, None, None] + new_sums,
+            totals * continues[:, None, None] + new_totals,
         )
-        return after, state  # each chunk gets what was there before it
+        return after, state  # a chunk gets the state before it
 
     start = ops.zeros_like(memory[:, 0]), ops.zeros_like(total[:, 0])
-    chunks = [ops.swapaxes(x, 0, 1) for x in (memory, total, handed)]  # (K, B, …)
+    chunks = [ops.swapaxes(x, 0, 1) for x in (memory, total, continued)]  # (K, B, …)
     _, (memory, total) = ops.scan(step, start, tuple(chunks), reverse=backwards)
     ours = ops.cast((ids == before[..., None]) & (ids != 0), k.dtype)
     return ops.swapaxes(memory, 0, 1), ops.swapaxes(total, 0, 1), ours
 
 
 def _neighbour(last: Tensor, backwards: bool) -> Tensor:
-    """Of (B, K) the entry of the chunk before, or behind; 0, which is no document, at the end."""
+    """For (B, K) the entry of the previous (or next) chunk; at the end 0, which is no document."""
     none = ops.zeros_like(last[:, :1])
     parts = [last[:, 1:], none] if backwards else [none, last[:, :-1]]
     return ops.concatenate(parts, axis=1)
@@ -216,16 +216,16 @@ OPTIONS = {
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
 class RotaryLinearAttention(RotaryMultiHeadAttention):
-    """Attention in time and memory that grow with the row alone (RoFormer, section 3.3).
+    """Attention whose time and memory grow linearly with the length (RoFormer, section 3.3).
 
     Axes: B batch, T queries, S keys, N heads, H head size (even), D features.
     Call: query (B, T, D), value (B, S, D) → (B, T, D), in the compute dtype; float32 inside.
 
-    `feature_map`: "elu", elu(x) + 1, or "favor", FAVOR+'s random features, orthogonal, drawn by
-    `seed`, which approach softmax the more `num_features` there are (unset, 4 · H; even, for they
-    are rotated in pairs). `causal`: whether a token sees only itself and earlier ones. Names and
-    shapes of the trained weights are those of `RotaryMultiHeadAttention`.
-    Raises InputError for other options, dropout among them: there are no scores to be dropped.
+    `feature_map`: "elu", elu(x) + 1, or "favor", FAVOR+'s orthogonal random features, which are
+    drawn by `seed`. The larger `num_features` (default: 4 · H; even), the closer they are to
+    softmax. `causal`: whether a token attends only to itself and previous ones. Names and shapes of
+    the trained weights are those of `RotaryMultiHeadAttention`.
+    Raises InputError for other options, such as dropout, which needs scores.
     """
 
     def __init__(
@@ -244,7 +244,7 @@ class RotaryLinearAttention(RotaryMultiHeadAttention):
         if feature_map not in FEATURE_MAPS:
             raise InputError(f'feature_map is {feature_map!r}, but must be "elu" or "favor".')
         if num_features is not None and feature_map == "elu":
-            raise InputError("elu has as many features as a head: leave num_features out.")
+            raise InputError("elu has as many features as a head: omit num_features.")
         features = num_features or 4 * key_dim
         if features < 2 or features % 2:
             raise InputError(
@@ -253,8 +253,8 @@ class RotaryLinearAttention(RotaryMultiHeadAttention):
             )
         if wrong := sorted(set(kwargs) - OPTIONS):
             raise InputError(
-                f"linear attention has no {', '.join(wrong)}: it has no scores, which that is of. "
-                f"Leave it out. It has: {', '.join(sorted(OPTIONS))}."
+                f"linear attention has no {', '.join(wrong)}, because it computes no scores. Omit "
+                f"it. It has: {', '.join(sorted(OPTIONS))}."
             )
         rotary: Mapping[str, Any] = {"rotary_style": rotary_style, "rotary_base": rotary_base}
         super().__init__(num_heads, key_dim, **rotary, **kwargs)
@@ -264,10 +264,10 @@ class RotaryLinearAttention(RotaryMultiHeadAttention):
         self.feature_rotation = Rotation(size, rotary_style, rotary_base)
 
     def build(self, query_shape: Any, value_shape: Any = None, key_shape: Any = None) -> None:
-        """Make the projections, and draw FAVOR+'s directions."""
+        """Create the projections, and draw FAVOR+'s directions."""
         super().build(query_shape, value_shape or query_shape, key_shape)
         if self.feature_map == "favor":
-            # A weight, so that a saved layer keeps its own, whatever another NumPy would draw.
+            # A weight, so that it is saved: another version of NumPy could draw others.
             drawn = orthogonal_features(
                 self.feature_rotation.head_size, self.key_dim, self.random_seed
             )
@@ -279,7 +279,7 @@ class RotaryLinearAttention(RotaryMultiHeadAttention):
                 name="directions",
             )
 
-    def call(  # type: ignore[override]  # what there are no scores for is left out
+    def call(  # type: ignore[override]  # without the arguments that need scores
         self,
         query: Tensor,
         value: Tensor | None = None,
@@ -289,11 +289,11 @@ class RotaryLinearAttention(RotaryMultiHeadAttention):
         use_causal_mask: bool = False,
         training: bool | None = None,
     ) -> Tensor:
-        """Attend; a value that is not given is the query, and a key the value.
+        """Attend. Default value: the query; default key: the value.
 
-        With `sequence_ids` (B, T) int, only within one document: ids that are equal and not 0 (T =
-        S then, as with `causal` or `use_causal_mask`). Tokens stand one behind the other, or at
-        `rotary_positions` (T, A) or (B, T, A) int along A axes.
+        With `sequence_ids` (B, T) int, tokens attend to each other only if they are equal and not 0
+        (with T = S, as for `causal` or `use_causal_mask`). `rotary_positions` (T, A) or (B, T, A)
+        int are positions along A axes; default: 0, 1, 2, …
         """
         value = query if value is None else value
         key = value if key is None else key
@@ -320,7 +320,7 @@ class RotaryLinearAttention(RotaryMultiHeadAttention):
             return elu_features(query), elu_features(key)
         directions = ops.cast(self.directions, query.dtype)
         exponents = favor_exponents(key, directions)
-        # One number for all keys of a head, for their sizes beside each other are the weights.
+        # The same number for all keys of a head, because their relative sizes are the weights.
         largest = ops.max(exponents, axis=(1, 3), keepdims=True)
         return favor_features(query, directions), favor_features(key, directions, largest)
 
@@ -336,12 +336,12 @@ class RotaryLinearAttention(RotaryMultiHeadAttention):
         key: Tensor | None = None,
         **kwargs: Any,
     ) -> Any:
-        """Shape and dtype of what `call` gives, on Keras tensors."""
+        """Shape and dtype of the result of `call`, for Keras tensors."""
         value = query if value is None else value
         return super().compute_output_spec(query, value, value if key is None else key)
 
     def get_config(self) -> dict[str, Any]:
-        """Everything needed to make the layer again."""
+        """All arguments, to create the layer again."""
         config = super().get_config()
         config = {key: config[key] for key in OPTIONS & config.keys()}
         return config | {

@@ -1,4 +1,4 @@
-"""Which token may look at which, and the places of a row that are asked for.
+"""Attention masks, and the selection of positions of a sequence.
 
 Axes: B batch, T queries, S keys, N heads, P positions, F features.
 """
@@ -16,20 +16,21 @@ from roformer_tf.kernels.local_attention import in_blocks, with_neighbours
 
 
 def visible_keys(attention_type: str | None, sequence_ids: Tensor, segment_ids: Tensor) -> Tensor:
-    """Which token may look at which: (B, T) int twice → (B, T, T) bool, query before key."""
+    """Visible keys of each query: (B, T) int twice → (B, T, T) bool, query before key."""
     return visible_documents(attention_type, sequence_ids, segment_ids).mask()
 
 
 def visible_documents(
     attention_type: str | None, sequence_ids: Tensor, segment_ids: Tensor
 ) -> PackedMask:
-    """Which token may look at which, without a bit for each pair: (B, T) int twice.
+    """The mask of an attention type, as a PackedMask: (B, T) int twice.
 
-    Within its document a token sees everything ("bidirectional", or unset), what stands up to it
-    ("causal"), or all of its own and of earlier segments ("unilm"), where a segment begins at
-    every token whose segment id is not 0: source zeros see each other, target ones look back.
+    Within its document a token attends to all tokens ("bidirectional" or None), to the previous
+    ones and itself ("causal"), or to its own and earlier segments ("unilm"). For "unilm", a segment
+    begins at every token whose segment id is not 0: tokens of the source, with id 0, attend to each
+    other, and tokens of the target, with id 1, to the previous ones.
     """
-    # Both rules are one comparison of ranks: its place in the row, or how many segments began.
+    # Both rules compare ranks: the positions, or the number of segments that have begun.
     ranks = None
     if attention_type == "causal":
         ranks = ops.arange(ops.shape(sequence_ids)[1])[None]
@@ -39,61 +40,63 @@ def visible_documents(
 
 
 def same_sequence(sequence_ids: Tensor) -> Tensor:
-    """Which token may look at which: (B, T) int → (B, T, T) bool, query before key."""
+    """The mask of documents only: (B, T) int → (B, T, T) bool, query before key."""
     return PackedMask(sequence_ids).mask()
 
 
 def visible_band(
     attention_type: str | None, sequence_ids: Tensor, segment_ids: Tensor, window: int
 ) -> Tensor:
-    """What `visible_keys` allows within a window, in blocks: (B, T) int twice → (B, M, C, K) bool.
+    """`visible_keys` within a window, in blocks: (B, T) int twice → (B, M, C, K) bool.
 
-    A token sees those at most `window` away from it. Blocks of C queries see the K keys that
-    `kernels.local_attention` lays beside them; without those ahead in a "causal" model.
+    A token attends to tokens at most `window` positions away. Each block of C queries has K keys,
+    as in `kernels.local_attention`; in a "causal" model without those of the next block.
     """
     rows, ahead = block_length(window), attention_type != "causal"
-    place = ops.broadcast_to(ops.arange(ops.shape(sequence_ids)[1]), ops.shape(sequence_ids))
-    order = ops.cumsum(segment_ids, axis=1) if attention_type == "unilm" else place
-    query = [in_blocks(x, rows, 1)[..., None] for x in (sequence_ids, place, order)]
-    key = [with_neighbours(in_blocks(x, rows, 1), 1, ahead) for x in (sequence_ids, place, order)]
-    (ids, here, rank), (key_ids, there, key_rank) = query, [x[..., None, :] for x in key]
-    # Of what fills blocks up the ids are 0, as padding's are: nobody sees it.
-    visible = (ids == key_ids) & (key_ids != 0) & (ops.abs(here - there) <= window)
+    position = ops.broadcast_to(ops.arange(ops.shape(sequence_ids)[1]), ops.shape(sequence_ids))
+    order = ops.cumsum(segment_ids, axis=1) if attention_type == "unilm" else position
+    facts = (sequence_ids, position, order)
+    ids, place, rank = (in_blocks(x, rows, 1)[..., None] for x in facts)  # (B, M, C, 1)
+    key_ids, key_place, key_rank = (  # (B, M, 1, K)
+        with_neighbours(in_blocks(x, rows, 1), 1, ahead)[..., None, :] for x in facts
+    )
+    # What pads the last block has the id 0, like padding, and is never visible.
+    visible = (ids == key_ids) & (key_ids != 0) & (ops.abs(place - key_place) <= window)
     return visible & (key_rank <= rank) if attention_type in ("causal", "unilm") else visible
 
 
 def both(mask: Tensor | None, other: Tensor | None) -> Tensor | None:
-    """Where both masks allow it, bool; None allows everything.
+    """The intersection of two bool masks; None allows everything.
 
-    Each is (T, S), (B, T, S) or (B, 1 or N, T, S), and what they give has the axes of the larger.
+    Each is (T, S), (B, T, S) or (B, 1 or N, T, S); the result has the axes of the larger one.
     """
     masks = [ops.cast(x, "bool") for x in (mask, other) if x is not None]
-    if any(len(x.shape) == 4 for x in masks):  # what is for all heads has no axis for them
+    if any(len(x.shape) == 4 for x in masks):  # the other one needs an axis for the heads
         masks = [x[:, None] if len(x.shape) == 3 else x for x in masks]
     return masks[0] & masks[1] if len(masks) == 2 else next(iter(masks), None)
 
 
 def within(positions: Tensor, length: Any) -> Tensor:
-    """Positions (B, P) → int32, each of 0 … length − 1.
+    """Positions (B, P) as int32, each from 0 to length − 1.
 
-    Raises InputError for another one where the values are known. They are not where a function is
-    traced, nor where they lie on devices of several processes: there the nearest is taken.
+    Raises InputError for other values if they are known. In a traced function, and on devices of
+    several processes, they are unknown, and the nearest valid position is used.
     """
     try:
         values = np.asarray(positions)
-    except (RuntimeError, TypeError, ValueError):  # as TensorFlow, JAX and Keras say it
+    except (RuntimeError, TypeError, ValueError):  # TensorFlow, JAX, Keras: unknown values
         values = np.zeros(0, "int32")
     outside = values[(values < 0) | (values >= length)] if isinstance(length, int) else values[:0]
     if outside.size:
         raise InputError(
-            f"the positions hold {outside[0]}, but the rows are {length} long. "
-            f"Give positions from 0 to {length - 1}; unused places may hold 0."
+            f"the positions contain {outside[0]}, but the sequences have {length} tokens. "
+            f"Give positions from 0 to {length - 1}; use 0 for unused ones."
         )
     return ops.clip(ops.cast(positions, "int32"), 0, length - 1)
 
 
 def seen_from(visible: Tensor | PackedMask, positions: Tensor) -> Tensor:
-    """What the queries at positions (B, P) int32 alone see: (B, P, S) bool."""
+    """The mask of the queries at positions (B, P) int32: (B, P, S) bool."""
     if isinstance(visible, PackedMask):
         visible = visible.mask()
     return gather_positions(visible, positions)
@@ -102,11 +105,10 @@ def seen_from(visible: Tensor | PackedMask, positions: Tensor) -> Tensor:
 def gather_positions(x: Tensor, positions: Tensor) -> Tensor:
     """Pick x (B, T, F) at positions (B, P) int32 → (B, P, F), in one flat lookup.
 
-    Of a position outside 0 … T − 1 the nearest, never another row's: so a mask whose T is 1, one
-    for all queries, gives the same everywhere.
+    A position outside 0 … T − 1 selects the nearest one of the same sequence. So a mask with T = 1,
+    which is the same for all queries, can be used, too.
     """
     batch, length, features = ops.shape(x)
-    rows = ops.arange(batch, dtype="int32")[:, None] * length
-    # Row b begins at b · T of all positions laid end to end.
+    rows = ops.arange(batch, dtype="int32")[:, None] * length  # sequence b begins at b · T
     flat = ops.reshape(x, (-1, features))  # (B·T, F)
     return ops.take(flat, ops.clip(ops.cast(positions, "int32"), 0, length - 1) + rows, axis=0)

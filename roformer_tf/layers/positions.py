@@ -19,10 +19,11 @@ from roformer_tf.kernels.forms import Tensor
 
 
 def document_positions(sequence_ids: Tensor) -> Tensor:
-    """The position of each token in its document: (B, T) int → (B, T) int32, from 0 on.
+    """The position of each token in its document, from 0: (B, T) int → (B, T) int32.
 
-    A document is a run of equal ids. Rotation and bias depend on distances only and do not need
-    this; added encodings would otherwise depend on where a document is in a packed sequence.
+    A document is a run of equal ids. Encodings that are added need these positions, because the
+    position of a document in a packed sequence must not matter. Rotation and bias depend on
+    distances only.
     """
     batch, length = ops.shape(sequence_ids)
     before = ops.roll(sequence_ids, 1, axis=1)
@@ -38,8 +39,8 @@ def document_positions(sequence_ids: Tensor) -> Tensor:
 class LearnedPositions(layers.Embedding):
     """BERT's table: a vector for each of P positions.
 
-    Call: positions ([B,] T) int → ([B,] T, E) in the compute dtype. Raises InputError for rows that
-    are longer than the table, if their length is known.
+    Call: positions ([B,] T) int → ([B,] T, E) in the compute dtype. Raises InputError for sequences
+    that are longer than the table, if their length is known.
     """
 
     def call(self, inputs: Tensor) -> Tensor:
@@ -47,19 +48,19 @@ class LearnedPositions(layers.Embedding):
         length = inputs.shape[-1]
         if isinstance(length, int) and length > self.input_dim:
             raise InputError(
-                f"the rows are {length:,} tokens long, but the model has learned "
-                f"{self.input_dim:,} positions (max_position_embeddings). Give shorter rows; "
+                f"the sequences have {length:,} tokens, but the model has learned "
+                f"{self.input_dim:,} positions (max_position_embeddings). Give shorter ones; "
                 "rotary positions have no such limit."
             )
         return super().call(inputs)
 
 
 class SinusoidalPositions(layers.Layer):
-    """sin and cos of n · 10000^(−2i/E), neighbours of each other: a table without weights.
+    """sin and cos of n · 10000^(−2i/E), interleaved: a table without weights.
 
-    Call: positions ([B,] T) int → ([B,] T, E) in the compute dtype, divided by √E: the Transformer
-    multiplies its word embeddings by √E before it adds, which is the same under the
-    norm that follows here, and leaves the word embeddings as in all other models.
+    Call: positions ([B,] T) int → ([B,] T, E) in the compute dtype, divided by √E. The Transformer
+    multiplies its word embeddings by √E instead, which is the same before the norm that follows.
+    So the word embeddings are those of all other models.
     """
 
     def __init__(self, features: int, **kwargs: Any) -> None:
@@ -71,7 +72,7 @@ class SinusoidalPositions(layers.Layer):
         pairs = np.arange(0, self.features, 2, dtype="float64") / self.features
         theta = ops.cast(inputs, "float32")[..., None] * (10_000.0**-pairs).astype("float32")
         table = ops.stack([ops.sin(theta), ops.cos(theta)], axis=-1)
-        # with an odd number of features there is no last cosine
+        # If E is odd, the last cosine is dropped.
         table = ops.reshape(table, (*ops.shape(inputs), -1))[..., : self.features]
         return ops.cast(table / math.sqrt(self.features), self.compute_dtype)
 
@@ -79,9 +80,9 @@ class SinusoidalPositions(layers.Layer):
 class RelativeBias(layers.Layer):
     """T5's bias of each head for each bucket of distances, one table for all layers.
 
-    Call: rows (B, T) of anything → (1, N, T, T), to be added to their scores, query before key, in
-    the compute dtype. `bidirectional`: whether the two directions have buckets of their own;
-    without, all later tokens are in the bucket of distance 0.
+    Call: a tensor (B, T) → (1, N, T, T) in the compute dtype, to be added to the scores, query
+    before key. `bidirectional`: whether each direction has its own buckets; otherwise all later
+    tokens are in the bucket of distance 0.
     """
 
     def __init__(
@@ -98,7 +99,7 @@ class RelativeBias(layers.Layer):
         self.bidirectional, self.initializer = bidirectional, initializer
 
     def build(self, input_shape: Any = None) -> None:
-        """Make the table."""
+        """Create the table."""
         self.embeddings = self.add_weight(
             (self.buckets, self.heads), self.initializer, name="embeddings"
         )
@@ -108,8 +109,9 @@ class RelativeBias(layers.Layer):
         length = ops.shape(inputs)[1]
         distances = ops.arange(2 * length - 1) - (length - 1)  # key minus query
         x = ops.transpose(self._of(distances))  # (N, 2T − 1)
-        # y[t, s] = x[s − t + T − 1] without a lookup, whose gradient would add up T² numbers one by
-        # one: rows of 2T, cut into rows of 2T − 1, each begin one further to the left.
+        # y[t, s] = x[s − t + T − 1] without a look-up, whose gradient would add T² numbers one by
+        # one. T copies of a row of 2T numbers are cut into rows of 2T − 1, so that each row starts
+        # one number later.
         x = ops.pad(x, [(0, 0), (0, 1)])
         x = ops.reshape(ops.tile(x[:, None], (1, length, 1)), (self.heads, -1))
         x = ops.reshape(x[:, : length * (2 * length - 1)], (self.heads, length, -1))
@@ -124,7 +126,7 @@ class RelativeBias(layers.Layer):
         return ops.transpose(self._of(key[:, None, :] - query[:, :, None]), (0, 3, 1, 2))
 
     def _of(self, distances: Tensor) -> Tensor:
-        """Distances (…) int → the biases (…, N)."""
+        """Biases of distances: (…) int → (…, N)."""
         bucket = relative_bucket(distances, self.buckets, self.max_distance, self.bidirectional)
         return ops.take(ops.cast(self.embeddings, self.compute_dtype), bucket, axis=0)
 
@@ -134,8 +136,8 @@ def relative_bucket(
 ) -> Tensor:
     """The bucket of each distance, key minus query: (…) int → (…) int32, 0 to K − 1.
 
-    Half of a direction's buckets hold one distance each, the others up to `max_distance` ever more,
-    and the last all that is further.
+    Half of the buckets of a direction have one distance each. The others have logarithmically
+    growing ranges up to `max_distance`, and the last one has all larger distances.
     """
     bucket = ops.zeros_like(ops.cast(distances, "int32"))
     if bidirectional:
@@ -150,17 +152,17 @@ def relative_bucket(
 
 
 def _lower_bounds(buckets: int, max_distance: int) -> np.ndarray:
-    """The least distance of each of a direction's buckets but the first, (K − 1,) int32.
+    """The smallest distance of each bucket of a direction except the first, (K − 1,) int32.
 
-    exact + ⌊log(d / exact) / log(max / exact) · (K − exact)⌋, in integers: where the logarithms'
-    ratio is a whole number, floating-point numbers might fall short of it.
+    exact + ⌊log(d / exact) / log(max / exact) · (K − exact)⌋, computed in integers: if the ratio of
+    the logarithms is a whole number, floating-point numbers could be rounded below it.
     """
     exact = buckets // 2
     wide = buckets - exact
     bounds = list(range(1, exact + 1))
     distance = exact
     for step in range(1, wide):
-        # the least d with (d / exact)^wide ≥ (max / exact)^step
+        # the smallest d with (d / exact)^wide ≥ (max / exact)^step
         distance = max(distance, int(exact * (max_distance / exact) ** (step / wide)) - 1)
         while distance**wide < max_distance**step * exact ** (wide - step):
             distance += 1
@@ -169,21 +171,21 @@ def _lower_bounds(buckets: int, max_distance: int) -> np.ndarray:
 
 
 def added_positions(config: RoFormerConfig, words: Any, dtype: Any) -> layers.Layer | None:
-    """The layer that encodes positions ([B,] T) int for the embeddings, or None.
+    """The layer whose encoding of positions ([B,] T) int is added to the embeddings, or None.
 
     words: the initializer of the word embeddings.
     """
     size = config.embedding_size
     if config.position_embedding_type == "learned":
         table = (config.max_position_embeddings, size)
-        return LearnedPositions(*table, _beside(words), name="position", dtype=dtype)
+        return LearnedPositions(*table, _next_seed(words), name="position", dtype=dtype)
     if config.position_embedding_type == "sinusoidal":
         return SinusoidalPositions(size, name="position", dtype=dtype)
     return None
 
 
 def relative_bias(config: RoFormerConfig, words: Any, dtype: Any) -> RelativeBias | None:
-    """The layer that gives a bias of the scores by distance, or None; words: as above."""
+    """The layer that computes a bias of the scores by distance, or None; words: as above."""
     if config.position_embedding_type != "t5":
         return None
     return RelativeBias(
@@ -191,15 +193,16 @@ def relative_bias(config: RoFormerConfig, words: Any, dtype: Any) -> RelativeBia
         config.relative_attention_num_buckets,
         config.relative_attention_max_distance,
         config.attention_type != "causal",
-        _beside(words),
+        _next_seed(words),
         name="relative_attention_bias",
         dtype=dtype,
     )
 
 
-def _beside(words: Any) -> keras.initializers.Initializer:
-    """The words' initializer with another seed, not drawn from where all others are.
+def _next_seed(words: Any) -> keras.initializers.Initializer:
+    """The initializer of the word embeddings, with the next seed.
 
-    So models with other position encodings start with the same weights, apart from this table.
+    It draws no seed from Keras, so that models with other position encodings start with the same
+    weights, except for this table.
     """
     return keras.initializers.TruncatedNormal(stddev=words.stddev, seed=words.seed + 1)

@@ -1,8 +1,8 @@
 """Rotary position embedding: angles and rotation, pure functions (RoFormer, arXiv 2104.09864).
 
-Feature pair m of a head at position n is rotated by the angle n · base^(−2m/H) (section 3.2.2),
-so that the product of a query and a key depends on their distance alone. Which two features
-form pair m is the style: "interleaved" (2m, 2m + 1) in the paper and the released checkpoints,
+Pair m of a head at position n is rotated by the angle n · base^(−2m/H) (section 3.2.2), so that the
+product of a query and a key depends only on their distance. The style determines which two
+dimensions form pair m: "interleaved" (2m, 2m + 1) in the paper and the released checkpoints,
 "half" (m, m + H/2) in GPT-NeoX and Llama.
 
 `Rotation` has the options: only the first dimensions of a head (GPT-J, GPT-NeoX), and the values as
@@ -28,7 +28,7 @@ from roformer_tf.layers.scaling import frequencies
 class Rotation:
     """How the heads of an attention layer are rotated, apart from the positions.
 
-    Raises InputError for an odd head size, an unknown style, and a share without whole pairs.
+    Raises InputError for an odd head size, an unknown style, and a fraction without whole pairs.
     """
 
     head_size: int
@@ -61,7 +61,7 @@ class Rotation:
         return ("query", "key", "value") if self.value else ("query", "key")
 
     def rotate(self, x: Tensor, positions: Tensor, length: Any = None) -> Tensor:
-        """Rotate x (B, T, N, H) by positions (T,) or (B, T) int: like x, as `rotate` does it.
+        """Rotate x (B, T, N, H) by positions (T,) or (B, T) int → like x; see `rotate`.
 
         length: of the sequence, which dynamic scaling depends on.
         """
@@ -109,7 +109,7 @@ class Rotation:
 
 
 def rotated_features(head_size: int, share: float) -> int:
-    """How many of H features a share is, in whole pairs. Raises InputError where it is none."""
+    """The number of rotated dimensions of H. Raises InputError unless they form pairs."""
     features = int(head_size * share + 1e-6) if 0 <= share <= 1 else -1
     if features < 0 or features % 2 or (share and not features):
         raise InputError(
@@ -122,10 +122,10 @@ def rotated_features(head_size: int, share: float) -> int:
 def angles(
     positions: Tensor, head_size: int, base: float = 10_000.0, dtype: str = "float32"
 ) -> Tensor:
-    """Angle of each position for each pair of features, θ of section 3.2.2.
+    """Angle of each position for each pair of dimensions, θ of section 3.2.2.
 
-    positions (..., T) int → (..., T, H/2) float32, in radians, or float64 where that is computed
-    in, but never less: bfloat16 cannot tell position 257 from 256.
+    positions (..., T) int → (..., T, H/2) in radians, float32 or float64, whatever the compute
+    dtype: bfloat16 cannot distinguish position 257 from 256.
     """
     speed, _ = frequencies(head_size, base)
     return ops.cast(positions, dtype)[..., None] * speed.astype(dtype)
@@ -134,22 +134,21 @@ def angles(
 def rotate(
     x: Tensor, positions: Tensor, base: float = 10_000.0, style: str = "interleaved"
 ) -> Tensor:
-    """Rotate every pair of features (a, b) to (a cos θ − b sin θ, b cos θ + a sin θ).
+    """Rotate every pair of dimensions (a, b) to (a cos θ − b sin θ, b cos θ + a sin θ).
 
-    x (B, T, N, H), positions (T,) or (B, T) int → (B, T, N, H) in x's dtype; products and sum at
-    least in float32.
-    Raises InputError for an unknown style.
+    x (B, T, N, H), positions (T,) or (B, T) int → (B, T, N, H) in x's dtype, computed at least in
+    float32. Raises InputError for an unknown style.
     """
     theta = angles(positions, x.shape[-1], base, wide(x))
     return rotate_pairs(x, ops.cos(theta), ops.sin(theta), style)
 
 
 def rotate_pairs(x: Tensor, cos: Tensor, sin: Tensor, style: str = "interleaved") -> Tensor:
-    """Rotate x (B, T, N, H) by the cosines and sines ([B,] T, H/2) of its pairs' angles: like x.
+    """Rotate x (B, T, N, H) by the cosines and sines ([B,] T, H/2) of its pairs' angles → like x.
 
-    Equal to `rotate_as_in_the_paper`, but each pair is flipped to (b, a) and the minus stands in
-    the table: the paper's strided slices and their gradients cost four times as much on
-    TensorFlow without XLA.
+    Equal to `rotate_as_in_the_paper`, but each pair is flipped to (b, a), and the minus sign is in
+    the table. The paper's strided slices and their gradients take four times as long on TensorFlow
+    without XLA.
     """
     axis = pair_axis(style)
     half = x.shape[-1] // 2
@@ -157,7 +156,7 @@ def rotate_pairs(x: Tensor, cos: Tensor, sin: Tensor, style: str = "interleaved"
     pairs = ops.reshape(x, (*shape[:-1], *((half, 2) if axis == -1 else (2, half))))
     dtype = wide(x)
     cos, sin = cos[..., None, :], sin[..., None, :]  # ([B,] T, 1, H/2)
-    cos, sin = ops.stack([cos, cos], axis), ops.stack([-sin, sin], axis)  # as the pairs lie
+    cos, sin = ops.stack([cos, cos], axis), ops.stack([-sin, sin], axis)  # the layout of `pairs`
     # (a, b) · (cos, cos) + (b, a) · (−sin, sin), equation 34 with the sign moved into the table
     flipped = ops.cast(ops.flip(pairs, axis), dtype)
     rotated = ops.cast(pairs, dtype) * cos + flipped * sin
@@ -165,14 +164,14 @@ def rotate_pairs(x: Tensor, cos: Tensor, sin: Tensor, style: str = "interleaved"
 
 
 def pair_axis(style: str) -> int:
-    """Which axis tells the two of a pair apart, once H is split in two: (H/2, 2) or (2, H/2)."""
+    """The axis of the two dimensions of a pair when H is split into (H/2, 2) or (2, H/2)."""
     if style not in ("interleaved", "half"):
         raise InputError(f'rotary_style is {style!r}, but must be "interleaved" or "half".')
     return -1 if style == "interleaved" else -2
 
 
 def rotate_as_in_the_paper(x: Tensor, positions: Tensor, base: float = 10_000.0) -> Tensor:
-    """Equation 34, word for word: the readable reference that `rotate` is held equal to.
+    """Equation 34 as in the paper: the readable reference for `rotate`.
 
     x (B, T, N, H), positions (T,) int → (B, T, N, H) in x's dtype.
     """

@@ -1,8 +1,8 @@
 """Beyond the trained length: slower angles (linear, dynamic NTK, YaRN) and sharper scores (log-n).
 
-`rope_parameters` has the keys of transformers 5, and the formulas are those it reads them by.
+`rope_parameters` has the keys of transformers 5, with the same formulas.
 
-Axes: B batch, N heads, T queries, S keys, R features of a head that are rotated.
+Axes: B batch, N heads, T queries, S keys, R rotated dimensions of a head.
 """
 
 import math
@@ -23,24 +23,24 @@ def frequencies(
     trained_length: int = 0,
     length: Any = None,
 ) -> tuple[Tensor, float]:
-    """Angles per position of all pairs, (R/2,) float64, and what to multiply cos and sin by.
+    """Angle per position for each pair, (R/2,) float64, and a factor for cos and sin.
 
-    parameters: checked `rope_parameters`, or None; trained_length: what counts as trained where
-    they do not say; length: tokens of the row, which dynamic NTK alone asks for, and which may be
-    a tensor. Raises InputError where they need a trained length and have none.
+    parameters: checked `rope_parameters`, or None. trained_length: the length in training, if it is
+    not in the parameters. length: tokens of the sequence, which can be a tensor; only dynamic NTK
+    uses it. Raises InputError if a trained length is needed and missing.
     """
-    # θ_m = base^(−2m/R), made in float64: the position multiplies what rounding left wrong.
+    # θ_m = base^(−2m/R) in float64, because positions multiply its rounding error.
     exponents = np.arange(0, features, 2, dtype="float64") / max(features, 1)  # (R/2,)
     if parameters is None:
         return base**-exponents, 1.0
     kind, factor = parameters["rope_type"], parameters["factor"]
-    if kind == "linear":  # positions are pressed together (arXiv 2306.15595)
+    if kind == "linear":  # position interpolation (arXiv 2306.15595)
         return base**-exponents / factor, 1.0
     trained = parameters.get("original_max_position_embeddings") or trained_length
     if not trained:
         raise InputError(
             f"rope_parameters of rope_type {kind!r} begin at the trained length, which is not "
-            "known. Give original_max_position_embeddings among them, or trained_length."
+            "known. Add original_max_position_embeddings to them, or give trained_length."
         )
     if kind == "dynamic":
         return _stretched(base, features, factor, trained, length) ** -exponents, 1.0
@@ -48,7 +48,7 @@ def frequencies(
 
 
 def _stretched(base: float, features: int, factor: float, trained: int, length: Any) -> Any:
-    """The base that "NTK-aware" scaling gives a row: the longer the row, the larger.
+    """The base of "NTK-aware" scaling, which grows with the length of the sequence.
 
     base · (factor · T / L − (factor − 1))^(R / (R − 2)) for T tokens beyond the trained L.
     """
@@ -68,10 +68,10 @@ def _yarn(
     trained: int,
     parameters: Mapping[str, Any],
 ) -> tuple[np.ndarray, float]:
-    """YaRN (arXiv 2309.00071): fast pairs stay, slow ones are slowed, those between are mixed."""
+    """YaRN (arXiv 2309.00071): slow pairs are interpolated, fast pairs are not, with a ramp."""
 
     def pair(turns: float) -> float:
-        """The pair, counted as a fraction, that makes so many turns within the trained length."""
+        """The index of the pair (a fraction) with this number of turns in the trained length."""
         return features * math.log(trained / (turns * 2 * math.pi)) / (2 * math.log(base))
 
     fast, slow = parameters.get("beta_fast") or 32, parameters.get("beta_slow") or 1
@@ -79,13 +79,13 @@ def _yarn(
     if parameters.get("truncate", True):
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, features - 1)
-    width = high - low or 0.001  # no step is infinitely steep
+    width = high - low or 0.001  # avoids a division by 0
     slowed = np.clip((np.arange(features // 2) - low) / width, 0, 1)
     return plain * (1 - slowed) + plain / factor * slowed, _yarn_attention(factor, parameters)
 
 
 def _yarn_attention(factor: float, parameters: Mapping[str, Any]) -> float:
-    """What YaRN multiplies cos and sin by: scores of more keys are made sharper."""
+    """YaRN's factor of cos and sin, which sharpens the softmax over more keys."""
 
     def sharper(weight: float) -> float:
         return 0.1 * weight * math.log(factor) + 1.0 if factor > 1 else 1.0
@@ -97,9 +97,9 @@ def _yarn_attention(factor: float, parameters: Mapping[str, Any]) -> float:
 
 
 def sharpened(query: Tensor, mask: Tensor | None, keys: Any, trained_length: int) -> Tensor:
-    """Queries (B, T, N, H) times `log_n` of how many of S keys a mask shows them.
+    """Queries (B, T, N, H), multiplied by `log_n` of the number of keys that a mask allows.
 
-    mask: (T, S), (B, T, S) or (B, 1 or N, T, S) bool, or None: all.
+    mask: (T, S), (B, T, S) or (B, 1 or N, T, S) bool, or None: all S keys.
     """
     if mask is None:
         return query * ops.cast(log_n(ops.convert_to_tensor(keys), trained_length), query.dtype)
@@ -112,10 +112,10 @@ def sharpened(query: Tensor, mask: Tensor | None, keys: Any, trained_length: int
 
 
 def log_n(seen: Tensor, trained_length: int) -> Tensor:
-    """What a query is multiplied by for the number n of keys that it sees: max(1, log n / log L).
+    """The factor of a query that attends to n keys: max(1, log n / log L), L the trained length.
 
-    seen (…) int, for the trained length L → (…) float32. So the entropy of its weights stays what
-    it was at L, however many keys share them; up to L nothing changes.
+    seen (…) int → (…) float32. It keeps the entropy of the attention weights beyond L what it is at
+    L. Up to L it is 1.
     """
     seen = ops.cast(ops.maximum(seen, 1), "float32")
     return ops.maximum(ops.log(seen) / math.log(trained_length), 1.0)

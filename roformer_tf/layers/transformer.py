@@ -1,6 +1,6 @@
-"""What a RoFormer is stacked from: its embeddings and one post-norm layer (BERT's, rotated).
+"""The embeddings and the post-norm layer of RoFormer: BERT's, with rotary positions.
 
-RoFormerV2 is the same without biases, with norms that have no weights, and new initial weights.
+RoFormerV2 has no biases, norms without weights, and another initialization.
 
 Axes: B batch, T length, E embedding size, H hidden size, F intermediate size.
 """
@@ -24,11 +24,11 @@ from roformer_tf.layers.self_attention import RoFormerSelfAttention
 
 
 class Dense(layers.Dense):
-    """Keras' layer by `kernels/dense.py`: (…, D) → (…, units) in the compute dtype."""
+    """Keras' layer with `kernels/dense.py`: (…, D) → (…, units) in the compute dtype."""
 
     def quantize(self, *arguments: Any, **settings: Any) -> None:
-        """Quantize as Keras does its own layer, whose call then takes the place of this one's."""
-        # Keras refuses subclasses, whose call it does not know; `quantize` replaces this one's.
+        """Quantize like Keras' layer. The quantized call replaces the one of this class."""
+        # Keras refuses subclasses by default, because their call could do something else.
         super().quantize(*arguments, **settings | {"type_check": False})
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
@@ -39,19 +39,19 @@ class Dense(layers.Dense):
 
 
 class LayerNorm(layers.LayerNormalization):
-    """Keras' layer, in training by `kernels/dense.py`.
+    """Keras' layer, in training with `kernels/dense.py`.
 
     Call: x (…, H) → (…, H) in the compute dtype; at least float32 inside.
     """
 
     def call(self, inputs: Tensor, training: bool | None = None) -> Tensor:
-        """Give every vector the mean beta and the deviation gamma."""
+        """Normalize every vector to the mean beta and the standard deviation gamma."""
         x = ops.cast(inputs, self.compute_dtype)
         return layer_norm(x, self.gamma, self.beta, self.epsilon, training)
 
 
 class RMSNorm(layers.Layer):
-    """x / √(mean of x² + ε) over the features: RoFormerV2's norm, which has no weights.
+    """x / √(mean of x² + ε) over the last axis: RoFormerV2's norm, which has no weights.
 
     Call: x (…, H) → (…, H) in x's dtype; at least float32 inside.
     """
@@ -61,31 +61,29 @@ class RMSNorm(layers.Layer):
         self.epsilon = epsilon
 
     def call(self, x: Tensor) -> Tensor:
-        """Give every vector the mean square 1."""
-        y = ops.cast(x, wide(x))  # a sum of H squares in bfloat16 would keep two digits
+        """Normalize every vector to the mean square 1."""
+        y = ops.cast(x, wide(x))  # in bfloat16 a sum of H squares would have two digits
         scale = ops.rsqrt(ops.mean(ops.square(y), axis=-1, keepdims=True) + self.epsilon)
         return ops.cast(y * scale, x.dtype)
 
     def get_config(self) -> dict[str, Any]:
-        """Everything needed to make the layer again."""
+        """All arguments, to create the layer again."""
         return super().get_config() | {"epsilon": self.epsilon}
 
 
 class RoFormerEmbeddings(layers.Layer):
-    """Word + segment → norm → dropout, then a projection where E differs from H.
+    """Word + segment → norm → dropout, then a projection if E differs from H.
 
-    RoFormerV2 drops before the norm.
-
-    There is no position embedding, for positions enter in the attention alone, unless
-    `position_embedding_type` says that they are added.
-    Call: token_ids, segment_ids (B, T) int32, places ([B,] T) int32 in their documents, which those
-    alone ask for → (B, T, H) in the compute dtype.
+    RoFormerV2 drops before the norm. Positions are added only for some types of
+    `position_embedding_type`; rotary positions enter in the attention.
+    Call: token_ids, segment_ids (B, T) int32, positions ([B,] T) int32 in their documents, which
+    only those types use → (B, T, H) in the compute dtype.
     """
 
     def __init__(self, config: RoFormerConfig, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         size = config.embedding_size
-        self.drops_first = config.is_v2  # so has its released code (bert4keras, RoFormerV2)
+        self.drops_first = config.is_v2  # as in its released code (bert4keras, RoFormerV2)
         self.word, self.segment = (
             layers.Embedding(
                 tokens, size, _initializer(config, size), name=name, dtype=self.dtype_policy
@@ -103,7 +101,7 @@ class RoFormerEmbeddings(layers.Layer):
             )
 
     def build(self, input_shape: Any = None) -> None:
-        """Make all weights; shapes come from the config alone."""
+        """Create all weights; the shapes depend only on the config."""
         size = self.word.output_dim
         self.word.build()
         self.segment.build()
@@ -114,7 +112,7 @@ class RoFormerEmbeddings(layers.Layer):
             self.projection.build((None, None, size))
 
     def words(self) -> Tensor:
-        """The vectors of all words (V, E); of quantized ones what a lookup gives."""
+        """The vectors of all words (V, E); quantized ones are converted by a look-up."""
         if self.word.quantization_mode is None:
             return self.word.embeddings
         return self.word(ops.arange(self.word.input_dim))
@@ -123,12 +121,12 @@ class RoFormerEmbeddings(layers.Layer):
         self,
         token_ids: Tensor,
         segment_ids: Tensor,
-        places: Tensor | None = None,
+        positions: Tensor | None = None,
         training: bool | None = None,
     ) -> Tensor:
-        """Embed a batch of rows."""
+        """Embed a batch of sequences."""
         x = self.word(token_ids) + self.segment(segment_ids)
-        x = x if self.position is None else x + self.position(places)
+        x = x if self.position is None else x + self.position(positions)
         if self.drops_first:
             x = self.norm(self.drop(x, training=training))
         else:
@@ -139,11 +137,10 @@ class RoFormerEmbeddings(layers.Layer):
 class RoFormerLayer(layers.Layer):
     """norm(x + drop(attention(x))), then norm(x + drop(feed_forward(x))).
 
-    Call: x (B, T, H), visible (B, T, T) bool, query before key → (B, T, H); given positions (B, P)
-    int, only there → (B, P, H), for the work that this takes. Where visible is a band (B, M, C, K),
-    the layer looks at what is near alone. A bias (1, N, T, T), or (1, N, C, K), is added to the
-    scores. With `past`, x are tokens behind those that it holds, visible is (B, T, S) of all its
-    slots, and bias (B, N, T, S).
+    Call: x (B, T, H), visible (B, T, T) bool, query before key → (B, T, H). With positions (B, P)
+    int, only the outputs there are computed → (B, P, H). If visible is a band (B, M, C, K),
+    attention is local. A bias (1, N, T, T), or (1, N, C, K), is added to the scores. With `past`, x
+    are tokens after those in its cache, visible is (B, T, S) for all slots, and bias (B, N, T, S).
     """
 
     def __init__(self, config: RoFormerConfig, **kwargs: Any) -> None:
@@ -176,7 +173,7 @@ class RoFormerLayer(layers.Layer):
         self.output_norm = norm(config, "output_norm", policy)
 
     def build(self, input_shape: Any = None) -> None:
-        """Make all weights; shapes come from the config alone."""
+        """Create all weights; the shapes depend only on the config."""
         hidden = (None, None, self.hidden_size)
         self.attention.build(hidden, hidden)
         self.attention_norm.build(hidden)
@@ -193,21 +190,19 @@ class RoFormerLayer(layers.Layer):
         past: Past | None = None,
         bias: Tensor | None = None,
     ) -> Tensor:
-        """Let every token look at those it may see, then at itself."""
-        local = not isinstance(visible, PackedMask) and len(visible.shape) == 4
+        """Self-attention, then the feed-forward network."""
         attended = self.attention(
-            *(x, x),
-            attention_mask=None if local else visible,
-            band=visible if local else None,
+            x,
+            attention_mask=visible,
             positions=positions,
             training=training,
             past=past,
             bias=bias,
         )
         x = x if positions is None else gather_positions(x, positions)
-        # Post-norm, as BERT has it: the norm is of the sum (arXiv 1810.04805, released code).
+        # Post-norm, as in BERT: the norm is applied to the sum (arXiv 1810.04805, released code).
         x = self.attention_norm(self.attention_drop.add(x, attended, training))
-        flat = ops.reshape(x, (-1, self.hidden_size))  # TensorFlow joins product, bias and GELU
+        flat = ops.reshape(x, (-1, self.hidden_size))  # TensorFlow fuses product, bias and GELU
         fed = self.output_dense(self.activation(self.intermediate(flat), training))
         fed = ops.reshape(fed, ops.shape(x))
         return self.output_norm(self.output_drop.add(x, fed, training))
@@ -220,22 +215,22 @@ def recomputed(
     positions: Tensor | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:
-    """What the layer gives in training, but the backward pass computes its inside anew.
+    """The layer's output in training; the backward pass computes its intermediate results again.
 
-    Kept are x (B, T, H) and what comes out: memory for about a third more time. Weights and
-    dropout's seeds go in as values, so that both passes drop the same: a layer given whole to
-    `keras.remat` fails on TensorFlow and on JAX.
+    Only x (B, T, H) and the output are stored, at the cost of about a third more time. Weights and
+    the seeds of dropout are passed as values, so that both passes have the same dropout masks:
+    `keras.remat` of the layer itself fails on TensorFlow and on JAX.
     """
     # Copies: TensorFlow would count a variable's gradient twice, and read its seed too late.
     weights = [ops.copy(variable) for variable in layer.trainable_variables]
     before = [ops.copy(variable) for variable in layer.non_trainable_variables]
 
-    biases = () if bias is None else (bias,)  # a value, too: it has a gradient
+    biases = () if bias is None else (bias,)  # also passed as a value, because it has a gradient
 
     def call(x: Tensor, *values: Tensor) -> Any:
-        given = {"bias": values[0]} if biases else {}
-        weights, rows = list(values[len(biases) :]), (x, visible, positions)
-        return layer.stateless_call(weights, before, *rows, training=True, **given)
+        options = {"bias": values[0]} if biases else {}
+        weights, inputs = list(values[len(biases) :]), (x, visible, positions)
+        return layer.stateless_call(weights, before, *inputs, training=True, **options)
 
     y, after = keras.remat(call)(x, *biases, *weights)
     for variable, value in zip(layer.non_trainable_variables, after, strict=True):
@@ -244,10 +239,7 @@ def recomputed(
 
 
 def activation(config: RoFormerConfig) -> Callable[..., Tensor]:
-    """The function that `hidden_act` names, of x and of whether it is training.
-
-    "gelu" is the exact one.
-    """
+    """The activation `hidden_act` of the config, a function of x and `training`."""
     functions = {
         "gelu": gelu,
         "gelu_new": lambda x, training=None: keras.activations.gelu(x, approximate=True),
@@ -276,17 +268,17 @@ def dense(
 
 
 def norm(config: RoFormerConfig, name: str, dtype: Any) -> layers.Layer:
-    """The architecture's norm over the features, float32 inside."""
+    """The norm of the architecture, float32 inside."""
     if config.norm_type == "rms_norm":
         return RMSNorm(config.layer_norm_eps, name=name, dtype=dtype)
     return LayerNorm(epsilon=config.layer_norm_eps, name=name, dtype=dtype)
 
 
 def _initializer(config: RoFormerConfig, features: int) -> keras.initializers.Initializer:
-    """BERT's truncated normal; RoFormerV2 scales it by a weight's features and the depth.
+    """BERT's truncated normal. RoFormerV2 scales it by the size of the input and the depth.
 
-    Its published code gives 1.13684723 / √(features · layers); 1.13684723 is one over the
-    standard deviation of a normal cut off at two.
+    Its published code has 1.13684723 / √(features · layers): 1.13684723 is the inverse of the
+    standard deviation of a normal distribution truncated at two.
     """
     if not config.is_v2:
         return keras.initializers.TruncatedNormal(stddev=config.initializer_range)

@@ -1,8 +1,7 @@
 """Beam search, by two rules that differ in how they treat a text that ends early.
 
-The rule of bert4keras is that of the released models' scripts; that of transformers has a length
-penalty.
-NumPy alone. Axes: K beams, V vocabulary.
+bert4keras' rule is that of the released models' scripts; transformers' rule has a length penalty.
+NumPy only. Axes: K beams, V vocabulary.
 """
 
 from dataclasses import dataclass, field
@@ -10,6 +9,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from roformer_tf.top_k import top_k
 
 Floats = npt.NDArray[np.floating[Any]]
 Ints = npt.NDArray[np.integer[Any]]
@@ -19,9 +20,9 @@ class Written(NamedTuple):
     """The new tokens of a beam."""
 
     token_ids: tuple[int, ...]
-    """With the token that ended it, if it has ended."""
+    """With the last token, if it has ended."""
     log_probability: float
-    """The sum over all of its tokens."""
+    """The sum over all tokens."""
     ended: bool
 
 
@@ -29,11 +30,11 @@ class Written(NamedTuple):
 class BeamSearch:
     """The beams of one prompt; `advance` makes one step.
 
-    Without a length penalty the search is bert4keras' `AutoRegressiveDecoder.beam_search`: when the
-    best of all candidates has ended, it is the answer; other candidates that end are dropped, and
-    reduce the number of beams. With one, it is that of transformers: ended candidates are kept with
-    log-probability / length^penalty, and the search continues while a running beam may still beat
-    the worst kept one.
+    Without a length penalty, it is bert4keras' `AutoRegressiveDecoder.beam_search`: if the best of
+    all candidates has ended, it is the result. Other candidates that end are dropped, and reduce
+    the number of beams. With a penalty, it is the search of transformers: ended candidates are kept
+    with log-probability / length^penalty, and the search continues while a running beam can still
+    exceed the worst kept one.
     """
 
     beams: int
@@ -49,21 +50,23 @@ class BeamSearch:
     def advance(self, log_probabilities: Floats) -> tuple[Ints, Ints]:
         """Take the log-probabilities (K, V) of the next tokens of the running beams.
 
-        Returns, for the beams that continue, the numbers of their parents and their new tokens,
-        (K',) each; none once there is an `answer`.
+        Returns, for the beams that continue, the indices of their parents and their new tokens,
+        (K',) each; empty once there is an `answer`.
         """
         sums = np.array([beam.log_probability for beam in self.running])[:, None]
         scores = (sums + log_probabilities).ravel()
+        # transformers' rule needs candidates to replace those that end.
         more = 1 if self.length_penalty is None else max(2, 1 + len(self.ends))
-        best = _largest(scores, self.beams * more)
+        best = top_k(scores, self.beams * more)
         candidates = []
-        for place in best.tolist():
-            parent, token = divmod(place, log_probabilities.shape[1])
+        for index in best.tolist():
+            parent, token = divmod(index, log_probabilities.shape[1])
             ids = (*self.running[parent].token_ids, token)
-            written = Written(ids, float(scores[place]), token in self.ends)
+            written = Written(ids, float(scores[index]), token in self.ends)
             candidates.append((parent, written))
         step = self._keep_best if self.length_penalty is None else self._keep_ended
         continued = step(candidates)
+        # The caller stops the search when no beam continues.
         if self.answer is not None:
             continued = []
         self.running = [written for _, written in continued]
@@ -91,14 +94,8 @@ class BeamSearch:
                 self.kept.append((written.log_probability / divisor, written))
         self.kept = sorted(self.kept, key=lambda x: -x[0])[: self.beams]
         running = [x for x in candidates if not x[1].ended][: self.beams]
+        # Sums of log-probabilities only fall, so a running beam that is worse now stays worse.
         enough = len(self.kept) == self.beams
         if full or (enough and running[0][1].log_probability / divisor <= self.kept[-1][0]):
             self.answer = self.kept[0][1]
         return running
-
-
-def _largest(scores: Floats, count: int) -> Ints:
-    """Indices of the largest scores, the largest first; of equal ones the lower index."""
-    count = min(count, len(scores))
-    places = np.sort(np.argpartition(-scores, count - 1)[:count])
-    return places[np.argsort(-scores[places], kind="stable")]

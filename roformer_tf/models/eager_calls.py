@@ -1,8 +1,8 @@
-"""`model(inputs)` on TensorFlow, outside of any function: one compiled call instead of hundreds.
+"""`model(inputs)` in TensorFlow's eager mode: one compiled call instead of hundreds of operations.
 
 Executed one by one, the operations on a text of 32 tokens take ten times as long as in one graph.
-Keras' own call is used where more than the output may be needed: for training, for gradients,
-within another layer's call, and for layers from other packages.
+Keras' own call is used if more than the output may be needed: in training, with gradients, within
+another layer's call, and for layers from other packages.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ class EagerCalls:
     """The compiled calls of one model, by the kind of their inputs."""
 
     functions: dict[tuple[Any, ...], Callable[..., Any] | None] = field(default_factory=dict)
-    """None where a layer is not of `KNOWN`."""
+    """None if a layer is not from `KNOWN` packages."""
     kinds: set[tuple[Any, ...]] = field(default_factory=set)
     """Kinds of inputs that the model was called with before."""
     structure: list[Any] = field(default_factory=list)
@@ -47,6 +47,7 @@ class EagerCalls:
             (name, x.ndim, keras.backend.standardize_dtype(x.dtype)) for name, x in inputs.items()
         )
         kind = (of_inputs, takes_plain_forms(), device_scope())
+        # Tracing pays only if the same kind of call is repeated.
         if kind not in self.kinds:
             self.kinds.add(kind)
             return None
@@ -79,12 +80,12 @@ def _is_ours(layer: Any) -> bool:
 
 def _structure(model: keras.Model) -> list[Any]:
     layers = list(all_layers(model))
-    found = [*layers, *(layer.dtype_policy for layer in layers), *model.variables]
-    for name in ("call", "activation"):  # what users may replace
-        found += [vars(layer).get(name) for layer in layers]
-    return found
+    parts = [*layers, *(layer.dtype_policy for layer in layers), *model.variables]
+    for name in ("call", "activation"):  # attributes that users can replace
+        parts += [vars(layer).get(name) for layer in layers]
+    return parts
 
 
 def _same(first: list[Any], second: list[Any]) -> bool:
-    """Whether two lists hold the same objects."""
+    """Whether two lists contain the same objects; equality of tensors would be slow."""
     return len(first) == len(second) and all(map(is_, first, second))

@@ -21,11 +21,10 @@ class RoFormerEncoder(PretrainedModel):
 
     Call: a dict of int32 (B, T): `token_ids`, optional `segment_ids` (default 0), optional
     `sequence_ids`: 0 for padding, 1, 2, … for the document a token belongs to. Absent, they
-    are `token_ids != 0`, the first position always counted. Two tokens see each other only if
+    are `token_ids != 0`, the first position always counted. Tokens attend to each other only if
     their `sequence_ids` are equal and not 0, and as `config.attention_type` allows.
-    → hidden states (B, T, H) in the compute dtype; those at padding are unspecified. Given
-    `positions` (B, P) int32 as well, 0 to T − 1, only those (B, P, H): the last layer computes no
-    others.
+    → hidden states (B, T, H) in the compute dtype; those of padding are unspecified. With
+    `positions` (B, P) int32, 0 to T − 1, only those, (B, P, H): the last layer computes no others.
     """
 
     def __init__(self, config: RoFormerConfig, name: str = "encoder", **kwargs: Any) -> None:
@@ -40,11 +39,12 @@ class RoFormerEncoder(PretrainedModel):
         self.rematerialize = False
         """Whether training keeps only the input of each layer, and computes the rest again for the
         gradients: the same numbers in less memory and more time. Set it before `compile`."""
-        # Not at the first call: loading and optimizers need all weights, and all shapes are known.
+        # Now and not at the first call: loading and optimizers need all weights, and all shapes are
+        # known.
         self.build()
 
     def build(self, input_shape: Any = None) -> None:
-        """Make all weights; shapes come from the config alone."""
+        """Create all weights; the shapes depend only on the config."""
         self.embeddings.build()
         if self.relative_attention_bias is not None:
             self.relative_attention_bias.build()
@@ -61,7 +61,7 @@ class RoFormerEncoder(PretrainedModel):
         training: bool | None = None,
         positions: Tensor | None = None,
     ) -> Tensor:
-        """Give the last layer's hidden states."""
+        """The hidden states of the last layer."""
         return self.hidden_states(inputs, training, positions)[-1]
 
     def hidden_states(
@@ -70,16 +70,16 @@ class RoFormerEncoder(PretrainedModel):
         training: bool | None = None,
         positions: Tensor | None = None,
     ) -> list[Tensor]:
-        """Give L + 1 tensors (B, T, H): of the embeddings, then of each layer.
+        """L + 1 tensors (B, T, H): of the embeddings, then of each layer.
 
-        Given positions (B, P), that of the last layer is (B, P, H).
+        With positions (B, P), that of the last layer is (B, P, H).
         """
         token_ids = ops.convert_to_tensor(inputs["token_ids"], "int32")
         segment_ids = inputs.get("segment_ids")
         if segment_ids is None:
             segment_ids = ops.zeros_like(token_ids)
         segment_ids = ops.convert_to_tensor(segment_ids, "int32")
-        # Once for all layers and heads: a layer has one of two masks, of all or of near tokens.
+        # Once for all layers and heads: each layer has one of two masks, global or local.
         views = self._views(sequences(inputs), segment_ids)
         where = ops.arange(ops.shape(token_ids)[1])
         if inputs.get("sequence_ids") is not None and self.embeddings.position is not None:
@@ -98,9 +98,9 @@ class RoFormerEncoder(PretrainedModel):
         return states
 
     def _views(self, sequence_ids: Tensor, segment_ids: Tensor) -> dict[bool, Any]:
-        """Masks: of a local layer a band, of another one (B, T, T) bool.
+        """Masks, by whether the layer is local: a band, or (B, T, T) bool.
 
-        For kernels that skip what nobody sees the latter is told as PackedMask.
+        The latter is a PackedMask for the kernel that takes document ids.
         """
         rows = (self.config.attention_type, sequence_ids, segment_ids)
         views: dict[bool, Any] = {}
@@ -133,7 +133,7 @@ class RoFormerEncoder(PretrainedModel):
         slot: Tensor,
         caches: Sequence[KeyValueCache],
     ) -> Tensor:
-        """Read T more tokens of every text, after those in the caches of the layers.
+        """Process T more tokens of every text, after those in the caches of the layers.
 
         token_ids, segment_ids, positions (B, T) int32; visible (B, T, S) bool: which of all S slots
         each attends to; slot () int32: that of the first → last layer's hidden states (B, T, H).
@@ -157,19 +157,19 @@ class RoFormerEncoder(PretrainedModel):
 
 
 def first_positions(inputs: Mapping[str, Tensor]) -> Tensor:
-    """The position of each row's first token: zeros (B, 1) int32."""
+    """The positions of the first tokens: zeros (B, 1) int32."""
     return ops.zeros((ops.shape(inputs["token_ids"])[0], 1), "int32")
 
 
 def sequences(inputs: Mapping[str, Tensor]) -> Tensor:
     """The document of each token, 0 for padding: (B, T) int32.
 
-    By default a row is one document and token 0 is padding. As in bert4keras the first position is
-    always visible, so that an empty row gives no NaN.
+    By default a sequence is one document and token 0 is padding. As in bert4keras the first
+    position is always visible, so that an empty sequence does not result in NaN.
     """
-    given = inputs.get("sequence_ids")
-    if given is not None:
-        return ops.convert_to_tensor(given, "int32")
+    sequence_ids = inputs.get("sequence_ids")
+    if sequence_ids is not None:
+        return ops.convert_to_tensor(sequence_ids, "int32")
     token_ids = ops.convert_to_tensor(inputs["token_ids"], "int32")
     first = ops.arange(ops.shape(token_ids)[1]) == 0
     return ops.cast((token_ids != 0) | first[None, :], "int32")

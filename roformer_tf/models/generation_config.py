@@ -1,4 +1,4 @@
-"""Settings of text generation. This module does not import Keras: commands make flags of it."""
+"""Settings of text generation, which are flags of commands. This module does not import Keras."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ from roformer_tf.errors import MAX_SEED, InputError, check_numbers
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationConfig:
-    """Settings of text generation. Default: greedy, the likeliest token each time."""
+    """Settings of text generation. Default: greedy, the most probable token at each step."""
 
     max_tokens: int = 128
     """Maximum number of new tokens."""
@@ -18,13 +18,13 @@ class GenerationConfig:
     temperature: float | None = None
     """Sample from logits divided by this: below 1 closer to greedy, above 1 more diverse."""
     top_k: int | None = None
-    """Sample from so many likeliest tokens."""
+    """Sample from this number of most probable tokens."""
     top_p: float | None = None
-    """Sample from the smallest set of likeliest tokens with this total probability."""
+    """Sample from the smallest set of most probable tokens with this total probability."""
     repetition_penalty: float = 1.0
     """Above 1, tokens that are already in the text become less likely."""
     beams: int = 1
-    """Beam search with so many beams."""
+    """Number of beams of a beam search. Default: no beam search."""
     length_penalty: float | None = None
     """Compare beams by log-probability / length^penalty, as transformers does. Default: by
     log-probability, as bert4keras does."""
@@ -52,10 +52,10 @@ class GenerationConfig:
             raise InputError("length_penalty is about beam search. Give beams, too.")
         check_numbers(self, "seed", at_least=0, at_most=MAX_SEED)
         if not all(self.stop):
-            raise InputError("stop holds an empty text. Give a text such as 。.")
+            raise InputError("stop contains an empty text. Give a text such as 。.")
 
     @property
     def sampled(self) -> bool:
         """Whether tokens are sampled."""
-        given = (self.temperature, self.top_k, self.top_p)
-        return self.samples > 1 or any(x is not None for x in given)
+        settings = (self.temperature, self.top_k, self.top_p)
+        return self.samples > 1 or any(x is not None for x in settings)

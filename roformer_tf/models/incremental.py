@@ -1,4 +1,4 @@
-"""Decoding with caches: the next token's logits, without computing anything twice.
+"""Decoding with key-value caches: the logits of the next token.
 
 All texts end in the same slot of the caches, whatever the lengths of their prompts. The slots
 before a shorter one are empty, and its first token has position 0 nevertheless:
@@ -73,9 +73,9 @@ class IncrementalDecoder:
         """The slot of the next token."""
 
     def begin(self, prompts: Sequence[Sequence[int]], room: int) -> npt.NDArray[np.float32]:
-        """Read prompts of token ids, all of segment 0: logits (B, V) of the next tokens.
+        """Process prompts of token ids, all of segment 0: logits (B, V) of the next tokens.
 
-        room: how many tokens will be written, for which slots are made; more follow by need.
+        room: the expected number of new tokens, for which slots are created; `append` adds more.
         """
         self.end()
         length = -(-max(map(len, prompts)) // STEP) * STEP
@@ -88,7 +88,7 @@ class IncrementalDecoder:
             query_order[row, there] = (
                 positions[row, there] if self.attention_type == "causal" else 0
             )
-        # Prompts end in the last slot that is filled, so padding comes before them.
+        # All prompts end in the same slot, so that padding precedes the shorter ones.
         slots = length + min(-(-room // STEP) * STEP, CHUNK)
         for cache in self.caches:
             cache.clear(len(prompts), slots)
@@ -101,6 +101,7 @@ class IncrementalDecoder:
         """Append a token (B,) to each text: logits (B, V) float32 of the next one."""
         self._next += 1  # position and order both grow by one
         self._hand_over()
+        # All slots are used: a text became longer than `begin` expected.
         if self.slot == self._key_order.shape[1]:
             for kept in self._kept():
                 kept.grow(CHUNK)

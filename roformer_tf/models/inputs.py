@@ -38,21 +38,19 @@ def checked_inputs(
     )
     if not isinstance(inputs, Mapping):
         raise InputError(f"the inputs are of type {type(inputs).__name__}. {takes}.")
-    given = {name: x for name, x in inputs.items() if x is not None}
-    if unknown := sorted(str(name) for name in given if name not in names):
+    arrays = {name: x for name, x in inputs.items() if x is not None}
+    if unknown := sorted(str(name) for name in arrays if name not in names):
         ours = [f"{x} is {OF_TRANSFORMERS[x]} here" for x in unknown if x in OF_TRANSFORMERS]
         raise InputError(f"unknown inputs: {', '.join(unknown)}. {'; '.join([takes, *ours])}.")
-    if "token_ids" not in given:
+    if "token_ids" not in arrays:
         raise InputError(f"the inputs have no token_ids. {takes}.")
-    given = {name: _as_array(name, x) for name, x in given.items()}
-    for name in ENCODER_INPUTS:
-        if name in given:
-            _check_shape(name, given[name], given["token_ids"])
-    tokens, segments = config.vocab_size, config.type_vocab_size
-    for name, end in zip(ENCODER_INPUTS, (tokens, segments, None), strict=True):
-        if name in given:
-            _check_values(name, given[name], end)
-    return given
+    arrays = {name: _as_array(name, x) for name, x in arrays.items()}
+    ends = (config.vocab_size, config.type_vocab_size, None)
+    for name, end in zip(ENCODER_INPUTS, ends, strict=True):
+        if name in arrays:
+            _check_shape(name, arrays[name], arrays["token_ids"])
+            _check_values(name, arrays[name], end)
+    return arrays
 
 
 def _as_array(name: str, x: Any) -> Any:
@@ -61,10 +59,11 @@ def _as_array(name: str, x: Any) -> Any:
             x = np.asarray(x)
         except ValueError:
             raise InputError(
-                f"{name} holds lists of different lengths. Pad them with 0 to the longest."
+                f"{name} contains lists of different lengths. Pad them with 0 to the longest."
             ) from None
     dtype = getattr(x, "dtype", type(x))
     dtype = getattr(dtype, "name", str(dtype))  # a string in Keras and JAX
+    # Booleans are allowed for sequence_ids: True is document 1, False is padding.
     if "int" not in dtype and (name, dtype) != ("sequence_ids", "bool"):
         raise InputError(f"{name} is of dtype {dtype}, but must be whole numbers, such as int32.")
     return x
@@ -77,6 +76,7 @@ def _check_shape(name: str, x: Any, token_ids: Any) -> None:
             f"{name} has the shape {shape}, but must be (batch, length). A single text is a batch "
             "of one."
         )
+    # While a function is traced, sizes can be unknown (None).
     if any(None not in (a, b) and a != b for a, b in zip(shape, wanted, strict=True)):
         raise InputError(f"{name} has the shape {shape}, but token_ids {wanted}. Make them equal.")
 
@@ -85,11 +85,7 @@ def _check_values(name: str, x: Any, end: int | None) -> None:
     """Raise InputError for values below 0 or from `end` on, if they are known."""
     try:
         values = np.asarray(x)
-    except (
-        RuntimeError,
-        TypeError,
-        ValueError,
-    ):  # unknown while traced
+    except (RuntimeError, TypeError, ValueError):  # unknown while a function is traced
         return
     if not values.size:
         return
@@ -97,6 +93,6 @@ def _check_values(name: str, x: Any, end: int | None) -> None:
     if least < 0 or (end is not None and largest >= end):
         span = f"from 0 to {end - 1:,}" if end is not None else "of at least 0"
         raise InputError(
-            f"{name} holds {least if least < 0 else largest}, but must be {span}. "
+            f"{name} contains {least if least < 0 else largest}, but must be {span}. "
             "Padding is 0 in each of them."
         )

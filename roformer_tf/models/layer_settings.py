@@ -42,6 +42,7 @@ def apply_settings(model: Any, settings: Mapping[str, Iterable[Any]]) -> None:
 
 def check_unchanged(model: Any, new: Any) -> None:
     """Raise InputError if other settings of a model's layers differ from those of its config."""
+    # Both models are built from the same config, so their layers correspond in order.
     for layer, other in zip(all_layers(model), all_layers(new), strict=True):
         settings, usual = _settings(layer), _settings(other)
         for name in sorted(settings.keys() | usual.keys()):

@@ -1,7 +1,7 @@
-"""A language model's next token by ONNX Runtime, on a CPU: the fast form for any batch.
+"""One decoding step of a language model with ONNX Runtime on a CPU: the fast form.
 
-Its weights are packed once; TensorFlow packs them again for each token (docs/LOG.md). The plain
-form is the model itself: `RoFormerEncoder.continued`.
+ONNX Runtime packs the weights for its products once, TensorFlow for each token (docs/LOG.md). The
+plain form is the model itself: `RoFormerEncoder.continued`.
 
 Axes: B texts, N heads, S slots, K head size, V vocabulary.
 """
@@ -38,11 +38,10 @@ HIDDEN = np.float32(-1e9)
 
 
 class OnnxStep:
-    """Runs one decoding step in a graph, which is made for the first one and kept.
+    """Runs one decoding step in a graph, which is created for the first text and kept.
 
-    The graph holds a packed copy of the weights: half a gigabyte for 12 layers of 768 and 50,000
-    words. The weights that it was made of share the memory of the model's. When training has
-    changed these, the next `begin` makes a new graph.
+    The graph has a packed copy of the weights: half a gigabyte for 12 layers of 768 and 50,000
+    words. If training has changed the model's weights, the next `begin` creates a new graph.
     """
 
     def __init__(self, model: Any) -> None:
@@ -59,9 +58,9 @@ class OnnxStep:
 
     @staticmethod
     def can_read(model: Any) -> bool:
-        """Whether it computes the same as the model: float32 weights, on TensorFlow and a CPU.
+        """Whether it computes the same as the model: float32 weights on TensorFlow and a CPU.
 
-        And whether ONNX Runtime is installed, and supports all of the network.
+        ONNX Runtime must be installed and support the whole network.
         """
         config = model.config
         names = {row.name for row in table(config)}
@@ -74,6 +73,7 @@ class OnnxStep:
         )
         if not (readable and installed("onnx")):
             return False
+        # Imported last: the other conditions are cheaper.
         import onnxruntime
 
         known = not unsupported_reason(config) and config.head_size % MULTIPLE == 0
@@ -86,13 +86,13 @@ class OnnxStep:
         """
         self.filled = filled
         self.caches = [(self._copied(key), self._copied(value)) for key, value in caches]
-        if self.config.rotary_style == "interleaved":  # graphs have halves
+        if self.config.rotary_style == "interleaved":  # graphs have the style "half"
             order = half_order(self.config.head_size, self.config.head_size)
             for key, _ in self.caches:
                 key[:, :, :filled] = np.take(key[:, :, :filled], order, axis=-1)
         weights = self._weights()
         if self._session is None or not _same(weights, self._packed):
-            self._session, self._packed = None, {}  # released before others are made
+            self._session, self._packed = None, {}  # released before the new ones are created
             from roformer_tf.engines.step_session import StepSession
 
             self._session = StepSession(Network(self.config, weights, "next_token"))
@@ -109,12 +109,13 @@ class OnnxStep:
 
     def take(self, rows: Ints) -> None:
         """Keep the texts of these numbers, in this order; one may occur several times."""
+        # Another number of texts needs new arrays; otherwise only moved rows are copied.
         if len(rows) != len(self.caches[0][0]):
             self.caches = [
                 (self._copied(key, rows), self._copied(value, rows)) for key, value in self.caches
             ]
             return
-        moved = np.flatnonzero(rows != np.arange(len(rows)))  # few, in beam search
+        moved = np.flatnonzero(rows != np.arange(len(rows)))  # in beam search only a few
         there = slice(self.filled)
         for kept in (array for pair in self.caches for array in pair):
             kept[moved, :, there] = kept[rows[moved], :, there]
@@ -129,7 +130,7 @@ class OnnxStep:
         """
         assert self._session is not None, "begin comes first"
         self.filled = slot + 1
-        cos, sin = self._turn(positions)
+        cos, sin = self._tables(positions)
         rows = {
             "word": self._packed[f"{EMBEDDINGS}/word/embeddings"][token_ids[:, None]],
             "segment": self._packed[f"{EMBEDDINGS}/segment/embeddings"][segment_ids[:, None]],
@@ -147,15 +148,15 @@ class OnnxStep:
         copied[:, :, there] = filled
         return copied
 
-    def _turn(self, positions: Ints) -> tuple[Floats, Floats]:
+    def _tables(self, positions: Ints) -> tuple[Floats, Floats]:
         """Cosines and sines (B, K/2) of the angles at positions (B,)."""
         theta = positions[:, None].astype("float32") * self._frequencies
         return np.cos(theta), np.sin(theta)
 
     def _weights(self) -> dict[str, Floats]:
-        """The present weights by name, in TensorFlow's own memory, for reading.
+        """The current weights by name, as views of TensorFlow's memory, to be read only.
 
-        As long as one is referenced, its memory does not change: a variable that changes moves.
+        The memory of a referenced weight does not change: a variable that changes gets new memory.
         """
         variables = self.model.named_variables().items()
         return {name: shared(variable.value.value()) for name, variable in variables}
@@ -170,5 +171,5 @@ def _same(new: Mapping[str, Floats], old: Mapping[str, Floats]) -> bool:
 
 
 def shared(tensor: Any) -> Floats:
-    """A tensor's own memory as an array, for reading."""
+    """A view of a tensor's memory as an array, to be read only."""
     return np.asarray(memoryview(tensor))

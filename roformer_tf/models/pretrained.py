@@ -51,6 +51,7 @@ class PretrainedModel(keras.Model):
         """Call the model; inference on TensorFlow runs in one graph."""
         inputs = self.checked(inputs)
         self.called_with = tuple(name for name in inputs if name != "labels")
+        # Positional arguments could be anything, so Keras handles them.
         if not arguments:
             compiled = self.eager_calls.function(self, inputs, settings)
             if compiled is not None:
@@ -87,7 +88,7 @@ class PretrainedModel(keras.Model):
         `dtype` is any Keras dtype policy's name; `overrides` replace keys of the config, and
         `ignore_unknown=True` among them skips tensors that no RoFormer has. A warning names parts
         that the file lacks, whose weights are new, and those that this class does not use.
-        Raises InputError where there is no checkpoint, or a damaged or incomplete one.
+        Raises InputError if there is no checkpoint, or a damaged or incomplete one.
         """
         with OpenedSource(source) as opened:
             return cls.from_source(opened, dtype=dtype, **overrides)
@@ -104,10 +105,10 @@ class PretrainedModel(keras.Model):
     def from_arrays(
         cls, config: RoFormerConfig, arrays: Mapping[str, np.ndarray], source: Path, dtype: Any
     ) -> Self:
-        """Make a model whose weights begin as the arrays, read one by one; `source` names them.
+        """Create a model with the arrays as weights, read one by one; `source` names them.
 
-        Inside the scope Keras defers every weight's value: none is drawn at random only to be
-        replaced, and memory never holds two values of a weight.
+        Inside the scope Keras defers the values of weights: none is drawn at random first, and no
+        weight is in memory twice.
         """
         damaged: list[InputError] = []
 
@@ -115,7 +116,7 @@ class PretrainedModel(keras.Model):
             def initializer(shape: Any, dtype: Any) -> Any:
                 try:
                     return keras.ops.cast(arrays[name], dtype)
-                except InputError as error:  # raised here, it would leave Keras in a broken state
+                except InputError as error:  # an exception here would break Keras' scope
                     damaged.append(error)
                     return keras.ops.zeros(shape, dtype)
 
@@ -157,6 +158,7 @@ class PretrainedModel(keras.Model):
         Raises InputError for a quantized model, whose weights the format cannot hold.
         """
         unfinished = arrays is not None
+        # A training checkpoint passes its own arrays, which may be those of an average.
         if arrays is None:
             if any(layer.quantization_mode for layer in all_layers(self)):
                 raise InputError(
@@ -173,6 +175,7 @@ class PretrainedModel(keras.Model):
             scale_head=not unfinished,
         )
         if self.tokenizer is not None:
+            # The tokenizer is saved with the settings of this model, not of its source.
             # Units are a tagging model's: one read from its folder for another task has none.
             tagging = self.architecture == "RoFormerForTokenClassification"
             units = self.tokenizer.units if tagging else None
@@ -213,18 +216,18 @@ class PretrainedModel(keras.Model):
     def _matched(self, arrays: Mapping[str, np.ndarray], source: Path) -> dict[str, keras.Variable]:
         """The weights that are in the arrays; each part is there as a whole or not at all."""
         variables = self.named_variables()
-        given, wanted = ({name.split("/")[0] for name in names} for names in (arrays, variables))
+        stored, needed = ({name.split("/")[0] for name in names} for names in (arrays, variables))
         absent = [name for name in variables if name not in arrays]
-        incomplete = [n for n in absent if n.split("/")[0] in given | {"encoder"}]
+        incomplete = [n for n in absent if n.split("/")[0] in stored | {"encoder"}]
         if incomplete:
             raise InputError(
                 f"{source} lacks {len(incomplete)} weights, such as {', '.join(incomplete[:3])}. "
                 "Give a complete checkpoint."
             )
-        if new := sorted(wanted - given):
+        if new := sorted(needed - stored):
             logger.warning("%s holds no %s: its weights are new.", source, ", ".join(new))
-        within = {n for n in arrays if n not in variables and n.split("/")[0] in wanted}
-        if unused := sorted((given - wanted) | within):
+        extra = {n for n in arrays if n not in variables and n.split("/")[0] in needed}
+        if unused := sorted((stored - needed) | extra):
             logger.warning(
                 "%s: %s left unused by %s.", source, ", ".join(unused), type(self).__name__
             )
@@ -236,9 +239,9 @@ class PretrainedModel(keras.Model):
         super().save(filepath, *arguments, **settings)
 
     def get_config(self) -> dict[str, Any]:
-        """What Keras needs to make the model again, with its frozen layers.
+        """The config and the frozen layers, with which Keras can create the model again.
 
-        Raises InputError where another setting of its layers was changed.
+        Raises InputError if another setting of its layers was changed.
         """
         values = {"config": self.config.to_dict(), "name": self.name}
         values["dtype"] = self.dtype_policy.name
@@ -249,7 +252,7 @@ class PretrainedModel(keras.Model):
 
     @classmethod
     def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Self:
-        """Make the model that `get_config` described."""
+        """Create a model from the result of `get_config`."""
         config = dict(config)
         settings = config.pop("layer_settings", None)
         model = cls(**config | {"config": RoFormerConfig.from_dict(config["config"])})

@@ -46,6 +46,7 @@ def runner(model: Any) -> Runner:
         return Runner(model, tokens, step=step)
     import keras
 
+    # If the user has compiled the model, that decides about XLA.
     if keras.backend.backend() == "tensorflow":
         silence_retracing_warnings()
         if not model.compiled:
@@ -120,6 +121,7 @@ def batches(
     Where shapes are compiled, lengths are buckets, and the size of a batch that is not full is
     rounded up to a power of two by empty sequences.
     """
+    # The longest batch first: if memory is too small, it fails at once.
     order = np.argsort(-np.asarray(lengths, np.int64), kind="stable")
     while len(order):
         longest = int(lengths[order[0]])

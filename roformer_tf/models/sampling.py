@@ -56,6 +56,7 @@ def distribution(
     if top_k is None and (top_p is None or top_p == 1):
         every = np.broadcast_to(np.arange(probabilities.shape[1]), probabilities.shape)
         return Distribution(every, probabilities)
+    # The most probable tokens usually suffice; the whole vocabulary is sorted only if not.
     if top_k is None:
         ids, shares = _likeliest(probabilities, SHORTLIST)
         if (shares.sum(axis=1) < top_p).any():
@@ -64,6 +65,7 @@ def distribution(
         ids, shares = _likeliest(probabilities, top_k)
         shares = shares / shares.sum(axis=1, keepdims=True)
     if top_p is not None and top_p < 1:
+        # The token that crosses top_p is included, so that at least one remains.
         before = np.cumsum(shares, axis=1) - shares
         shares = np.where(before < top_p, shares, 0.0)
         kept = int((shares > 0).sum(axis=1).max())

@@ -1,6 +1,6 @@
-"""Hidden states of a text → one vector of it: pooling, and the models that give vectors.
+"""Models that compute sentence vectors: hidden states are pooled, then whitened and normalized.
 
-Axes: B batch, T tokens, H hidden size, D numbers of a vector that is cut.
+Axes: B batch, T tokens, H hidden size, D size of a cut vector.
 """
 
 from collections.abc import Mapping
@@ -12,42 +12,10 @@ from keras import layers, ops
 from roformer_tf.checkpoints.embedding_config import Pooling
 from roformer_tf.checkpoints.whitening import Whitening
 from roformer_tf.config import RoFormerConfig
-from roformer_tf.kernels.forms import Tensor, wide
+from roformer_tf.kernels.forms import Tensor
 from roformer_tf.models.encoder import RoFormerEncoder, first_positions, sequences
+from roformer_tf.models.head_layers import Pooler, mean_of_tokens
 from roformer_tf.models.pretrained import PretrainedModel
-
-
-def head_dense(config: RoFormerConfig, units: int, name: str, dtype: Any) -> layers.Dense:
-    """A head's dense layer, which has a bias in RoFormerV2 too."""
-    initializer = keras.initializers.TruncatedNormal(stddev=config.initializer_range)
-    return layers.Dense(units, kernel_initializer=initializer, name=name, dtype=dtype)
-
-
-class Pooler(layers.Layer):
-    """One dense layer on the first token, without activation: hidden (B, T, H) → (B, H) float32."""
-
-    def __init__(self, config: RoFormerConfig, **kwargs: Any) -> None:
-        super().__init__(**kwargs)
-        self.hidden_size = config.hidden_size
-        self.dense = head_dense(config, config.hidden_size, "dense", self.dtype_policy)
-
-    def build(self, input_shape: Any = None) -> None:
-        """Make all weights; shapes come from the config alone."""
-        self.dense.build((None, self.hidden_size))
-
-    def call(self, hidden: Tensor) -> Tensor:
-        """Give a vector for each row."""
-        return ops.cast(self.dense(hidden[:, 0]), "float32")
-
-
-def mean_of_tokens(hidden: Tensor, sequence_ids: Tensor) -> Tensor:
-    """Mean over the tokens that are not padding: (B, T, H), (B, T) int → (B, H).
-
-    Sums are float32 at least.
-    """
-    weights = ops.cast(sequence_ids != 0, wide(hidden))[..., None]
-    total = ops.sum(ops.cast(hidden, weights.dtype) * weights, axis=1)
-    return ops.cast(total / ops.maximum(ops.sum(weights, axis=1), 1.0), hidden.dtype)
 
 
 def pooled(
@@ -61,6 +29,7 @@ def pooled(
     if pooling == "mean":
         vectors = mean_of_tokens(encoder(inputs, training=training), sequences(inputs))
     else:
+        # Only the first token of the last layer is computed.
         first = encoder(inputs, training=training, positions=first_positions(inputs))
         vectors = first[:, 0] if pooler is None else pooler(first)
     return ops.cast(vectors, "float32")
@@ -86,7 +55,7 @@ class RoFormerForSentenceEmbedding(PretrainedModel):
         self.build()
 
     def build(self, input_shape: Any = None) -> None:
-        """Make the pooler's weights; the encoder has made its own."""
+        """Create the weights of the pooler; the encoder has created its own."""
         if self.pooler is not None:
             self.pooler.build()
 
@@ -95,7 +64,7 @@ class RoFormerForSentenceEmbedding(PretrainedModel):
         return {"encoder": self.encoder} | ({"pooler": self.pooler} if self.pooler else {})
 
     def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Tensor:
-        """Give the vectors."""
+        """The vectors of a batch."""
         return pooled(self.encoder, self.pooler, self.config.pooling, inputs, training)
 
 
@@ -131,6 +100,7 @@ class SentenceEmbedder(keras.Model):
     def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Tensor:
         """Pool, whiten, cut, and normalize."""
         vectors = pooled(self.encoder, self.pooler, self.pooling, inputs, training)
+        # Whitening comes first: its directions are sorted by variance, as a cut needs them.
         if self.whitening is not None:
             vectors = ops.matmul(vectors - self.whitening.mean, self.whitening.matrix)
         return ops.normalize(vectors[:, : self.dimensions], axis=-1)

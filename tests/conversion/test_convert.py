@@ -279,24 +279,24 @@ def test_bert4keras_computes_the_recorded_outputs_from_our_zips(
                 assert difference <= bound, (family, name)
 
 
-def against(recorded, found):
+def against(recorded, outputs):
     """Name, difference and bound of each output that was recorded."""
     real = recorded["token_ids"] != 0
-    states = [v for k, v in found.items() if k.startswith("layer_")]
+    states = [v for k, v in outputs.items() if k.startswith("layer_")]
     if "hidden" in recorded:
         for i, (got, want) in enumerate(
-            zip([found["embeddings"], *states], recorded["hidden"], strict=True)
+            zip([outputs["embeddings"], *states], recorded["hidden"], strict=True)
         ):
             yield f"hidden {i}", np.abs(got - want)[real].max(), 1e-5
     else:
         yield "hidden, last", np.abs(states[-1] - recorded["hidden_last"])[real].max(), 1e-5
     if "pooled" in recorded:
-        yield "pooled", np.abs(found["pooled"] - recorded["pooled"]).max(), 1e-5
+        yield "pooled", np.abs(outputs["pooled"] - recorded["pooled"]).max(), 1e-5
     if "pooled_tanh" in recorded:
-        yield "pooled, tanh", np.abs(found["pooled"] - recorded["pooled_tanh"]).max(), 1e-5
+        yield "pooled, tanh", np.abs(outputs["pooled"] - recorded["pooled_tanh"]).max(), 1e-5
     for head in ("mlm", "lm"):
         if f"{head}_logits" in recorded:
-            got = found["logits"][tuple(recorded[f"{head}_at"].T)]
+            got = outputs["logits"][tuple(recorded[f"{head}_at"].T)]
             yield "logits", np.abs(got - recorded[f"{head}_logits"]).max(), 2e-5
 
 

@@ -224,7 +224,7 @@ def test_only_real_tokens_and_common_outputs_are_compared():
 
 
 @pytest.mark.parametrize(
-    ("found", "first"),
+    ("largest", "first"),
     [
         ({"embeddings": 1e-5, "layer_0": 9e-6, "logits": 2e-5}, None),
         ({"embeddings": 1e-6, "layer_0": 1.1e-5, "layer_1": 0.3, "logits": 1.0}, "layer_0"),
@@ -232,14 +232,14 @@ def test_only_real_tokens_and_common_outputs_are_compared():
         ({"embeddings": 0.0, "layer_0": 0.0, "logits": 2.1e-5}, "logits"),
     ],
 )
-def test_the_first_difference_beyond_its_bound_is_named(found, first, capsys):
+def test_the_first_difference_beyond_its_bound_is_named(largest, first, capsys):
     if first is None:
-        print_differences(found)
+        print_differences(largest)
         assert "All differences are within their bounds." in capsys.readouterr().out
         return
     with pytest.raises(DifferenceError, match=f"^{first} is the first output that differs"):
-        print_differences(found)
-    assert capsys.readouterr().out.count("\n") == 1 + len(found)
+        print_differences(largest)
+    assert capsys.readouterr().out.count("\n") == 1 + len(largest)
 
 
 # --- What is refused ---------------------------------------------------------------------------

@@ -129,7 +129,7 @@ def test_tokens_that_make_no_vocabulary_are_refused(tokens, message, opened_with
 
 
 def test_a_simplified_vocabulary_is_bert4keras_own(opened_with_tokenizer):
-    """Its ids, but for [MASK], which is always kept here."""
+    """Its ids except [MASK], which is always kept here."""
     checkpoint, tokenizer = opened_with_tokenizer("word")
     smaller, kept = simplify(checkpoint, tokenizer)
     assert kept.tokenization == "char"

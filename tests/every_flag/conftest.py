@@ -308,12 +308,12 @@ def watched(computed, eagerly):
     from roformer_tf.finetuning import trial
     from roformer_tf.finetuning.report import pages
     from roformer_tf.inference import fill_mask
-    from roformer_tf.models import generation, rows
+    from roformer_tf.models import generator, rows
     from roformer_tf.models.encoder import RoFormerEncoder
     from roformer_tf.pretraining import train_step
     from roformer_tf.training import devices
 
-    runner, batches = rows.runner, generation._batches
+    runner, batches = rows.runner, generator._batches
     save_checkpoint = trial.save_checkpoint
 
     def saved(*arguments, **settings):
@@ -332,9 +332,9 @@ def watched(computed, eagerly):
     with pytest.MonkeyPatch.context() as patch, eagerly():
         for module in (rows, fill_mask):
             patch.setattr(module, "runner", _spied(runner, computed))
-        patch.setattr(generation, "_batches", batched)
+        patch.setattr(generator, "_batches", batched)
         patch.setattr(RoFormerEncoder, "hidden_states", _recorded_steps(computed))
-        patch.setattr(devices, "_faster_in_bfloat16", lambda: False)  # takes a quarter second
+        patch.setattr(devices, "multiplies_bfloat16", lambda: False)  # on every machine
         patch.setattr(train_step, "SETTLED", 1)  # steps after which a spike is known
         patch.setattr(trial, "save_checkpoint", saved)
         patch.setattr(pages, "cut_font", lambda characters: b"font")

@@ -1,4 +1,4 @@
-"""The examples run as they stand, and do what they say."""
+"""The examples run unchanged, and do what they promise."""
 
 import re
 import runpy
@@ -35,21 +35,21 @@ def test_finetune_with_keras(run, shallow, tmp_path):
     printed = run("finetune_with_keras.py", shallow, reviews)
     right, judged = map(int, re.search(r"(\d+) of (\d+) held-out texts right", printed).groups())
     assert judged == 96
-    assert right > 90  # one character tells the labels apart
+    assert right > 90  # one character determines the label
     assert {path.name for path in (tmp_path / "finetuned").iterdir()} >= {"task.json", "vocab.txt"}
 
 
 def test_sentence_vectors(run, released):
     """The cosines of the pooler's vectors, each sentence alone, in NumPy."""
     first = "今天天气很好，适合出门。"
-    others = ["天气不错，可以去公园走走。", "这家公司发布了新的手机。"]
+    rest = ["天气不错，可以去公园走走。", "这家公司发布了新的手机。"]
     model = RoFormerForSentenceSimilarity.from_pretrained(released("sim_char"))
-    ids = [model.tokenizer.encode(sentence)[0] for sentence in [first, *others]]
+    ids = [model.tokenizer.encode(sentence)[0] for sentence in [first, *rest]]
     vectors = [np.asarray(model({"token_ids": np.array([row])})["embedding"])[0] for row in ids]
     lengths = np.linalg.norm(vectors, axis=1)
     cosines = [vectors[0] @ vectors[n] / (lengths[0] * lengths[n]) for n in (1, 2)]
     lines = run("sentence_vectors.py", released("sim_char")).splitlines()
-    assert [line.split("  ")[1] for line in lines] == others
+    assert [line.split("  ")[1] for line in lines] == rest
     assert [float(line.split()[0]) for line in lines] == pytest.approx(cosines, abs=0.00051)
     assert cosines[0] != pytest.approx(cosines[1], abs=0.01)
 

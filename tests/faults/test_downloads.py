@@ -1,4 +1,4 @@
-"""Downloads against a server on this machine: broken, changed, gone, killed, twice at once."""
+"""Downloads against a server on this machine: broken, changed, missing, killed, twice at once."""
 
 import os
 import re

@@ -31,12 +31,12 @@ def flags(shallow, tmp_path_factory):
         "learning-rate": 1e-3,
         "ema": 0.9,
     }
-    given = [word for key, value in settings.items() for word in (f"--{key}", str(value))]
-    return lambda output: [*given, "--output", str(output)]
+    arguments = [word for key, value in settings.items() for word in (f"--{key}", str(value))]
+    return lambda output: [*arguments, "--output", str(output)]
 
 
 def figures(run):
-    """report.json but for the times and where the run lies."""
+    """report.json without the times and the path of the run."""
     report = json.loads((run / "report.json").read_text(encoding="utf-8"))
     for trial in report["trials"]:
         trial.pop("seconds")
@@ -96,9 +96,9 @@ VECTORS = {
 def test_so_it_is_with_vectors(kind, released, typed, tmp_path, monkeypatch, as_users_have_it):
     monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")
     train, whole, run = tmp_path / "train.jsonl", tmp_path / "whole", tmp_path / "run"
-    rows = [{"text": one[0], "similar": one[1:]} for one in GROUPS]
+    rows = [{"text": item[0], "similar": item[1:]} for item in GROUPS]
     if kind == "texts":
-        rows = [{"text": "。".join(one)} for one in GROUPS]
+        rows = [{"text": "。".join(item)} for item in GROUPS]
     train.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
     teacher = ["--teacher", released("sim_char_ft")] if kind == "paraphrase" else []
     flags = [

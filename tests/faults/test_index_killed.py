@@ -135,13 +135,13 @@ def test_a_full_disk_ends_in_a_message_and_a_read_only_one_can_be_searched(tmp_p
     if "unshare" in done.stderr:
         pytest.skip("this machine allows no mounts of one's own")
     assert done.returncode == 0, done.stderr
-    code, err, (kept, whole), again, found = json.loads(done.stdout.splitlines()[-1])
+    code, err, (kept, whole), again, actual = json.loads(done.stdout.splitlines()[-1])
     assert code == 1
     assert "index.sqlite: No space left on device. Completed files are intact" in err
     assert "Traceback" not in err
     assert 0 < kept < whole == 400
     assert again == 0
-    assert found == "7"
+    assert actual == "7"
 
 
 def test_files_that_may_not_grow_end_in_a_message(tmp_path):

@@ -40,7 +40,7 @@ def content(folder):
 
 @pytest.fixture
 def stopped():
-    """stopped(words, condition) → a process of the command that stands still in the midst of it."""
+    """stopped(words, condition) → a process of the command that waits in the middle of it."""
     processes = []
 
     def start(words, condition):
@@ -85,7 +85,7 @@ def test_a_second_preparation_is_refused_until_the_first_is_killed(
     assert (out, err) == (
         "",
         f"roformer-tf prepare: {rows} is in use: process {process.pid} on {socket.gethostname()} "
-        "is writing into it. Wait until that has ended, or choose another --output.\n",
+        "is writing into it. Wait until it has finished, or choose another --output.\n",
     )
     assert snapshot(tmp_path) == before
 

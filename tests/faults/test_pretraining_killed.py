@@ -149,7 +149,7 @@ def test_told_to_end_it_does_though_every_step_is_saved_anyway(
 def test_it_continues_and_ends_with_the_same_weights_bit_for_bit(
     started, flags, uninterrupted, untimed, told_to_end, tmp_path, capsys, as_users_have_it
 ):
-    """Told to end while it prepares, told to end between two checkpoints, killed while it writes
+    """Stopped while it prepares, stopped between two checkpoints, killed while it writes
     one, and then left in peace."""
     run = tmp_path / "run"
     saved, metrics = run / "checkpoints", run / "metrics.jsonl"

@@ -106,7 +106,7 @@ def finished(processes, timeout=600):
     outputs = [process.communicate(timeout=timeout) for process in processes]
     for process, (_, err) in zip(processes, outputs, strict=True):
         assert process.returncode == 0, err[-3000:]
-    for out, _ in outputs[1:]:  # one speaks, but for the library that connects them
+    for out, _ in outputs[1:]:  # one prints, except the library that connects them
         assert all(line.startswith("[Gloo]") for line in out.splitlines()), out
     return outputs[0][0]
 
@@ -143,7 +143,7 @@ def wait_until(condition, processes, seconds=120):
 
 
 def test_two_processes_train_as_one(started, flags, rows, pretrained, tmp_path, eagerly):
-    """LAMB, two pieces a step, and clipping; the one is this process, on TensorFlow.
+    """LAMB, two chunks a step, and clipping; the one is this process, on TensorFlow.
 
     From weights that both are given, without dropout, which each backend draws for itself: with
     it, one process on JAX is among the slow tests.
@@ -158,8 +158,8 @@ def test_two_processes_train_as_one(started, flags, rows, pretrained, tmp_path, 
         assert main(["pretrain", *flags(alone, **changes)]) == 0
     assert losses(run) == pytest.approx(losses(alone), abs=TOLERANCE)
     evaluated = [
-        [line["held_out_loss"] for line in read_metrics(one / "evaluations.jsonl")]
-        for one in (run, alone)
+        [line["held_out_loss"] for line in read_metrics(item / "evaluations.jsonl")]
+        for item in (run, alone)
     ]
     assert evaluated[0] == pytest.approx(evaluated[1], abs=TOLERANCE)
     assert (len(losses(run)), len(evaluated[0])) == (2, 2)
@@ -252,7 +252,7 @@ def test_any_number_of_processes_and_devices_is_one(
 ):
     """Two and four processes, four devices of one, and weights that two by two devices share.
 
-    With rows of 16 a batch, so that four devices have some in each of two pieces.
+    With rows of 16 a batch, so that four devices have some in each of two chunks.
     """
     changes = {"optimizer": optimizer, "accumulate": accumulate, "batch_size": 16, **rows}
     finished(started(flags(tmp_path / "one", **changes), 1))

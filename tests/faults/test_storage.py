@@ -51,7 +51,7 @@ def poison(monkeypatch, bad, value):
     """Have the batches of these steps, counted from 0, hold such a weight."""
     batches = pretraining.pretraining_batches
 
-    def poisoned(rows, *, start_row, batch_size, **others):
+    def poisoned(rows, *, start_row, batch_size, **options):
         first = start_row // batch_size
 
         def spoil(number, batch):
@@ -60,8 +60,8 @@ def poison(monkeypatch, bad, value):
                 weights = np.where(weights == 1, np.float32(value), weights)
             return inputs, labels, weights
 
-        made = batches(rows, start_row=start_row, batch_size=batch_size, **others)
-        return made.map_with_index(spoil)
+        result = batches(rows, start_row=start_row, batch_size=batch_size, **options)
+        return result.map_with_index(spoil)
 
     monkeypatch.setattr(pretraining, "pretraining_batches", poisoned)
 
@@ -100,10 +100,10 @@ def test_a_shard_that_vanishes_ends_the_run_with_one_message(
     run = tmp_path / "run"
     evaluate = pretraining.evaluate
 
-    def vanish(*given):
+    def vanish(*arguments):
         if (run / "checkpoints").exists():
             (run / "rows" / "train-00000.npy").unlink(missing_ok=True)
-        return evaluate(*given)
+        return evaluate(*arguments)
 
     monkeypatch.setattr(pretraining, "evaluate", vanish)
     assert main(["pretrain", *pretrain_flags(run, steps=10_000, save_every=5)]) == 2

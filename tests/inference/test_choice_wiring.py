@@ -242,7 +242,17 @@ def test_a_worker_predicts_by_what_was_chosen_with_its_part_of_the_cores(
     shared = share_weights(folder, alone.choice, tmp_path)
     capsys.readouterr()
     config = ServeConfig(model=str(folder), precision=precision, engine="onnx")
+    monkeypatch.setattr(engine_model, "usable_cores", lambda: 4)
+    options = engine_model.session_options
+    threads = []
+
+    def seen(*given):
+        threads.append(options(*given).intra_op_num_threads)
+        return options(*given)
+
+    monkeypatch.setattr(engine_model, "session_options", seen)
     command.worker_app(config, WorkerPart(2, shared))
+    assert threads == [2]
     assert capsys.readouterr().err == ""  # the first process has printed what there is to know
     assert opened[1] == (folder, "onnx", precision, 2)
     part = load_served_task(folder, precision=precision, engine="onnx", part=WorkerPart(1, shared))

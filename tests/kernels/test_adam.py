@@ -31,9 +31,9 @@ def test_equals_keras_own(clip):
     [("float32", 1e-6), ("bfloat16", 1e-2), ("float16", 3e-3), ("float64", 1e-8)],
 )
 def test_equals_the_paper_in_float64(dtype, bound):
-    """Weights of any dtype, but for their own rounding; gradients whose squares float16 lacks."""
+    """Weights of any dtype, except for rounding; gradients whose squares float16 lacks."""
     if dtype == "float64" and keras.backend.backend() == "jax":
-        pytest.skip("JAX has float64 only if told so")
+        pytest.skip("JAX has float64 only if enabled")
     rng = np.random.default_rng(0)
     weight = 0.1 * rng.normal(size=(7, 5))
     variable = keras.Variable(weight, dtype=dtype)
@@ -46,7 +46,7 @@ def test_equals_the_paper_in_float64(dtype, bound):
         m = 0.9 * m + 0.1 * gradient
         v = 0.98 * v + 0.02 * gradient**2
         weight = weight - 0.01 * 0.1 * weight
-        # the paper's ε stands beside √v̂, Keras' and TensorFlow's beside √v ("ε hat")
+        # the paper adds ε to √v̂, Keras and TensorFlow add it to √v ("ε hat")
         alpha = 0.01 * np.sqrt(1 - 0.98**step) / (1 - 0.9**step)
         weight = weight - alpha * m / (np.sqrt(v) + 1e-6)
     got = keras.ops.convert_to_numpy(variable).astype("float64")

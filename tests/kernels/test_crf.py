@@ -37,22 +37,22 @@ def score(path, emissions, start, transitions, end, opens, closes):
 
 def negative_log_likelihoods(emissions, start, transitions, end):
     """By every sequence that there is: (B,)."""
-    found = []
+    actual = []
     for row, labels in zip(emissions, ROWS, strict=True):
         judged = [t for t, label in enumerate(labels) if 0 <= label < C]
         if not judged:
-            found.append(0.0)
+            actual.append(0.0)
             continue
         rest = (row[judged], start, transitions, end, OPENS in labels, CLOSES in labels)
         scores = [score(path, *rest) for path in product(range(C), repeat=len(judged))]
         gold = score([labels[t] for t in judged], *rest)
-        found.append(np.logaddexp.reduce(scores) - gold)
-    return np.array(found)
+        actual.append(np.logaddexp.reduce(scores) - gold)
+    return np.array(actual)
 
 
-def losses(emissions, *others):
-    emissions, *others = (ops.cast(x, "float32") for x in (emissions, *others))
-    return sequence_losses(emissions, ops.convert_to_tensor(LABELS), *others)
+def losses(emissions, *rest):
+    emissions, *rest = (ops.cast(x, "float32") for x in (emissions, *rest))
+    return sequence_losses(emissions, ops.convert_to_tensor(LABELS), *rest)
 
 
 def slopes(function, x, width=1e-5):
@@ -66,10 +66,12 @@ def slopes(function, x, width=1e-5):
 
 
 def test_losses_are_those_of_all_sequences_and_stand_at_the_labels():
-    given = weights()
-    got = ops.convert_to_numpy(losses(*given))
+    arguments = weights()
+    got = ops.convert_to_numpy(losses(*arguments))
     assert got.dtype == np.float32
-    np.testing.assert_allclose(got.sum(1), negative_log_likelihoods(*given), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(
+        got.sum(1), negative_log_likelihoods(*arguments), rtol=1e-5, atol=1e-6
+    )
     judged = (LABELS >= 0) & (LABELS < C)
     assert (got[~judged] == 0).all()
     for row, where in zip(got, judged, strict=True):
@@ -79,15 +81,15 @@ def test_losses_are_those_of_all_sequences_and_stand_at_the_labels():
 @pytest.mark.parametrize("place", range(4), ids=["emissions", "start", "transitions", "end"])
 def test_gradients_are_the_slopes(place, gradient):
     """Of rows that count differently, as the upstream gradient says."""
-    given = weights(seed=1)
+    arguments = weights(seed=1)
     of_rows = np.arange(1.0, 1 + len(ROWS))
 
     def with_one(function, x):
-        return function(*given[:place], x, *given[place + 1 :])
+        return function(*arguments[:place], x, *arguments[place + 1 :])
 
-    want = slopes(lambda x: of_rows @ with_one(negative_log_likelihoods, x), given[place])
+    want = slopes(lambda x: of_rows @ with_one(negative_log_likelihoods, x), arguments[place])
     counted = of_rows[:, None].astype("float32")
-    got = gradient(lambda x: with_one(losses, x) * counted, given[place].astype("float32"))
+    got = gradient(lambda x: with_one(losses, x) * counted, arguments[place].astype("float32"))
     np.testing.assert_allclose(got, want, atol=2e-5)
 
 
@@ -96,26 +98,26 @@ def test_xla_compiles_losses_and_gradients():
     """On a GPU the whole step is compiled, where a loop without a known end has no gradient."""
     import tensorflow as tf
 
-    def both(*given):
+    def both(*variables):
         with tf.GradientTape() as tape:
-            tape.watch(given)
-            found = losses(*given)
-        return found, tape.gradient(found, given)
+            tape.watch(variables)
+            actual = losses(*variables)
+        return actual, tape.gradient(actual, variables)
 
-    given = [tf.constant(x, "float32") for x in weights(seed=2)]
-    unknown = [tf.TensorSpec([x.shape[0], *[None] * (len(x.shape) - 1)]) for x in given]
+    variables = [tf.constant(x, "float32") for x in weights(seed=2)]
+    unknown = [tf.TensorSpec([x.shape[0], *[None] * (len(x.shape) - 1)]) for x in variables]
     unknown[0] = tf.TensorSpec((len(ROWS), None, C))
-    signature = [unknown[0], *[tf.TensorSpec(x.shape) for x in given[1:]]]
+    signature = [unknown[0], *[tf.TensorSpec(x.shape) for x in variables[1:]]]
     compiled = tf.function(both, jit_compile=True, input_signature=signature)
-    for one, other in zip(
-        tf.nest.flatten(compiled(*given)), tf.nest.flatten(both(*given)), strict=True
+    for item, other in zip(
+        tf.nest.flatten(compiled(*variables)), tf.nest.flatten(both(*variables)), strict=True
     ):
-        np.testing.assert_allclose(one, other, atol=2e-5)
+        np.testing.assert_allclose(item, other, atol=2e-5)
 
 
 def test_far_scores_give_finite_losses_and_gradients(gradient):
-    emissions, *others = weights(seed=3, scale=1e3)
-    others[1][0, 1] = -1e4
-    assert np.isfinite(ops.convert_to_numpy(losses(emissions, *others))).all()
-    slope = gradient(lambda x: losses(x, *others), emissions.astype("float32"))
+    emissions, *rest = weights(seed=3, scale=1e3)
+    rest[1][0, 1] = -1e4
+    assert np.isfinite(ops.convert_to_numpy(losses(emissions, *rest))).all()
+    slope = gradient(lambda x: losses(x, *rest), emissions.astype("float32"))
     assert np.isfinite(slope).all()

@@ -1,4 +1,4 @@
-"""Losses over a vocabulary in pieces, against NumPy in float64."""
+"""Losses over a vocabulary in chunks, against NumPy in float64."""
 
 import keras
 import numpy as np
@@ -6,7 +6,7 @@ import pytest
 from keras import ops
 
 from roformer_tf.kernels import cross_entropy
-from roformer_tf.kernels.cross_entropy import pieces_that_fit, token_losses
+from roformer_tf.kernels.cross_entropy import chunks_that_fit, token_losses
 
 B, P, E, V = 3, 7, 4, 11
 RNG = np.random.default_rng(0)
@@ -27,25 +27,25 @@ def in_float64(x, table, bias):
     return [losses, slopes @ table, np.einsum("bpv,bpe->ve", slopes, x), slopes.sum((0, 1))]
 
 
-def found(pieces, gradient, dtype="float32", bias=BIAS):
+def found(chunks, gradient, dtype="float32", bias=BIAS):
     """The same by `token_losses`, x in a dtype, the weights in float32."""
-    given = [ops.cast(X, dtype), *(ops.cast(x, "float32") for x in (TABLE, bias) if x is not None)]
+    inputs = [ops.cast(X, dtype), *(ops.cast(x, "float32") for x in (TABLE, bias) if x is not None)]
 
-    def losses(*given):
-        x, table, *rest = given
-        return token_losses(x, table, rest[0] if rest else None, LABELS, pieces)
+    def losses(*inputs):
+        x, table, *rest = inputs
+        return token_losses(x, table, rest[0] if rest else None, LABELS, chunks)
 
     weights = ops.cast(UPSTREAM, "float32")
     slopes = [
-        gradient(lambda x, i=i: losses(*given[:i], x, *given[i + 1 :]) * weights, given[i])
-        for i in range(len(given))
+        gradient(lambda x, i=i: losses(*inputs[:i], x, *inputs[i + 1 :]) * weights, inputs[i])
+        for i in range(len(inputs))
     ]
-    return [ops.convert_to_numpy(ops.cast(x, "float32")) for x in (losses(*given), *slopes)]
+    return [ops.convert_to_numpy(ops.cast(x, "float32")) for x in (losses(*inputs), *slopes)]
 
 
-@pytest.mark.parametrize("pieces", [1, 2, 3, P])
-def test_values_and_gradients_are_those_of_the_formula(pieces, gradient):
-    for got, want in zip(found(pieces, gradient), in_float64(X, TABLE, BIAS), strict=True):
+@pytest.mark.parametrize("chunks", [1, 2, 3, P])
+def test_values_and_gradients_are_those_of_the_formula(chunks, gradient):
+    for got, want in zip(found(chunks, gradient), in_float64(X, TABLE, BIAS), strict=True):
         assert np.abs(got - want).max() <= 1e-6 * np.abs(want).max()
 
 
@@ -55,12 +55,12 @@ def test_without_a_bias(gradient):
         assert np.abs(got - exact).max() <= 1e-6 * np.abs(exact).max()
 
 
-@pytest.mark.parametrize("pieces", [1, P])
-def test_in_bfloat16_gradients_are_summed_in_float32(pieces, gradient):
-    """A sum over seven pieces in bfloat16 would lose what the last ones add."""
+@pytest.mark.parametrize("chunks", [1, P])
+def test_in_bfloat16_gradients_are_summed_in_float32(chunks, gradient):
+    """A sum over seven chunks in bfloat16 would lose what the last ones add."""
     narrow = [np.asarray(ops.cast(ops.cast(x, "bfloat16"), "float32")) for x in (X, TABLE)]
     want = in_float64(*(x.astype("float64") for x in narrow), BIAS)
-    for got, exact in zip(found(pieces, gradient, "bfloat16"), want, strict=True):
+    for got, exact in zip(found(chunks, gradient, "bfloat16"), want, strict=True):
         assert np.abs(got - exact).max() <= 0.012 * np.abs(exact).max()
 
 
@@ -71,17 +71,17 @@ def test_dtypes_of_gradients_are_those_of_what_they_are_of(gradient):
     assert (to_x.dtype, to_table.dtype) == ("bfloat16", "float32")
 
 
-@pytest.mark.skipif(keras.backend.backend() != "jax", reason="JAX tells what it would make")
+@pytest.mark.skipif(keras.backend.backend() != "jax", reason="JAX can list what it would compute")
 def test_the_logits_of_all_predictions_are_never_there():
     import jax
 
     x, table = np.zeros((B, P, E), "float32"), np.zeros((V, E), "float32")
 
-    def total(x, table, pieces):
-        return token_losses(x, table, None, LABELS, pieces).sum()
+    def total(x, table, chunks):
+        return token_losses(x, table, None, LABELS, chunks).sum()
 
-    def made(pieces):
-        return str(jax.make_jaxpr(jax.grad(total, (0, 1)), static_argnums=2)(x, table, pieces))
+    def made(chunks):
+        return str(jax.make_jaxpr(jax.grad(total, (0, 1)), static_argnums=2)(x, table, chunks))
 
     assert f"f32[{B * P},{V}]" in made(1)
     for together in (f"[{B * P},{V}]", f"[{B},{P},{V}]", f"[{P},{B},1,{V}]"):
@@ -90,8 +90,8 @@ def test_the_logits_of_all_predictions_are_never_there():
 
 
 def test_pieces_hold_what_they_may(monkeypatch):
-    monkeypatch.setattr(cross_entropy, "PIECE_BYTES", 4 * 100 * 10)
-    assert pieces_that_fit(rows=2, predictions=5, vocab_size=100) == 1
-    assert pieces_that_fit(rows=2, predictions=6, vocab_size=100) == 2  # of 5 and 1 at most
-    assert pieces_that_fit(rows=2, predictions=50, vocab_size=100) == 10
-    assert pieces_that_fit(rows=64, predictions=7, vocab_size=100) == 7  # one of each row, no less
+    monkeypatch.setattr(cross_entropy, "CHUNK_BYTES", 4 * 100 * 10)
+    assert chunks_that_fit(rows=2, predictions=5, vocab_size=100) == 1
+    assert chunks_that_fit(rows=2, predictions=6, vocab_size=100) == 2  # of 5 and 1 at most
+    assert chunks_that_fit(rows=2, predictions=50, vocab_size=100) == 10
+    assert chunks_that_fit(rows=64, predictions=7, vocab_size=100) == 7  # one of each row, no less

@@ -1,4 +1,4 @@
-"""Who sees whom, told by numbers of each token: against the rule, pair by pair in plain Python."""
+"""Masks from numbers of each token, compared with the rule, pair by pair in plain Python."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from keras import ops
 from roformer_tf.kernels.attention import PackedMask, attend
 from roformer_tf.layers.masks import seen_from, visible_documents, visible_keys
 
-IDS = np.array(  # documents, one in pieces, one of a token, padding before, between and behind
+IDS = np.array(  # documents, one in parts, one of a token, padding before, between and after
     [
         [1, 1, 1, 2, 2, 3, 0, 0],
         [0, 1, 1, 0, 2, 1, 1, 2],

@@ -17,7 +17,7 @@ def correlation(a, b):
 
 
 def unlikely(correlation, size):
-    """Whether a correlation of so many pairs stands out: five deviations, one in two million."""
+    """Whether a correlation of so many pairs is significant: by five standard deviations."""
     return abs(correlation) > 5 / np.sqrt(size)
 
 
@@ -54,8 +54,8 @@ def test_neighbours_know_nothing_of_each_other(shift):
         ((0, 0), (0, 1)),
     ],
 )
-def test_seeds_give_masks_that_know_nothing_of_each_other(one, other):
-    a, b = (drawn(seed, (512, 1024), 0.5) for seed in (one, other))
+def test_seeds_give_masks_that_know_nothing_of_each_other(first, other):
+    a, b = (drawn(seed, (512, 1024), 0.5) for seed in (first, other))
     for shift in (0, 1, 5, 1024):  # nor is one the other, shifted
         assert not unlikely(correlation(a, np.roll(b, shift)), a.size)
         assert not unlikely(correlation(a, np.roll(b, -shift)), a.size)

@@ -52,7 +52,7 @@ def attended(query, key, value, visible=None, shape=None, bias=0.0):
 
 
 def in_bands(visible, ahead):
-    """A mask (B, 5, 5) in blocks of two queries, with their keys and those beside: (B, 3, 2, K)."""
+    """A mask (B, 5, 5) in blocks of two queries with the neighbouring keys: (B, 3, 2, K)."""
     behind = 2 if ahead else 0
     wide = np.pad(visible, [(0, 0), (0, 1), (2, 1 + behind)])
     return np.stack([wide[:, i : i + 2, i : i + 4 + behind] for i in (0, 2, 4)], axis=1)
@@ -173,7 +173,7 @@ CASES = {  # name: (ours, the same in NumPy, shapes of the inputs)
         lambda *x: attended(*x, VISIBLE & NEAR),
         [(2, 3, 5, 4)] * 3,
     ),
-    "attend_locally with a bias to what is behind": (
+    "attend_locally with a bias to previous tokens": (
         lambda *x: attend_locally(
             *x[:3], in_bands(VISIBLE & BACK, False), bias=x[3], training=True
         ),
@@ -291,7 +291,7 @@ def test_in_bfloat16_both_forms_agree_within_its_rounding(name, gradient):
     "plain-cross_entropy",
     "plain-split_and_rotate",
 )
-@pytest.mark.skipif(keras.backend.backend() == "jax", reason="JAX has float64 only if told so")
+@pytest.mark.skipif(keras.backend.backend() == "jax", reason="JAX has float64 only if enabled")
 @each_case
 @each_form
 def test_in_float64_nothing_is_less(name, form, gradient):
@@ -434,7 +434,7 @@ def test_without_an_accelerator_the_backend_decides(traced):
 
 
 def test_a_step_on_a_gpu_has_no_island_of_a_processor(with_gpu):
-    """Of a form that runs, the graph tells: islands are functions that XLA must compile."""
+    """The graph shows which form runs: islands are functions that XLA must compile."""
     import tensorflow as tf
 
     def step(x):
@@ -451,7 +451,7 @@ def test_a_step_on_a_gpu_has_no_island_of_a_processor(with_gpu):
 
 @pytest.fixture
 def jax_gpu(monkeypatch):
-    """jax_gpu("9.0"): JAX as where it has a GPU of that compute capability, as far as it tells."""
+    """jax_gpu("9.0"): JAX as where it has a GPU of that compute capability."""
     if keras.backend.backend() != "jax":
         pytest.skip("attention's forms are JAX's")
     import jax

@@ -147,10 +147,10 @@ def test_segments_give_values_and_gradients_of_a_mask():
         lambda *x: attend_in_segments(*x, ids),
         lambda *x: attend_plainly(*x, hidden, None, 0.0),
     )
-    found, want = (jax.value_and_grad(total(form), (0, 1, 2))(*tensors) for form in forms)
-    np.testing.assert_allclose(found[0], want[0], rtol=1e-5)
-    for one, other in zip(found[1], want[1], strict=True):
-        assert np.abs(one - other).max() <= 1e-6 * np.abs(other).max()
+    actual, want = (jax.value_and_grad(total(form), (0, 1, 2))(*tensors) for form in forms)
+    np.testing.assert_allclose(actual[0], want[0], rtol=1e-5)
+    for item, other in zip(actual[1], want[1], strict=True):
+        assert np.abs(item - other).max() <= 1e-6 * np.abs(other).max()
 
 
 @on_jax

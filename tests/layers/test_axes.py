@@ -11,7 +11,6 @@ from roformer_tf.errors import InputError
 from roformer_tf.layers.attention import RotaryMultiHeadAttention
 from roformer_tf.layers.axes import axial_angles, pairs_by_axis, rotate_along_axes
 from roformer_tf.layers.rotary import Rotation, angles
-from roformer_tf.layers.self_attention import RoFormerSelfAttention
 
 
 def array(x):
@@ -117,13 +116,12 @@ def reference(layer, x, positions, style, base=10_000.0):
     return np.einsum("btnh,nhd->btd", heads, output[0]) + output[1]
 
 
-@pytest.mark.parametrize("kind", [RotaryMultiHeadAttention, RoFormerSelfAttention])
 @pytest.mark.parametrize("style", ["interleaved", "half"])
-def test_attention_takes_positions_per_axis(kind, style):
+def test_attention_takes_positions_per_axis(style):
     rng = np.random.default_rng(0)
     x = rng.normal(size=(2, 6, 10)).astype("float32")
     positions = rng.integers(0, 40, (2, 6, 2)).astype("int32")
-    layer = attention(kind, rotary_style=style)
+    layer = attention(RotaryMultiHeadAttention, rotary_style=style)
     tensor = ops.convert_to_tensor(x)
     plain = array(layer(tensor, tensor))
     got = array(layer(tensor, tensor, rotary_positions=positions))
@@ -133,7 +131,7 @@ def test_attention_takes_positions_per_axis(kind, style):
     for alike in (one_axis, one_axis[0]):
         again = array(layer(tensor, tensor, rotary_positions=alike))
         np.testing.assert_allclose(again, plain, atol=2e-6)
-    np.testing.assert_array_equal(array(layer(tensor, tensor)), plain)  # nothing is left behind
+    np.testing.assert_array_equal(array(layer(tensor, tensor)), plain)  # no state remains
 
 
 def test_positions_per_axis_are_an_input_of_a_keras_model(tmp_path):

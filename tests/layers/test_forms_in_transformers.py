@@ -1,4 +1,4 @@
-"""Forms of rotation and their rivals beside transformers' own code. Needs the extra [hf].
+"""Forms of rotation and their rivals compared with transformers' code. Needs the extra [hf].
 
 Attention of GPT-NeoX (a quarter of each head turns), GPT-J (64 of 256), Llama (whole heads, in
 halves) and RoFormer (values turn, too), with its gradients; tables of scaled angles; T5's bias.
@@ -29,28 +29,28 @@ class Peer:
 
     def weights(self):
         """Kernels and biases of query, key, value (D, N, H) and output (N, H, D)."""
-        found = []
+        actual = []
         for kernel, bias in self.parts(self.module):
             kernel = np.asarray(kernel).T  # (in, out)
-            last = len(found) >= (3 if bias is None else 6)
+            last = len(actual) >= (3 if bias is None else 6)
             shape = (self.heads, -1, kernel.shape[1]) if last else (len(kernel), self.heads, -1)
-            found.append(kernel.reshape(shape))
+            actual.append(kernel.reshape(shape))
             if bias is not None:
                 bias = np.asarray(bias)
-                found.append(bias if last else bias.reshape(self.heads, -1))
-        return found
+                actual.append(bias if last else bias.reshape(self.heads, -1))
+        return actual
 
     def value_and_gradients(self, x, upstream):
         """What it gives of x, and the gradient of Σ upstream · output to x and all weights."""
         import torch
 
-        given = torch.tensor(x, requires_grad=True)
-        output = self.call(self.module, given)
+        arguments = torch.tensor(x, requires_grad=True)
+        output = self.call(self.module, arguments)
         (output * torch.tensor(upstream)).sum().backward()
         held = dict(self.module.named_parameters())
         for parameter in held.values():
             parameter.data = parameter.grad
-        return output.detach().numpy(), [given.grad.numpy(), *self.weights()]
+        return output.detach().numpy(), [arguments.grad.numpy(), *self.weights()]
 
 
 def linear(layer):
@@ -142,11 +142,11 @@ def peer(transformers):
         return Peer(attention, call, four("query", "key", "value", "dense"), 4)
 
     def make(name):
-        made = {"GPT-NeoX": neox, "GPT-J": gptj, "Llama": llama, "RoFormer": roformer}[name]()
-        for parameter in made.module.parameters():
+        result = {"GPT-NeoX": neox, "GPT-J": gptj, "Llama": llama, "RoFormer": roformer}[name]()
+        for parameter in result.module.parameters():
             deviation = 1 / math.sqrt(parameter.shape[-1])
             torch.nn.init.normal_(parameter, std=deviation)
-        return made
+        return result
 
     return make
 
@@ -176,22 +176,23 @@ def test_attention_and_its_gradients(name, kind, peer, record_property):
     layer = kind(heads, size, **form)
     layer.build(x.shape, x.shape)
     layer.set_weights(theirs.weights())
-    given = tf.constant(x)
+    arguments = tf.constant(x)
     with tf.GradientTape() as tape:
-        tape.watch(given)
-        output = layer(given, given, training=True)
+        tape.watch(arguments)
+        values = () if kind is RoFormerSelfAttention else (arguments,)
+        output = layer(arguments, *values, training=True)
         total = tf.reduce_sum(output * upstream)
     weights = [weight.value for weight in layer.weights if weight.trainable]
-    gradients = tape.gradient(total, [given, *weights])
+    gradients = tape.gradient(total, [arguments, *weights])
     want, wanted = theirs.value_and_gradients(x, upstream)
-    found = [relative(ops.convert_to_numpy(output), want)]
+    actual = [relative(ops.convert_to_numpy(output), want)]
     largest = max(np.abs(gradient).max() for gradient in wanted)
     for mine, other in zip(gradients, wanted, strict=True):
-        # a key's bias moves all scores of a query alike: its gradient is 0 but for rounding
+        # a key's bias moves all scores of a query alike: its gradient is 0 except for rounding
         scale = max(np.abs(other).max(), 1e-3 * largest)
-        found.append(float(np.abs(mine.numpy() - other).max() / scale))
-    record_property("difference", (name, kind.__name__[:16], float(max(found)), BOUND))
-    assert max(found) <= BOUND, found
+        actual.append(float(np.abs(mine.numpy() - other).max() / scale))
+    record_property("difference", (name, kind.__name__[:16], float(max(actual)), BOUND))
+    assert max(actual) <= BOUND, actual
 
 
 SCALINGS = [
@@ -217,16 +218,16 @@ def test_inverse_frequencies_and_scaling_factors(
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
     trained = 128
-    given = parameters | {"rope_theta": base, "partial_rotary_factor": share}
+    arguments = parameters | {"rope_theta": base, "partial_rotary_factor": share}
     config = transformers.LlamaConfig(
         hidden_size=2 * size, num_attention_heads=2, num_key_value_heads=2,
-        max_position_embeddings=trained, rope_parameters=given,
+        max_position_embeddings=trained, rope_parameters=arguments,
     )  # fmt: skip
     want, factor = ROPE_INIT_FUNCTIONS[parameters["rope_type"]](config, "cpu", seq_len=length)
     ours, scale = frequencies(int(size * share), base, parameters, trained, length)
-    found = max(relative(ours, want.numpy()), abs(scale - factor))
-    record_property("difference", (parameters["rope_type"], "frequencies", float(found), BOUND))
-    assert found <= BOUND
+    actual = max(relative(ours, want.numpy()), abs(scale - factor))
+    record_property("difference", (parameters["rope_type"], "frequencies", float(actual), BOUND))
+    assert actual <= BOUND
     # each by itself, too: the slow pairs are the ones that are scaled
     np.testing.assert_allclose(ours, want.numpy(), rtol=2e-6)
     rotation = Rotation(size, "half", base, share, False, parameters, trained)

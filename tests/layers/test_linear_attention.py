@@ -67,8 +67,8 @@ def test_it_is_the_sum_over_all_pairs(small_chunks, causal, ids):
     v = rng.normal(size=(2, 21, 3, 5))
     tq, tk = (turned(x, np.arange(21)) for x in (q, k))
     want = quadratic(q, k, v, tq, tk, ids, causal)
-    given = [ops.convert_to_tensor(x.astype("float32")) for x in (q, k, v, tq, tk)]
-    got = linear_attention(*given, None if ids is None else ops.convert_to_tensor(ids), causal)
+    arguments = [ops.convert_to_tensor(x.astype("float32")) for x in (q, k, v, tq, tk)]
+    got = linear_attention(*arguments, None if ids is None else ops.convert_to_tensor(ids), causal)
     np.testing.assert_allclose(array(got), want, atol=1e-5)
 
 
@@ -81,18 +81,18 @@ def test_any_ids_are_seen_as_the_rule_says(ids, causal):
         ids = np.array([ids])
         q, k, v = rng.random((3, 1, ids.size, 1, 2))
         want = quadratic(q, k, v, q, k, ids, causal)
-        given = [ops.convert_to_tensor(x.astype("float32")) for x in (q, k, v)]
-        got = linear_attention(*given, sequence_ids=ops.convert_to_tensor(ids), causal=causal)
+        arguments = [ops.convert_to_tensor(x.astype("float32")) for x in (q, k, v)]
+        got = linear_attention(*arguments, sequence_ids=ops.convert_to_tensor(ids), causal=causal)
         np.testing.assert_allclose(array(got), want, atol=1e-5)
 
 
 def test_rows_of_many_chunks_and_of_queries_apart_from_keys():
     rng = np.random.default_rng(0)
     q, k, v = rng.random((3, 1, 300, 2, 4))
-    given = [ops.convert_to_tensor(x.astype("float32")) for x in (q, k, v)]
-    got = linear_attention(*given, causal=True)
+    arguments = [ops.convert_to_tensor(x.astype("float32")) for x in (q, k, v)]
+    got = linear_attention(*arguments, causal=True)
     np.testing.assert_allclose(array(got), quadratic(q, k, v, q, k, causal=True), atol=1e-5)
-    got = linear_attention(given[0][:, :7], *given[1:])
+    got = linear_attention(arguments[0][:, :7], *arguments[1:])
     np.testing.assert_allclose(array(got), quadratic(q[:, :7], k, v, q[:, :7], k), atol=1e-5)
 
 
@@ -129,7 +129,7 @@ def reference(layer, x, kind, positions, ids, causal, style="interleaved", base=
         for name in ("query", "key", "value")
     )
     q, k = features(layer, kind, q, k)
-    tq, tk = (turned(one, positions, style, base) for one in (q, k))
+    tq, tk = (turned(item, positions, style, base) for item in (q, k))
     heads = quadratic(q, k, v, tq, tk, ids, causal)
     output = [weights["attention_output/kernel"], weights["attention_output/bias"]]
     return np.einsum("btnh,nhd->btd", heads, output[0]) + output[1]
@@ -153,14 +153,14 @@ def test_the_layer_is_equation_19(small_chunks, kind, ids, causal, style):
     x = np.random.default_rng(2).normal(size=(2, 21, 10)).astype("float32")
     where = np.arange(21)
     want = reference(layer, x, kind, where, ids, causal, style, 50.0)
-    given = {} if ids is None else {"sequence_ids": ops.convert_to_tensor(ids)}
-    got = array(layer(ops.convert_to_tensor(x), **given))
+    arguments = {} if ids is None else {"sequence_ids": ops.convert_to_tensor(ids)}
+    got = array(layer(ops.convert_to_tensor(x), **arguments))
     bound = 1e-5 * np.abs(want).max()
     np.testing.assert_allclose(got, want, atol=bound)
     moved = where + 40
-    again = array(layer(ops.convert_to_tensor(x), rotary_positions=moved[:, None], **given))
+    again = array(layer(ops.convert_to_tensor(x), rotary_positions=moved[:, None], **arguments))
     np.testing.assert_allclose(again, want, atol=2 * bound)  # distances alone are known
-    still = array(layer(ops.convert_to_tensor(x), rotary_positions=0 * moved[:, None], **given))
+    still = array(layer(ops.convert_to_tensor(x), rotary_positions=0 * moved[:, None], **arguments))
     assert np.abs(still - want).max() > 100 * bound
 
 
@@ -170,7 +170,7 @@ def softmax_attention(q, k, v):
 
 
 def favor_error(count, seeds=range(32)):
-    """Error of FAVOR+ beside softmax, root mean square: the median of some drawings."""
+    """Error of FAVOR+ compared with softmax, root mean square: the median of some drawings."""
     rng = np.random.default_rng(5)
     q, k, v = (scale * rng.normal(size=(1, 24, 1, 8)) for scale in (0.5, 0.5, 1.0))
     want = softmax_attention(q, k, v)
@@ -217,17 +217,17 @@ def test_a_call_may_be_causal_and_a_seed_draws_the_directions():
     layer = layer_of(feature_map="favor", num_features=8, seed=9)
     again = RotaryLinearAttention.from_config(layer.get_config())
     again.build((None, None, 10))
-    for one in (layer, again):
+    for item in (layer, again):
         want = orthogonal_features(8, 6, seed=9)
-        np.testing.assert_allclose(array(one.directions), want, rtol=1e-6)
+        np.testing.assert_allclose(array(item.directions), want, rtol=1e-6)
 
 
 def test_large_numbers_stay_finite():
     x = ops.convert_to_tensor(np.random.default_rng(0).normal(size=(1, 9, 10)).astype("float32"))
     layer = layer_of(feature_map="favor")
-    for one in (layer, layer_of()):
-        assert np.isfinite(array(one(30 * x))).all()
-        assert np.isfinite(array(one(-300 * x, sequence_ids=ops.ones((1, 9), "int32")))).all()
+    for item in (layer, layer_of()):
+        assert np.isfinite(array(item(30 * x))).all()
+        assert np.isfinite(array(item(-300 * x, sequence_ids=ops.ones((1, 9), "int32")))).all()
 
 
 def test_elu_features_are_never_negative():
@@ -271,10 +271,10 @@ def test_gradients_are_those_of_the_quadratic_sum(small_chunks, gradient):
     ids = np.array([[1] * 6 + [2] * 4 + [0]])
 
     def loss(x):
-        found = linear_attention(
+        actual = linear_attention(
             x[0], x[1], x[2], sequence_ids=ops.convert_to_tensor(ids), causal=True
         )
-        return ops.sum(found * weights.astype("float32"))
+        return ops.sum(actual * weights.astype("float32"))
 
     def exact(x):
         return (quadratic(x[0], x[1], x[2], x[0], x[1], ids, causal=True) * weights).sum()
@@ -294,7 +294,7 @@ def test_gradients_are_those_of_the_quadratic_sum(small_chunks, gradient):
     [
         ({"feature_map": "relu"}, '"elu" or "favor"'),
         ({"feature_map": "favor", "num_features": 7}, "even number"),
-        ({"num_features": 8}, "leave num_features out"),
+        ({"num_features": 8}, "omit num_features"),
         ({"dropout": 0.1}, "has no dropout"),
         ({"rotary_value": True}, "has no rotary_value"),
     ],

@@ -21,7 +21,7 @@ def test_a_band_is_the_mask_of_the_window_in_blocks(attention_type, window, leng
     assert band.shape == (2, -(-length // rows), rows, sides * rows)
     got = np.zeros((2, length, length), bool)
     for b, block, row, key in zip(*np.nonzero(band), strict=True):
-        # what is seen lies in the row, and never in what fills it up
+        # visible keys are in the sequence, never in its padding
         got[b, block * rows + row, (block - 1) * rows + key] = True
     assert got.sum() == band.sum()
     near = np.abs(np.arange(length)[:, None] - np.arange(length)) <= window

@@ -58,7 +58,7 @@ def test_a_bias_is_that_of_its_distance(length, bidirectional, gradient):
     places = np.arange(length)[None] + np.array([[7], [0]])
     between = ops.convert_to_numpy(layer.between(places, places))
     np.testing.assert_array_equal(between, np.repeat(want, 2, axis=0))
-    if length == 40:  # a block of 10, and the 20 or 30 keys that begin 10 in front of it
+    if length == 40:  # a block of 10, and the 20 or 30 keys that begin 10 before it
         for keys in (20, 30):
             band = ops.convert_to_numpy(layer.of_band(10, keys))
             np.testing.assert_array_equal(band, want[:, :, 10:20, :keys])
@@ -85,5 +85,5 @@ def test_places_begin_anew_with_every_document():
 def test_a_row_longer_than_the_table_is_refused():
     layer = LearnedPositions(8, 4)
     assert layer(np.arange(8)).shape == (8, 4)
-    with pytest.raises(InputError, match="9 tokens long, but the model has learned 8 positions"):
+    with pytest.raises(InputError, match="sequences have 9 tokens, but the model has learned 8"):
         layer(np.arange(9))

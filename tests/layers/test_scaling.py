@@ -16,15 +16,15 @@ YARN = {"rope_type": "yarn", "factor": 4.0}
 
 def pair_by_pair(features, base, parameters, trained, length):
     """Angles per position and the factor of cos and sin, by the formulas as they were published."""
-    factor, found = parameters["factor"], []
+    factor, actual = parameters["factor"], []
     kind = parameters["rope_type"]
     for m in range(features // 2):
         plain = math.exp(-2 * m / features * math.log(base))
         if kind == "linear":  # position n counts as n / factor
-            found.append(plain / factor)
+            actual.append(plain / factor)
         elif kind == "dynamic":  # the slowest pair is slowed by the whole ratio, the first by none
             ratio = factor * max(length, trained) / trained - factor + 1
-            found.append(plain * ratio ** (-2 * m / (features - 2)))
+            actual.append(plain * ratio ** (-2 * m / (features - 2)))
         else:
 
             def boundary(turns):  # the m at which a pair makes so many turns in `trained` tokens
@@ -36,8 +36,8 @@ def pair_by_pair(features, base, parameters, trained, length):
                 low, high = math.floor(low), math.ceil(high)
             low, high = max(low, 0), min(high, features - 1)
             share = 1.0 if m >= high else 0.0 if m <= low else (m - low) / (high - low)
-            found.append((1 - share) * plain + share * plain / factor)
-    return found, 1 + 0.1 * math.log(factor) if kind == "yarn" else 1.0
+            actual.append((1 - share) * plain + share * plain / factor)
+    return actual, 1 + 0.1 * math.log(factor) if kind == "yarn" else 1.0
 
 
 @pytest.mark.parametrize("length", [None, 50, 100, 101, 700])
@@ -68,8 +68,8 @@ def test_frequencies_are_those_of_each_pair(parameters, features, base, length):
 
 
 def test_yarn_scales_scores_as_it_is_told():
-    def factor(**others):
-        return frequencies(8, 10_000.0, YARN | others, 100)[1]
+    def factor(**options):
+        return frequencies(8, 10_000.0, YARN | options, 100)[1]
 
     assert factor(attention_factor=1.5) == 1.5
     assert factor(mscale=0.7, mscale_all_dim=0.4) == pytest.approx(
@@ -125,7 +125,7 @@ def test_queries_are_sharpened_by_what_each_sees(shape):
         ({"rope_type": "linear", "factor": True}, "is True"),
         ({"rope_type": "linear", "factor": 2.0, "beta_fast": 3}, "'linear' have no beta_fast"),
         (YARN | {"beta_fast": "3"}, "beta_fast of rope_parameters is '3'"),
-        (YARN | {"attention_factor": -1.0}, "attention_factor of rope_parameters is -1.0"),
+        (YARN | {"attention_factor": -1.0}, "attention_factor of rope_parameters is -1"),
         (YARN | {"original_max_position_embeddings": 0}, "is 0, .* least 1"),
         (YARN, "begin at the trained length, which is not known"),
     ],

@@ -37,13 +37,13 @@ def batch():
 
 def losses_and_gradients(model, inputs, real):
     """Each label's loss where `real`, and the gradient of their sum to every weight."""
-    weights, others = (
+    weights, rest = (
         [x.value for x in each]
         for each in (model.trainable_variables, model.non_trainable_variables)
     )
 
     def total(weights):
-        losses, _ = model.stateless_call(weights, others, inputs, training=True)
+        losses, _ = model.stateless_call(weights, rest, inputs, training=True)
         losses = losses * real
         return losses.sum(), losses
 
@@ -58,9 +58,9 @@ def segments(monkeypatch):
     calls = []
     attend = attention.attend_in_segments
 
-    def counted(query, *others):
+    def counted(query, *rest):
         calls.append(query.shape)
-        return attend(query, *others)
+        return attend(query, *rest)
 
     def takes(query, documents, rate):
         return query.shape[2] == LENGTH and documents.ranks is None and not rate
@@ -86,8 +86,8 @@ def segments(monkeypatch):
 )
 def test_losses_and_gradients_are_those_of_the_mask(segments, kind, rate, rematerialize, taken):
     keras.utils.set_random_seed(0)
-    made = RoFormerForMaskedLM if kind == "bidirectional" else RoFormerForCausalLM
-    model = made(config(attention_type=kind, attention_probs_dropout_prob=rate))
+    result = RoFormerForMaskedLM if kind == "bidirectional" else RoFormerForCausalLM
+    model = result(config(attention_type=kind, attention_probs_dropout_prob=rate))
     model.encoder.rematerialize = rematerialize
     inputs = batch()
     real = np.ones((2, 4))
@@ -99,5 +99,5 @@ def test_losses_and_gradients_are_those_of_the_mask(segments, kind, rate, remate
     calls = segments()
     by_segments = losses_and_gradients(model, inputs, real)
     assert bool(calls) == taken
-    for one, other in zip(by_segments, by_mask, strict=True):
-        assert np.abs(one - other).max() <= 1e-5 * max(1e-3, np.abs(other).max())
+    for item, other in zip(by_segments, by_mask, strict=True):
+        assert np.abs(item - other).max() <= 1e-5 * max(1e-3, np.abs(other).max())

@@ -52,14 +52,14 @@ def test_another_token_changes_what_sees_it_and_not_a_bit_of_the_rest(
     first = {"token_ids": np.array([ids], "int32"), "segment_ids": segment_ids}
     changed = first["token_ids"].copy()
     changed[0, position] = (changed[0, position] - 1 + step) % (VOCABULARY - 1) + 1
-    logits, others = (
+    logits, rest = (
         to_float64(model({**first, "token_ids": token_ids}))[0]
         for token_ids in (first["token_ids"], changed)
     )
     source = model.config.attention_type == "unilm" and position < SOURCE
     before = 0 if source else position  # how many tokens do not see the change
-    np.testing.assert_array_equal(logits[:before], others[:before])
-    assert (logits[before:] != others[before:]).any(-1).all()
+    np.testing.assert_array_equal(logits[:before], rest[:before])
+    assert (logits[before:] != rest[before:]).any(-1).all()
 
 
 @pytest.mark.usefixtures("eager_steps")
@@ -112,7 +112,7 @@ def test_of_a_released_file_too(cls, name, kind, released, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("cls", "given", "saved"),
+    ("cls", "changes", "saved"),
     [
         (RoFormerForCausalLM, None, ("RoFormerForCausalLM", "causal")),
         (RoFormerForCausalLM, "causal", ("RoFormerForCausalLM", "causal")),
@@ -123,11 +123,11 @@ def test_of_a_released_file_too(cls, name, kind, released, tmp_path):
         (RoFormerForMaskedLM, None, ("RoFormerForMaskedLM", None)),
     ],
 )
-def test_a_folder_claims_to_write_only_with_the_mask_for_it(cls, given, saved, tiny, tmp_path):
+def test_a_folder_claims_to_write_only_with_the_mask_for_it(cls, changes, saved, tiny, tmp_path):
     """And says where a text ends, as every program that calls `generate` needs to know."""
     tokenizer = tokenizer_of()
     RoFormerForCausalLM(tiny(vocab_size=tokenizer.vocab_size)).save_pretrained(tmp_path)
-    model = cls(tiny(attention_type=given, vocab_size=tokenizer.vocab_size))
+    model = cls(tiny(attention_type=changes, vocab_size=tokenizer.vocab_size))
     model.tokenizer = tokenizer
     model.save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())

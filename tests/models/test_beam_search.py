@@ -9,7 +9,7 @@ END, A, B, C = range(4)
 
 
 def log(*shares):
-    """Log-probabilities of END, A, B and C behind each beam."""
+    """Log-probabilities of END, A, B and C after each beam."""
     return np.log(np.array(shares) + 1e-9)
 
 

@@ -36,9 +36,9 @@ BERT = {
 def bert(tiny):
     """bert(cls, …) → a small model of ours with learned positions, weights of every sign."""
 
-    def make(cls=RoFormerForMaskedLM, **others):
+    def make(cls=RoFormerForMaskedLM, **options):
         keras.utils.set_random_seed(2)
-        model = cls(tiny(position_embedding_type="learned", max_position_embeddings=40, **others))
+        model = cls(tiny(position_embedding_type="learned", max_position_embeddings=40, **options))
         rng = np.random.default_rng(3)
         model.set_weights([0.3 * rng.normal(size=x.shape) for x in model.get_weights()])
         return model
@@ -65,11 +65,11 @@ def in_berts_names(model):
         (r"mlm/dense", "cls.predictions.transform.dense"),
         (r"mlm/norm", "cls.predictions.transform.LayerNorm"),
     ]
-    found = {}
+    actual = {}
     for name, variable in model.named_variables().items():
         array = ops.convert_to_numpy(variable)
         if name in parts:
-            found[parts[name]] = array
+            actual[parts[name]] = array
             continue
         place, kind = name.rsplit("/", 1)
         for pattern, other in places:
@@ -81,8 +81,8 @@ def in_berts_names(model):
             array = array.reshape(into, -1).T
         names = {"kernel": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}
         flat = array.reshape(-1) if kind == "bias" else array  # heads are one axis with theirs
-        found[f"{place}.{names[kind]}"] = np.ascontiguousarray(flat)
-    return found
+        actual[f"{place}.{names[kind]}"] = np.ascontiguousarray(flat)
+    return actual
 
 
 def bare(tensors):
@@ -166,12 +166,12 @@ def test_a_model_of_another_form_keeps_its_form_when_saved(bert, tmp_path, to_fl
     again = RoFormerForMaskedLM.from_pretrained(tmp_path / "again")
     assert again.config.position_embedding_type == "rotary"
     np.testing.assert_array_equal(to_float64(again(INPUTS)), to_float64(model(INPUTS)))
-    made = type(model).from_config(model.get_config())  # as Keras makes it anew
-    assert made.config == model.config
+    result = type(model).from_config(model.get_config())  # as Keras makes it anew
+    assert result.config == model.config
 
 
 @pytest.mark.parametrize(
-    ("cls", "others", "kind", "architecture"),
+    ("cls", "options", "kind", "architecture"),
     [
         (RoFormerEncoder, {}, "bert", "BertModel"),
         (RoFormerForMaskedLM, {}, "bert", "BertForMaskedLM"),
@@ -182,8 +182,8 @@ def test_a_model_of_another_form_keeps_its_form_when_saved(bert, tmp_path, to_fl
         (RoFormerForMaskedLM, {"embedding_size": 16}, "roformer_tf", None),
     ],
 )
-def test_it_is_saved_as_a_bert_where_it_is_one(cls, others, kind, architecture, bert, tmp_path):
-    bert(cls, **others).save_pretrained(tmp_path)
+def test_it_is_saved_as_a_bert_where_it_is_one(cls, options, kind, architecture, bert, tmp_path):
+    bert(cls, **options).save_pretrained(tmp_path)
     written = json.loads((tmp_path / "config.json").read_text())
     assert written["model_type"] == kind
     names = load_file(tmp_path / "model.safetensors").keys()
@@ -199,7 +199,7 @@ def test_it_is_saved_as_a_bert_where_it_is_one(cls, others, kind, architecture, 
 
 
 def test_rows_longer_than_the_table_are_refused(bert):
-    with pytest.raises(InputError, match="41 tokens long, but the model has learned 40"):
+    with pytest.raises(InputError, match="sequences have 41 tokens, but the model has learned 40"):
         bert()({"token_ids": np.ones((1, 41), "int32")})
 
 
@@ -217,9 +217,9 @@ def test_hidden_states_are_those_of_transformers(
     theirs.save_pretrained(tmp_path / "theirs")
     want = states(theirs, INPUTS)
     ours = RoFormerEncoder.from_pretrained(tmp_path / "theirs")
-    found = compared(ours.hidden_states(INPUTS), want, to_float64)
-    record_property("difference", (name, "hidden states", found, 1e-5))
-    assert found <= 1e-5
+    actual = compared(ours.hidden_states(INPUTS), want, to_float64)
+    record_property("difference", (name, "hidden states", actual, 1e-5))
+    assert actual <= 1e-5
     # and back again, with nothing missing but what ours has no weights of
     ours.save_pretrained(tmp_path / "ours")
     back, report = transformers.BertModel.from_pretrained(
@@ -243,8 +243,8 @@ def test_logits_are_those_of_transformers_both_ways(bert, tmp_path, to_float64, 
     assert not any(report.values()), report
     with torch.no_grad():
         want = theirs.eval()(**arguments(INPUTS)).logits.numpy()
-    found = np.abs(to_float64(model(INPUTS)) - want)[REAL].max()
-    assert found <= 2e-5
+    actual = np.abs(to_float64(model(INPUTS)) - want)[REAL].max()
+    assert actual <= 2e-5
     bert(embedding_size=16).save_pretrained(tmp_path / "other")
     with pytest.raises(ValueError, match="roformer_tf"):
         transformers.AutoModel.from_pretrained(tmp_path / "other")
@@ -266,8 +266,8 @@ def states(model, inputs):
     import torch
 
     with torch.no_grad():
-        found = model(**arguments(inputs), output_hidden_states=True).hidden_states
-    return [state.numpy() for state in found]
+        actual = model(**arguments(inputs), output_hidden_states=True).hidden_states
+    return [state.numpy() for state in actual]
 
 
 def compared(ours, theirs, to_float64):

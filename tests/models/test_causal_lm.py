@@ -45,8 +45,8 @@ def losses_of(model, inputs, training=False):
 
 def reference(model, inputs):
     """−log softmax at the labels, from the logits in float64."""
-    given = {key: x for key, x in inputs.items() if key != "labels"}
-    logits = ops.convert_to_numpy(model(given)).astype("float64")
+    arguments = {key: x for key, x in inputs.items() if key != "labels"}
+    logits = ops.convert_to_numpy(model(arguments)).astype("float64")
     shifted = logits - logits.max(-1, keepdims=True)
     own = np.take_along_axis(shifted, inputs["labels"][..., None], -1)[..., 0]
     return np.log(np.exp(shifted).sum(-1)) - own
@@ -54,9 +54,9 @@ def reference(model, inputs):
 
 def test_given_labels_it_gives_the_loss_of_each(model):
     inputs = row_of(texts(6, 5), 14)
-    given = model(inputs)
-    assert given.shape == (1, 14)
-    assert keras.backend.standardize_dtype(given.dtype) == "float32"
+    arguments = model(inputs)
+    assert arguments.shape == (1, 14)
+    assert keras.backend.standardize_dtype(arguments.dtype) == "float32"
     np.testing.assert_allclose(losses_of(model, inputs), reference(model, inputs), rtol=1e-5)
 
 
@@ -64,8 +64,8 @@ def test_it_is_float32_and_near_in_bfloat16_too(tiny):
     keras.utils.set_random_seed(0)
     model = RoFormerForCausalLM(tiny(initializer_range=0.1), dtype="mixed_bfloat16")
     inputs = row_of(texts(6, 5), 14)
-    given = model(inputs)
-    assert keras.backend.standardize_dtype(given.dtype) == "float32"
+    arguments = model(inputs)
+    assert keras.backend.standardize_dtype(arguments.dtype) == "float32"
     np.testing.assert_allclose(
         losses_of(model, inputs), reference(model, inputs), rtol=1e-5, atol=1e-5
     )
@@ -83,16 +83,16 @@ def test_losses_in_a_packed_row_are_those_of_each_document_alone(model):
 
 
 def test_another_neighbour_changes_no_loss_by_a_bit(model):
-    first, *others = texts(7, 6, 8)
-    one = losses_of(model, row_of([first, *others], 24))[0]
+    first, *rest = texts(7, 6, 8)
+    item = losses_of(model, row_of([first, *rest], 24))[0]
     two = losses_of(model, row_of([first, *texts(9, 4, seed=5)], 24))[0]
-    np.testing.assert_array_equal(one[:6], two[:6])
-    assert (one[7:12] != two[7:12]).all()
+    np.testing.assert_array_equal(item[:6], two[:6])
+    assert (item[7:12] != two[7:12]).all()
 
 
 @pytest.mark.parametrize("place", [1, 5, 10])
 def test_no_loss_knows_the_token_that_it_is_about_or_a_later_one(model, place):
-    """Labels stay, and a token is another one: what is told before it does not change by a bit."""
+    """The labels stay, and a token changes: predictions before it are exactly the same."""
     inputs = row_of(texts(11), 12)
     changed = {**inputs, "token_ids": inputs["token_ids"].copy()}
     changed["token_ids"][0, place] = inputs["token_ids"][0, place] % (VOCABULARY - 1) + 1
@@ -107,7 +107,7 @@ def trained(rematerialize, config):
     model = RoFormerForCausalLM(config)
     model.encoder.rematerialize = rematerialize
     model.compile(keras.optimizers.SGD(0.5), MaskedTokenLoss(), jit_compile=True)
-    inputs = row_of(texts(7, 9), 20)  # no multiple of the pieces
+    inputs = row_of(texts(7, 9), 20)  # no multiple of the chunks
     weights = (inputs["labels"] != 0).astype("float32")
     losses = [model.train_on_batch(inputs, inputs["labels"], weights) for _ in range(2)]
     return np.array(losses), [ops.convert_to_numpy(v) for v in model.trainable_variables]

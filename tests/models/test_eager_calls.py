@@ -110,10 +110,12 @@ def test_gradients_and_training_are_those_of_a_model_never_called(make, steps):
     for _ in range(3):
         warm(rows(2, 7))
     del steps[:]
-    found = gradients(warm)
+    actual = gradients(warm)
     assert steps == ["encoder"]
-    for one, want in zip(found, gradients(make("of_first", hidden_dropout_prob=0.5)), strict=True):
-        np.testing.assert_array_equal(tf.convert_to_tensor(one), tf.convert_to_tensor(want))
+    for item, want in zip(
+        actual, gradients(make("of_first", hidden_dropout_prob=0.5)), strict=True
+    ):
+        np.testing.assert_array_equal(tf.convert_to_tensor(item), tf.convert_to_tensor(want))
     del steps[:]
     dropped = {ops.convert_to_numpy(warm(rows(2, 7), training=True)).tobytes() for _ in range(3)}
     assert len(steps) == len(dropped) == 3
@@ -162,8 +164,8 @@ def test_a_call_with_other_values_for_the_while_takes_those(make):
     for _ in range(3):
         model(rows(2, 7))
     zeros = [ops.zeros_like(variable) for variable in model.trainable_variables]
-    others = [variable.value for variable in model.non_trainable_variables]
-    answers, _ = model.stateless_call(zeros, others, rows(2, 7))
+    rest = [variable.value for variable in model.non_trainable_variables]
+    answers, _ = model.stateless_call(zeros, rest, rows(2, 7))
     assert not ops.convert_to_numpy(answers).any()
 
 
@@ -173,7 +175,7 @@ def test_a_masked_position_outside_of_the_rows_is_refused_as_before(make):
     for _ in range(2):
         model(inputs)
     check_answers(model, inputs)
-    with pytest.raises(InputError, match="the positions hold 7, but the rows are 7 long"):
+    with pytest.raises(InputError, match="positions contain 7, but the sequences have 7 tokens"):
         model(inputs | {"masked_positions": np.array([[1, 7], [0, 0]], "int32")})
 
 

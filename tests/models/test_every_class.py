@@ -34,7 +34,7 @@ CLASSES = {  # and the shape of what each gives, by its axes
 SIZES = {"B": 4, "T": 6, "H": 32, "V": 50, "C": 3}
 VERSIONS = {"v1": {}, "v2": {"norm_type": "rms_norm", "use_bias": False}}
 
-# Traced anew, a call costs ten; of traces, tests/models/test_eager_calls.py tells.
+# Traced anew, a call costs ten; tests/models/test_eager_calls.py is about traces.
 untraced = pytest.mark.usefixtures("eager_steps")
 every_class = pytest.mark.parametrize("name", CLASSES)
 both_versions = pytest.mark.parametrize("version", VERSIONS)
@@ -96,7 +96,7 @@ def test_only_hidden_states_are_less_than_float32(name, dtype, make, inputs):
     model = make(name, "v2", dtype, num_hidden_layers=1)
     outputs = model(inputs)
     outputs = outputs if isinstance(outputs, dict) else {"": outputs}
-    on_jax = keras.backend.backend() == "jax"  # which has float64 only if told so
+    on_jax = keras.backend.backend() == "jax"  # which has float64 only if enabled
     want = model.compute_dtype if name == "encoder" else "float32"
     want = "float32" if on_jax and want == "float64" else want
     assert {keras.backend.standardize_dtype(x.dtype) for x in outputs.values()} == {want}
@@ -178,7 +178,7 @@ def test_in_a_step_of_training_every_weight_learns(name, version, jit, make, inp
 
 
 WHOLE = ["bfloat16", "float16"]  # dtypes of the weights too
-if keras.backend.backend() != "jax":  # which has float64 only if told so
+if keras.backend.backend() != "jax":  # which has float64 only if enabled
     WHOLE.append("float64")
 
 
@@ -264,22 +264,22 @@ def test_it_is_exported_with_the_inputs_that_it_had(name, after, make, inputs, t
 
     model = make(name, "v1", num_hidden_layers=1)
     documents = {"sequence_ids": np.array([[1, 1, 1, 2, 2, 2]] * SIZES["B"], "int32")}
-    given = {
+    arguments = {
         "call": inputs | documents | {"masked_positions": np.array([[0, 5]] * 4, "int32")},
         "fit": inputs,
         "predict": {"token_ids": inputs["token_ids"]} | documents,
     }[after]
     if after == "call":
-        model(given)
+        model(arguments)
     elif after == "fit":
         targets = compiled(model, name)
         with eagerly():
-            model.fit(given, targets, batch_size=SIZES["B"], verbose=0)
+            model.fit(arguments, targets, batch_size=SIZES["B"], verbose=0)
     else:
-        model.predict(given, verbose=0)
+        model.predict(arguments, verbose=0)
     model.export(tmp_path / "exported", verbose=False)
     loaded = tf.saved_model.load(tmp_path / "exported")
-    for rows in (given, {key: x[:1] for key, x in given.items()}):
+    for rows in (arguments, {key: x[:1] for key, x in arguments.items()}):
         want = ops.convert_to_numpy(model(rows))
         np.testing.assert_allclose(loaded.serve(rows).numpy(), want, rtol=0, atol=1e-5)
 
@@ -289,9 +289,9 @@ def test_it_is_exported_with_the_inputs_that_it_had(name, after, make, inputs, t
 @every_class
 def test_it_is_part_of_a_functional_model(name, make, inputs):
     model = make(name, "v1", num_hidden_layers=1)
-    given = {key: keras.Input((None,), dtype="int32", name=key) for key in inputs}
-    outputs = model(given)
-    whole = keras.Model(given, outputs)
+    arguments = {key: keras.Input((None,), dtype="int32", name=key) for key in inputs}
+    outputs = model(arguments)
+    whole = keras.Model(arguments, outputs)
     for key, output in (outputs if isinstance(outputs, dict) else {"": outputs}).items():
         assert output.shape[-1] == shapes(name)[key][-1]
         assert keras.backend.standardize_dtype(output.dtype) == "float32"

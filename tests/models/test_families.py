@@ -105,8 +105,8 @@ def likeliest(model, recording, key):
 
 def logits_of_tokens(model, recording, key):
     logits, real = scores(model, recording), recording.real()
-    given = np.take_along_axis(logits, recording["token_ids"][..., None], -1)[..., 0]
-    return given[real], recording[key][real]
+    arguments = np.take_along_axis(logits, recording["token_ids"][..., None], -1)[..., 0]
+    return arguments[real], recording[key][real]
 
 
 def continued(model, recording, key):
@@ -119,7 +119,7 @@ def _continued(model, recording):
     length = recording.real()[1].sum() - 1
     ids, likely = np.zeros((1, length + 8), "int32"), []
     ids[:, :length] = recording["token_ids"][1, :length]
-    for last in range(length - 1, length + 7):  # what stands behind is seen by nobody
+    for last in range(length - 1, length + 7):  # later tokens are invisible
         logits = array(model({"token_ids": ids}))[:, last]
         ids[:, last + 1] = logits.argmax(-1)
         likely.append(np.sort(softmax(logits)[0])[:-3:-1])
@@ -135,8 +135,8 @@ def sentence(model, recording, key):
         "sentence", lambda: array(model(recording.inputs("sentence_"))["embedding"])
     )
     units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-    given = {"sentence": vectors, "sentence_unit": units, "similarity": units @ units.T}
-    return given[key], recording[key]
+    arguments = {"sentence": vectors, "sentence_unit": units, "similarity": units @ units.T}
+    return arguments[key], recording[key]
 
 
 def pair_head(model, recording, key):
@@ -158,8 +158,10 @@ def scores(model, recording):
     """Logits (B, T, V) float64."""
 
     def compute():
-        given = model(recording.inputs())
-        return array(given["logits"] if isinstance(given, dict) else given).astype("float64")
+        arguments = model(recording.inputs())
+        return array(arguments["logits"] if isinstance(arguments, dict) else arguments).astype(
+            "float64"
+        )
 
     return recording.once("scores", compute)
 
@@ -261,6 +263,6 @@ def test_what_is_computed_is_what_was_recorded(family, output, recording, opened
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_nothing_that_was_recorded_is_left_out(family, recording):
-    given = re.compile(r"(edge_|sentence_)?(token|segment)_ids|attention_mask|m?lm_at")
-    outputs = {key for key in recording(family) if not given.fullmatch(key)}
+    arguments = re.compile(r"(edge_|sentence_)?(token|segment)_ids|attention_mask|m?lm_at")
+    outputs = {key for key in recording(family) if not arguments.fullmatch(key)}
     assert outputs == set(FAMILIES[family][1])

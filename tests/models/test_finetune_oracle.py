@@ -6,11 +6,8 @@ import pytest
 from keras import ops
 
 from roformer_tf.checkpoints.names import table
-from roformer_tf.models.heads import (
-    RoFormerForMaskedLM,
-    RoFormerForSequenceClassification,
-    mean_of_tokens,
-)
+from roformer_tf.models.head_layers import mean_of_tokens
+from roformer_tf.models.heads import RoFormerForMaskedLM, RoFormerForSequenceClassification
 from roformer_tf.pretraining.train_step import MaskedTokenLoss
 
 BOUND = 1e-4
@@ -60,13 +57,13 @@ def tf1_arrays(model):
 def recorded_weights(steps, kind):
     """The arrays recorded under "grad0:…" or "final:…", by TF1 name."""
     prefix = f"{kind}:"
-    found = {
+    actual = {
         key.removeprefix(prefix).replace(".", "/"): value
         for key, value in steps.items()
         if key.startswith(prefix)
     }
-    assert len(found) == 8
-    return found
+    assert len(actual) == 8
+    return actual
 
 
 def compare(got, want, word_rows):

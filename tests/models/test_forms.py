@@ -55,10 +55,10 @@ LENGTH, TRAINED = 70, 16
 def encoder_of(tiny):
     """encoder_of("yarn", …) → a small encoder of that form, trained at 16 as far as it knows."""
 
-    def make(form, cls=RoFormerEncoder, dtype="float32", **others):
+    def make(form, cls=RoFormerEncoder, dtype="float32", **options):
         keras.utils.set_random_seed(5)
         config = {"max_position_embeddings": TRAINED} | FORMS[form]
-        return cls(tiny(**config | others), dtype=dtype)
+        return cls(tiny(**config | options), dtype=dtype)
 
     return make
 
@@ -102,7 +102,7 @@ def expected(encoder, inputs):
     visible &= documents[:, None, :] != 0
     if config.attention_type == "causal":
         visible &= np.tri(length, dtype=bool)
-    if config.attention_type == "unilm":  # segments that begin at every token are seen from behind
+    if config.attention_type == "unilm":  # segments that begin at every token
         began = segments.cumsum(axis=1)
         visible &= began[:, None, :] <= began[:, :, None]
     for number in range(config.num_hidden_layers):
@@ -214,9 +214,9 @@ def test_hidden_states_are_those_of_plain_numpy(
     encoder, inputs = encoder_of(form, attention_type=attention_type), rows()
     want = expected(encoder, inputs)
     got = to_float64(encoder(inputs))
-    found = np.abs(got - want).max()
-    record_property("difference", (form[:15], attention_type, float(found), 5e-5))
-    assert found <= 5e-5
+    actual = np.abs(got - want).max()
+    record_property("difference", (form[:15], attention_type, float(actual), 5e-5))
+    assert actual <= 5e-5
     # the forms of training, and only what is asked for
     np.testing.assert_allclose(to_float64(encoder(inputs, training=True)), want, atol=5e-5)
     at = np.array([[0, 3, 69], [40, 5, 8]], "int32")
@@ -294,14 +294,14 @@ def weight_gradients():
 
         if plain:
             with plain_forms():
-                found = gradients()
+                actual = gradients()
         else:
-            found = gradients()
-        found = map(tf.convert_to_tensor, found)
+            actual = gradients()
+        actual = map(tf.convert_to_tensor, actual)
         return {
             name: x.numpy()
-            for name, x in zip(variables, found, strict=True)
-            if not name.endswith("key/bias")  # 0 but for rounding
+            for name, x in zip(variables, actual, strict=True)
+            if not name.endswith("key/bias")  # 0 except for rounding
         }
 
     if keras.backend.backend() != "tensorflow":
@@ -398,7 +398,7 @@ def test_what_is_kept_while_writing_gives_the_whole_rows_logits(form, attention_
     written = np.random.default_rng(0).integers(1, 50, (2, 7))
     ids, segments = np.zeros((2, 2, 28), "int32")
     for row, prompt in enumerate(prompts):
-        end = len(prompt) + 7  # what stands behind it, padding, is seen by nobody
+        end = len(prompt) + 7  # the padding after it is invisible
         ids[row, :end] = [*prompt, *written[row]]
         segments[row, len(prompt) : end] = attention_type == "unilm"
     whole = ops.convert_to_numpy(model({"token_ids": ids, "segment_ids": segments}))
@@ -422,8 +422,8 @@ def test_in_bfloat16_they_are_as_near_as_bfloat16_is(form, encoder_of, to_float6
     half.set_weights(whole.get_weights())
     inputs = rows()
     want = to_float64(whole(inputs))
-    found = np.abs(to_float64(half(inputs, training=True)) - want)
-    assert found.mean() < 0.02 * np.abs(want).max()
+    actual = np.abs(to_float64(half(inputs, training=True)) - want)
+    assert actual.mean() < 0.02 * np.abs(want).max()
 
 
 @pytest.mark.parametrize("form", ["t5 in a window", "values"])

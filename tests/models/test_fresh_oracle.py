@@ -46,11 +46,11 @@ def run_python(*arguments, **environment):
 def test_it_holds_what_the_fixtures_hold(fresh):
     for path in (TESTS / "fixtures" / "oracle").glob("*.npz"):
         if not path.name.startswith("hf_"):  # made by transformers
-            with np.load(path) as recorded, np.load(fresh / path.name) as made:
-                assert recorded.keys() == made.keys(), path.name
-                for key in made:
-                    assert made[key].dtype == recorded[key].dtype, f"{path.name}: {key}"
-                    assert made[key].ndim == recorded[key].ndim, f"{path.name}: {key}"
+            with np.load(path) as recorded, np.load(fresh / path.name) as result:
+                assert recorded.keys() == result.keys(), path.name
+                for key in result:
+                    assert result[key].dtype == recorded[key].dtype, f"{path.name}: {key}"
+                    assert result[key].ndim == recorded[key].ndim, f"{path.name}: {key}"
 
 
 def test_ours_gives_what_bert4keras_gives(fresh):

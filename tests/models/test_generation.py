@@ -43,7 +43,7 @@ def gpt(released):
 
 
 def rows(padded):
-    """Rows of ids without the −1 behind them."""
+    """Rows of ids without the −1 after them."""
     return [row[row >= 0].tolist() for row in padded]
 
 
@@ -61,10 +61,12 @@ def test_it_writes_what_bert4keras_writes(writer, recording, ended, beams):
     else:
         compared = range(len(expected))
     for number in compared:
-        (one,) = written[number]
-        ids = [*one.token_ids, *[sep] * (one.ended and not stop)]
+        (item,) = written[number]
+        ids = [*item.token_ids, *[sep] * (item.ended and not stop)]
         assert ids == expected[number]
-        assert one.ended == (bool(ids) and ids[-1] in (sep, int(recording["end"]) if stop else sep))
+        assert item.ended == (
+            bool(ids) and ids[-1] in (sep, int(recording["end"]) if stop else sep)
+        )
 
 
 PROMPTS = [[101, 300, 301, 302], [101, 400], [101, *range(500, 520)]]
@@ -79,13 +81,13 @@ def test_a_prompt_gives_in_a_batch_what_it_gives_alone(gpt, settings):
     together = gpt.generate_ids(PROMPTS, config)
     for prompt, written in zip(PROMPTS, together, strict=True):
         (alone,) = gpt.generate_ids([prompt], config)
-        assert [one.token_ids for one in alone] == [one.token_ids for one in written]
-        scores = [[one.score for one in each] for each in (alone, written)]
+        assert [item.token_ids for item in alone] == [item.token_ids for item in written]
+        scores = [[item.score for item in each] for each in (alone, written)]
         np.testing.assert_allclose(*scores, atol=1e-5)
 
 
 def test_a_model_draws_as_often_as_its_settings_say():
-    """4,000 draws behind one prompt, by all three cuts, against the model's own logits."""
+    """4,000 draws after one prompt, by all three cuts, against the model's own logits."""
     keras.utils.set_random_seed(5)
     tokenizer = tokenizer_of()
     model = RoFormerForCausalLM(RoFormerConfig(**TINY, vocab_size=tokenizer.vocab_size))
@@ -95,7 +97,7 @@ def test_a_model_draws_as_often_as_its_settings_say():
     config = GenerationConfig(samples=4_000, max_tokens=1, **cuts)
     (written,) = model.generate_ids([prompt], config, rows=4_000)
     drawn = np.bincount(
-        [(*one.token_ids, tokenizer.sep_id)[0] for one in written], minlength=tokenizer.vocab_size
+        [(*item.token_ids, tokenizer.sep_id)[0] for item in written], minlength=tokenizer.vocab_size
     )
     logits = ops.convert_to_numpy(model({"token_ids": np.array([prompt], "int32")}))[0, -1]
     shares = np.exp(logits.astype("float64") / 0.65)
@@ -113,7 +115,7 @@ def test_one_seed_gives_one_text_and_equal_prompts_texts_of_their_own(gpt):
 
     def ids(prompts, seed):
         written = gpt.generate_ids(prompts, GenerationConfig(seed=seed, **settings))
-        return [[one.token_ids for one in each] for each in written]
+        return [[item.token_ids for item in each] for each in written]
 
     (first,), (again,), (other,) = (ids(PROMPTS[:1], seed) for seed in (1, 1, 2))
     twice = ids([PROMPTS[0]] * 2, 1)
@@ -122,13 +124,13 @@ def test_one_seed_gives_one_text_and_equal_prompts_texts_of_their_own(gpt):
 
 
 def test_the_score_is_the_mean_log_probability_of_a_token(gpt):
-    ((one,),) = gpt.generate_ids(PROMPTS[:1], GenerationConfig(max_tokens=6, temperature=1.5))
-    row = np.array([[*PROMPTS[0], *one.token_ids]], "int32")
+    ((item,),) = gpt.generate_ids(PROMPTS[:1], GenerationConfig(max_tokens=6, temperature=1.5))
+    row = np.array([[*PROMPTS[0], *item.token_ids]], "int32")
     logits = ops.convert_to_numpy(gpt({"token_ids": row}))[0].astype("float64")
     shares = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     start = len(PROMPTS[0])
-    told = [shares[start - 1 + i, token] for i, token in enumerate(one.token_ids)]
-    assert one.score == pytest.approx(np.mean(told), abs=1e-5)
+    told = [shares[start - 1 + i, token] for i, token in enumerate(item.token_ids)]
+    assert item.score == pytest.approx(np.mean(told), abs=1e-5)
 
 
 def test_rows_that_end_leave_the_others_as_they_are(gpt):
@@ -198,15 +200,15 @@ def test_each_token_is_told_as_it_is_written(gpt):
         GenerationConfig(max_tokens=5, samples=2),
         rows=4,
         on_token=lambda prompt, sample, token: told.setdefault((prompt, sample), []).append(token),
-        on_done=lambda prompt, found: done.append((prompt, found)),
+        on_done=lambda prompt, texts: done.append((prompt, texts)),
     )
     assert told == {
-        (prompt, sample): list(one.token_ids)
+        (prompt, sample): list(item.token_ids)
         for prompt, each in enumerate(written)
-        for sample, one in enumerate(each)
+        for sample, item in enumerate(each)
     }
     assert sorted(prompt for prompt, _ in done) == [0, 1, 2]
-    assert all(found == written[prompt] for prompt, found in done)
+    assert all(texts == written[prompt] for prompt, texts in done)
 
 
 def test_what_is_no_token_is_not_written():
@@ -220,7 +222,7 @@ def test_what_is_no_token_is_not_written():
     model.mlm.bias.assign([50.0 * (i == 11 or i >= size) for i in range(size + 30)])
     for settings in ({}, {"samples": 4, "temperature": 3.0}, {"beams": 3}):
         written = model.generate_ids([[1, 6]], GenerationConfig(max_tokens=6, **settings))
-        ids = {i for one in written[0] for i in one.token_ids}
+        ids = {i for item in written[0] for i in item.token_ids}
         assert ids <= set(vocabulary.values())
 
 
@@ -264,14 +266,14 @@ def test_texts_are_written_behind_texts(gpt):
     prompt = gpt.encode_prompt("今天")
     assert prompt == gpt.tokenizer.encode("今天")[0][:-1]
     (ids,) = gpt.generate_ids([prompt], GenerationConfig(max_tokens=4, samples=2, seed=3))
-    assert written[0] == [gpt.tokenizer.decode(one.token_ids) for one in ids]
+    assert written[0] == [gpt.tokenizer.decode(item.token_ids) for item in ids]
 
 
 def test_no_more_is_written_than_the_model_was_made_for(gpt):
     most = gpt.config.max_position_embeddings
     prompt = [101, *range(200, 200 + most - 4)]
-    ((one,),) = gpt.generate_ids([prompt], GenerationConfig(max_tokens=50))
-    assert len(prompt) + len(one.token_ids) == most
+    ((item,),) = gpt.generate_ids([prompt], GenerationConfig(max_tokens=50))
+    assert len(prompt) + len(item.token_ids) == most
     with pytest.raises(InputError, match=f"{most} tokens"):
         gpt.generate_ids([[101] * most])
 

@@ -24,7 +24,7 @@ PROMPTS, MOST = 20, 16
 def exported(request, released, transformers, tmp_path_factory):
     """Our model of a checkpoint, and transformers' of the folder that it was exported to.
 
-    The released gpt model, of which only the name tells what it is, and a fresh one.
+    The released gpt model, recognized by its name only, and a fresh one.
     """
     folder = tmp_path_factory.mktemp(request.param)
     source = folder / "own"
@@ -55,7 +55,7 @@ def prompts(exported):
 
 
 def greedy(model, prompts):
-    """The likeliest ids behind each prompt, up to [SEP]: the whole row anew for every one."""
+    """The most probable ids after each prompt, up to [SEP]: the whole row anew for every one."""
     rows = np.zeros((len(prompts), max(map(len, prompts)) + MOST), "int32")
     ends = np.array([len(prompt) for prompt in prompts])
     for row, prompt in zip(rows, prompts, strict=True):
@@ -73,11 +73,11 @@ def greedy(model, prompts):
 
 
 def generated(model, torch, prompt, **settings):
-    """What transformers writes behind one prompt."""
-    given = torch.tensor([prompt])
+    """What transformers writes after one prompt."""
+    arguments = torch.tensor([prompt])
     ids = model.generate(
-        given,
-        attention_mask=torch.ones_like(given),
+        arguments,
+        attention_mask=torch.ones_like(arguments),
         max_new_tokens=MOST,
         do_sample=False,
         **settings,
@@ -98,13 +98,13 @@ def test_its_logits_are_ours_at_every_position(exported, prompts, torch):
     ours, theirs = exported
     tokens = list(chain.from_iterable(prompts))  # one long text
     with torch.no_grad():
-        found = theirs(torch.tensor([tokens])).logits.numpy()
+        actual = theirs(torch.tensor([tokens])).logits.numpy()
     want = np.asarray(ours({"token_ids": np.array([tokens], "int32")}))
-    np.testing.assert_allclose(found, want, rtol=0, atol=5e-5)
+    np.testing.assert_allclose(actual, want, rtol=0, atol=5e-5)
     changed = [*tokens[:-1], tokens[-1] + 1]  # which those before it do not see
     with torch.no_grad():
-        others = theirs(torch.tensor([changed])).logits.numpy()
-    np.testing.assert_allclose(others[:, :-1], found[:, :-1], rtol=0, atol=1e-6)
+        rest = theirs(torch.tensor([changed])).logits.numpy()
+    np.testing.assert_allclose(rest[:, :-1], actual[:, :-1], rtol=0, atol=1e-6)
 
 
 def test_it_writes_what_is_likeliest_to_us(exported, prompts, torch):
@@ -128,10 +128,10 @@ def test_it_writes_what_is_likeliest_to_us(exported, prompts, torch):
 def test_both_write_the_same(ours_given, theirs_given, exported, prompts, torch):
     ours, theirs = exported
     config = GenerationConfig(max_tokens=MOST, **ours_given)
-    found = [list(one.token_ids) for (one,) in ours.generate_ids(prompts, config)]
+    actual = [list(item.token_ids) for (item,) in ours.generate_ids(prompts, config)]
     eos = ours.tokenizer.sep_id
     want = [generated(theirs, torch, prompt, **theirs_given) for prompt in prompts]
-    assert found == [[i for i in ids if i != eos] for ids in want]
+    assert actual == [[i for i in ids if i != eos] for ids in want]
 
 
 @pytest.mark.parametrize("exported", ["gpt_char"], indirect=True)
@@ -155,5 +155,5 @@ def test_a_model_that_transformers_made_is_causal_to_us(transformers, torch, tmp
     ids = np.random.default_rng(0).integers(1, 40, (2, 9)).astype("int32")
     with torch.no_grad():
         want = theirs(torch.tensor(ids, dtype=torch.long)).logits.numpy()
-    found = np.asarray(RoFormerForCausalLM.from_pretrained(tmp_path)({"token_ids": ids}))
-    np.testing.assert_allclose(found, want, rtol=0, atol=2e-5)
+    actual = np.asarray(RoFormerForCausalLM.from_pretrained(tmp_path)({"token_ids": ids}))
+    np.testing.assert_allclose(actual, want, rtol=0, atol=2e-5)

@@ -93,8 +93,8 @@ def test_transformers_gives_the_same_logits_of_every_head(
     tmp_path,
     transformers,
 ):
-    given = {} if num_labels is None else {"num_labels": num_labels}
-    model = cls.from_pretrained(released(source), initializer_range=0.3, **given)
+    arguments = {} if num_labels is None else {"num_labels": num_labels}
+    model = cls.from_pretrained(released(source), initializer_range=0.3, **arguments)
     model.save_pretrained(tmp_path / "ours")
     inputs = inputs_of(recorded(source))
     real = real_positions(inputs["token_ids"])

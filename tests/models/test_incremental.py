@@ -21,18 +21,18 @@ def without_onnx(monkeypatch):
     monkeypatch.setattr(OnnxStep, "can_read", lambda model: False)
 
 
-def model_of(tiny, style="interleaved", attention_type="causal", dtype="float32", **others):
+def model_of(tiny, style="interleaved", attention_type="causal", dtype="float32", **options):
     keras.utils.set_random_seed(3)
-    config = tiny(rotary_style=style, attention_type=attention_type, **others)
+    config = tiny(rotary_style=style, attention_type=attention_type, **options)
     return RoFormerForCausalLM(config, dtype=dtype)
 
 
 def whole(model, prompts, written):
-    """Per row the logits behind its prompt and behind each token written, from one call on all."""
+    """Per row the logits after its prompt and after each new token, from one call on all."""
     ids = np.zeros((len(prompts), max(map(len, prompts)) + len(written[0])), "int32")
     segments = np.zeros_like(ids)
     for row, (prompt, tokens) in enumerate(zip(prompts, written, strict=True)):
-        end = len(prompt) + len(tokens)  # what stands behind it, padding, is seen by nobody
+        end = len(prompt) + len(tokens)  # the padding after it is invisible
         ids[row, :end] = [*prompt, *tokens]
         segments[row, len(prompt) : end] = model.config.attention_type == "unilm"
     logits = ops.convert_to_numpy(model({"token_ids": ids, "segment_ids": segments}))
@@ -49,7 +49,7 @@ def test_each_step_gives_the_logits_of_the_whole_row(tiny, style, attention_type
     model = model_of(tiny, style, attention_type)
     decoder = IncrementalDecoder(model)
     written = np.random.default_rng(0).integers(1, VOCABULARY, (len(PROMPTS), 6))
-    written[1, 2] = 0  # padding to whoever reads the row
+    written[1, 2] = 0  # read as padding
     logits = decoder.begin(PROMPTS, room=6)
     worst, expected = 0.0, whole(model, PROMPTS, written)
     for step in range(7):

@@ -88,14 +88,14 @@ def test_gradients_through_masked_positions_are_those_of_the_whole_row(tiny):
     counted = (everywhere != 0).astype("float32")
     config = tiny(vocab_size=60, hidden_dropout_prob=0.0, attention_probs_dropout_prob=0.0)
     moved = []
-    for given, wanted, weights in [
+    for arguments, wanted, weights in [
         ({"masked_positions": positions}, labels, None),
         ({}, everywhere, counted),
     ]:
         keras.utils.set_random_seed(3)
         model = RoFormerForMaskedLM(config)
         model.compile(keras.optimizers.SGD(1.0), MaskedTokenLoss())
-        model.train_on_batch({"token_ids": token_ids, **given}, wanted, weights)
+        model.train_on_batch({"token_ids": token_ids, **arguments}, wanted, weights)
         moved.append([ops.convert_to_numpy(variable) for variable in model.trainable_variables])
     for at_positions, in_whole_rows in zip(*moved, strict=True):
         np.testing.assert_allclose(at_positions, in_whole_rows, rtol=0, atol=2e-6)
@@ -281,7 +281,7 @@ def test_a_masked_position_outside_its_row_is_refused_and_never_another_rows(mas
     ids = np.random.default_rng(0).integers(1, model.config.vocab_size, (3, 6)).astype("int32")
     wrong = np.array([[-1, 2], [6, 2], [-7, 11]], "int32")
     for row in range(3):
-        with pytest.raises(InputError, match=rf"hold {wrong[row, 0]}, but the rows are 6 long"):
+        with pytest.raises(InputError, match=rf"contain {wrong[row, 0]}, but the seq.* 6 tok"):
             model({"token_ids": ids, "masked_positions": np.roll(wrong, -row, 0)})
     got = model.predict({"token_ids": ids, "masked_positions": wrong}, verbose=0)
     want = ops.convert_to_numpy(model({"token_ids": ids, "masked_positions": np.clip(wrong, 0, 5)}))
@@ -289,9 +289,9 @@ def test_a_masked_position_outside_its_row_is_refused_and_never_another_rows(mas
 
 
 @pytest.mark.quick_cases("float32-1", "float32-2", "mixed_bfloat16-3")
-@pytest.mark.parametrize("pieces", [1, 2, 3])
+@pytest.mark.parametrize("chunks", [1, 2, 3])
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
-def test_given_labels_it_gives_losses_whole_or_in_pieces(released, pieces, dtype):
+def test_given_labels_it_gives_losses_whole_or_in_pieces(released, chunks, dtype):
     model = RoFormerForMaskedLM.from_pretrained(released("word"), dtype=dtype)
     rng = np.random.default_rng(0)
     vocabulary = model.config.vocab_size
@@ -308,7 +308,7 @@ def test_given_labels_it_gives_losses_whole_or_in_pieces(released, pieces, dtype
     words = model.encoder.embeddings.word.embeddings
     for got in (
         model(inputs | {"labels": labels}),
-        model.mlm.token_losses(hidden, words, labels, pieces=pieces),
+        model.mlm.token_losses(hidden, words, labels, chunks=chunks),
     ):
         assert keras.backend.standardize_dtype(got.dtype) == "float32"
         # the logits of bfloat16 products carry its rounding into both alike
@@ -316,7 +316,7 @@ def test_given_labels_it_gives_losses_whole_or_in_pieces(released, pieces, dtype
 
 
 def test_large_logits_are_made_in_pieces_by_jax_alone(monkeypatch):
-    made = []
+    result = []
     model = RoFormerForMaskedLM(
         RoFormerConfig(
             vocab_size=50,
@@ -326,12 +326,12 @@ def test_large_logits_are_made_in_pieces_by_jax_alone(monkeypatch):
             intermediate_size=8,
         )
     )
-    monkeypatch.setattr(cross_entropy, "PIECE_BYTES", 4 * 50 * 2 * 3)  # three of both rows
-    monkeypatch.setattr(heads, "token_losses", lambda *given: made.append(given[4]) or given[3])
+    monkeypatch.setattr(cross_entropy, "CHUNK_BYTES", 4 * 50 * 2 * 3)  # three of both rows
+    monkeypatch.setattr(heads, "token_losses", lambda *x: result.append(x[4]) or x[3])
     row = np.ones((2, 9), "int32")
     inputs = {"token_ids": row, "masked_positions": row[:, :7], "labels": row[:, :7]}
     model(inputs, training=True)
     model(inputs, training=False)
     model.encoder.rematerialize = True
     model(inputs, training=True)
-    assert made == [3 if keras.backend.backend() == "jax" else 1, 1, heads.LOSS_PIECES]
+    assert result == [3 if keras.backend.backend() == "jax" else 1, 1, heads.LOSS_CHUNKS]

@@ -32,7 +32,7 @@ def model_of(tiny, **changes):
 
 
 def every(model, prompt, written):
-    """Logits behind each token that was written, from one call on the whole row."""
+    """Logits after each new token, from one call on the whole row."""
     ids = np.array([[*prompt, *written]], "int32")
     segments = (np.arange(ids.shape[1]) >= len(prompt))[None].astype("int32")
     segments *= model.config.attention_type == "unilm"
@@ -41,7 +41,7 @@ def every(model, prompt, written):
 
 
 class Texts:
-    """Rows of a decoder, with all that was written behind each, and the logits of each token."""
+    """Rows of a decoder, with the new tokens of each, and the logits of each token."""
 
     def __init__(self, model, prompts):
         self.model, self.decoder = model, IncrementalDecoder(model)
@@ -56,16 +56,16 @@ class Texts:
         logits = self.decoder.append(np.array(tokens))
         assert logits.dtype == np.float32
         assert logits.shape == (len(self.rows), self.model.config.vocab_size)
-        for (_, written, given), token, row in zip(self.rows, tokens, logits, strict=True):
+        for (_, written, arguments), token, row in zip(self.rows, tokens, logits, strict=True):
             written.append(token)
-            given.append(row)
+            arguments.append(row)
 
     def difference(self):
         """The largest from the logits of whole rows; what padding itself sees is not specified."""
         worst = 0.0
-        for prompt, written, given in self.rows:
+        for prompt, written, arguments in self.rows:
             seen = np.array(written) != 0
-            difference = np.array(given) - every(self.model, prompt, written)
+            difference = np.array(arguments) - every(self.model, prompt, written)
             worst = max(worst, float(np.abs(difference[seen]).max()))
         return worst
 
@@ -75,9 +75,9 @@ def counted(monkeypatch):
     """What ONNX Runtime read: the rows of each step."""
     rows, read = [], OnnxStep.read
 
-    def counting(self, token_ids, *others):
+    def counting(self, token_ids, *rest):
         rows.append(len(token_ids))
-        return read(self, token_ids, *others)
+        return read(self, token_ids, *rest)
 
     monkeypatch.setattr(OnnxStep, "read", counting)
     return rows
@@ -89,7 +89,7 @@ def counted(monkeypatch):
 @pytest.mark.parametrize("attention_type", ["causal", "unilm"])
 @pytest.mark.parametrize("style", ["interleaved", "half"])
 @pytest.mark.parametrize(
-    "others",
+    "options",
     [
         pytest.param({}, id="v1"),
         pytest.param(
@@ -100,13 +100,13 @@ def counted(monkeypatch):
     ],
 )
 def test_each_token_gives_the_logits_of_the_whole_row(
-    tiny, style, attention_type, others, counted, record_property
+    tiny, style, attention_type, options, counted, record_property
 ):
     texts = Texts(
-        model_of(tiny, rotary_style=style, attention_type=attention_type, **others), PROMPTS
+        model_of(tiny, rotary_style=style, attention_type=attention_type, **options), PROMPTS
     )
     texts.append([5, 30, 6, 44])
-    texts.append([9, 0, 31, 8])  # written, and padding to whoever reads the row
+    texts.append([9, 0, 31, 8])  # written, and read as padding
     texts.append([7, 45, 3, 2])
     texts.choose([1, 0, 3, 3])  # as beams do
     texts.append([4, 5, 6, 7])
@@ -156,21 +156,21 @@ def test_more_slots_follow_by_need(tiny, counted):
 @pytest.mark.quick_cases("assign_sub")
 @pytest.mark.parametrize("way", ["assign", "assign_sub"])
 def test_it_reads_by_the_weights_of_now_and_packs_them_once(tiny, way, monkeypatch):
-    made, session = [], engine.StepSession
-    monkeypatch.setattr(engine, "StepSession", lambda *args: made.append(0) or session(*args))
+    result, session = [], engine.StepSession
+    monkeypatch.setattr(engine, "StepSession", lambda *args: result.append(0) or session(*args))
     model = model_of(tiny)
     decoder = IncrementalDecoder(model)
     for _ in range(2):
         decoder.begin(PROMPTS[:2], room=1)
         decoder.append(np.array([5, 6]))
         decoder.end()
-    assert len(made) == 1
+    assert len(result) == 1
     for variable in model.variables:
         getattr(variable.value, way)(variable.value * 0.1)  # the second writes into memory
     decoder.begin(PROMPTS[:2], room=1)
     logits = decoder.append(np.array([5, 6]))
     np.testing.assert_allclose(logits[:1], every(model, PROMPTS[0], [5]), atol=1e-5)
-    assert len(made) == 2
+    assert len(result) == 2
 
 
 def test_what_it_cannot_read_is_left_to_keras(tiny, quantizing, monkeypatch):

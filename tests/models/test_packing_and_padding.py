@@ -88,8 +88,8 @@ def test_a_document_in_a_packed_row_gives_what_it_gives_alone(
 def test_another_neighbour_changes_nothing_at_all(model, to_float64, documents, token):
     numbers = range(1, len(documents) + 1)
     row = pack(documents, numbers)
-    others = row["sequence_ids"] != 1
-    changed = {**row, "token_ids": np.where(others, token, row["token_ids"])}
+    rest = row["sequence_ids"] != 1
+    changed = {**row, "token_ids": np.where(rest, token, row["token_ids"])}
     first, second = (to_float64(model.encoder(r))[0, : len(documents[0])] for r in (row, changed))
     np.testing.assert_array_equal(first, second)
 
@@ -105,7 +105,7 @@ def texts(draw):
 @settings(deadline=None, max_examples=5)
 @given(texts=texts())
 def test_padding_changes_no_real_token(model, bound, to_float64, texts):
-    """Padding is told from tokens by its id alone here, as bert4keras does."""
+    """Padding is recognized by its id only, as bert4keras does."""
     token_ids = np.array([text + [0] * (LENGTH - len(text)) for text in texts], "int32")
     hidden = to_float64(model.encoder({"token_ids": token_ids}))
     for row, text in enumerate(texts):

@@ -61,10 +61,10 @@ def test_every_row_is_in_one_batch_that_holds_it(seed, compiled):
     lengths = np.clip(rng.lognormal(3.5, 1, rng.integers(1, 300)), 1, 3000).astype(int).tolist()
     runner = Runner(nothing, int(rng.integers(8, 5000)), compiled)
     size = int(rng.integers(1, 50))
-    found = list(batches(lengths, runner, size))
-    assert sorted(np.concatenate([rows for rows, _ in found])) == list(range(len(lengths)))
-    assert [lengths[row] for rows, _ in found for row in rows] == sorted(lengths, reverse=True)
-    for rows, (height, width) in found:
+    actual = list(batches(lengths, runner, size))
+    assert sorted(np.concatenate([rows for rows, _ in actual])) == list(range(len(lengths)))
+    assert [lengths[row] for rows, _ in actual for row in rows] == sorted(lengths, reverse=True)
+    for rows, (height, width) in actual:
         longest = max(lengths[row] for row in rows)
         assert len(rows) <= height <= size
         assert height == 1 or height * width <= runner.tokens

@@ -82,10 +82,10 @@ def test_another_order_of_the_cuts_would_be_seen():
 )
 def test_the_distribution_is_that_of_the_definition(logits, temperature, top_k, top_p):
     logits = (logits / 8).astype("float32")  # none so near another that rounding makes them equal
-    found = distribution(logits, temperature, top_k, top_p)
+    actual = distribution(logits, temperature, top_k, top_p)
     for row in range(2):
         shares = np.zeros(12)
-        shares[found.token_ids[row]] = found.probabilities[row]
+        shares[actual.token_ids[row]] = actual.probabilities[row]
         wanted = expected(logits[row], temperature, top_k, top_p)
         if top_p is None or abs(np.cumsum(np.sort(wanted)[::-1]) - top_p).min() > 1e-9:
             np.testing.assert_allclose(shares, wanted, atol=1e-12)
@@ -93,17 +93,17 @@ def test_the_distribution_is_that_of_the_definition(logits, temperature, top_k, 
 
 def test_a_share_that_few_tokens_do_not_have_is_found_among_all():
     logits = np.random.default_rng(0).normal(size=(1, 4 * SHORTLIST)).astype("float32")
-    found = distribution(logits, top_p=0.99)
-    assert found.probabilities.shape[1] > SHORTLIST
+    actual = distribution(logits, top_p=0.99)
+    assert actual.probabilities.shape[1] > SHORTLIST
     shares = np.zeros(4 * SHORTLIST)
-    shares[found.token_ids[0]] = found.probabilities[0]
+    shares[actual.token_ids[0]] = actual.probabilities[0]
     np.testing.assert_allclose(shares, expected(logits[0], top_p=0.99), atol=1e-12)
 
 
 @pytest.mark.parametrize("uniform", [0.0, np.nextafter(1.0, 0.0)])
 def test_the_ends_of_the_draw_are_tokens_that_may_come(uniform):
-    found = distribution(LOGITS[None], top_k=3)
-    (token,) = draw(found, np.array([uniform]))
+    actual = distribution(LOGITS[None], top_k=3)
+    (token,) = draw(actual, np.array([uniform]))
     assert token == (0 if uniform == 0 else 2)
 
 

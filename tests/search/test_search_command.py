@@ -15,9 +15,9 @@ from roformer_tf.errors import InputError
 from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.labelled.examples import Example
 from roformer_tf.search import retrieval, writing
-from roformer_tf.search.documents import Document
+from roformer_tf.search.documents import Document, write_validation_pairs
 from roformer_tf.search.index import SearchIndex
-from roformer_tf.search.reranking import report_reranking, write_validation_pairs
+from roformer_tf.search.reranking import report_reranking
 from roformer_tf.search.retrieval import Reranker, Retriever, open_reranker
 
 DOCUMENTS = {

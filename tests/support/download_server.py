@@ -1,4 +1,4 @@
-"""A loopback file server that can be told to misbehave, and something for it to serve."""
+"""A loopback file server that can misbehave, and something for it to serve."""
 
 import http.server
 import threading

@@ -23,7 +23,7 @@ def copied(source, target, *, leave=(), extra=()):
 
 
 def named(name):
-    """A member whose name is written as it is: ZipInfo itself would mend some."""
+    """A member whose name is written as it is: ZipInfo itself would change some."""
     info = zipfile.ZipInfo("x")
     info.filename = info.orig_filename = name
     return info
@@ -68,8 +68,8 @@ def with_bomb(source, target, member, megabytes, *, declared=None):
     """
     copied(source, target, leave=[member])
     deflate = zlib.compressobj(9, zlib.DEFLATED, -15)
-    first, others = (deflate.compress(BLOCK) + deflate.flush(zlib.Z_FULL_FLUSH) for _ in range(2))
-    data = first + others * (megabytes - 1) + deflate.flush()
+    first, rest = (deflate.compress(BLOCK) + deflate.flush(zlib.Z_FULL_FLUSH) for _ in range(2))
+    data = first + rest * (megabytes - 1) + deflate.flush()
     with zipfile.ZipFile(target, "a") as archive:
         folder = archive.namelist()[0].split("/")[0]
         info = zipfile.ZipInfo(f"{folder}/{member}")

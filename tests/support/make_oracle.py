@@ -148,7 +148,7 @@ def main():
 
 
 def write_zip(folder, family, rng, slots):
-    """Write a checkpoint of random weights; with `slots`, Adam's and the step beside them."""
+    """Write a checkpoint of random weights; with `slots`, also Adam's and the step."""
     model = build_transformer_model(
         model=family.model, return_keras_model=False, **family.config, **family.build
     )
@@ -274,7 +274,7 @@ def record(model, family, rng):
     head = [name for name in HEAD if name in model.layers]
     hidden = hidden_layers(model)
     values = outputs(model, *hidden, *head)(*pair)
-    found = dict(zip([HEAD[name] for name in head], values[len(hidden) :], strict=True))
+    actual = dict(zip([HEAD[name] for name in head], values[len(hidden) :], strict=True))
     arrays = {
         "token_ids": pair[0],
         "segment_ids": pair[1],
@@ -282,13 +282,13 @@ def record(model, family, rng):
         "hidden": np.stack(values[: len(hidden)]),
     }
     prefix = "lm" if application else "mlm"
-    arrays |= {f"{prefix}_{k}": v for k, v in scores(found["logits"], pair[0], rng).items()}
+    arrays |= {f"{prefix}_{k}": v for k, v in scores(actual["logits"], pair[0], rng).items()}
     if application == "lm":
         return arrays | continued(model, pair[0])
     if application == "unilm":
         return arrays | sentences(model, pair, rows(family, rng, segments=False))
-    if "transform" in found:
-        arrays["mlm_transform"] = found["transform"]
+    if "transform" in actual:
+        arrays["mlm_transform"] = actual["transform"]
     return arrays | edges(model, *pair)
 
 
@@ -331,7 +331,7 @@ def continued(model, token_ids):
 
 
 class Writer(AutoRegressiveDecoder):
-    """What a model writes behind a text or, of UniLM, after it."""
+    """What a model writes after a text or, of UniLM, after it."""
 
     def __init__(self, model, unilm, end_id):
         super().__init__(start_id=None, end_id=end_id, maxlen=WRITTEN)
@@ -342,10 +342,10 @@ class Writer(AutoRegressiveDecoder):
         token_ids = np.concatenate([inputs[0], output_ids], 1)
         segment_ids = np.concatenate([0 * inputs[0], 0 * output_ids + self.unilm], 1)
         logits = self.last_token(self.model).predict_on_batch([token_ids, segment_ids])
-        return logits[-1] if self.unilm else logits  # behind the pooler's
+        return logits[-1] if self.unilm else logits  # after the pooler's
 
     def rows(self, prompts, beams):
-        """What is written behind each prompt, its end too, -1 behind it: (prompts, WRITTEN)."""
+        """What is generated after each prompt with its end, then -1: (prompts, WRITTEN)."""
         written = np.full((len(prompts), WRITTEN), -1, "int32")
         for row, prompt in enumerate(prompts):
             ids = self.beam_search([prompt], topk=beams)
@@ -354,7 +354,7 @@ class Writer(AutoRegressiveDecoder):
 
 
 def record_writing(model, family, rng):
-    """What is written behind twenty texts, greedily and by four beams.
+    """What is generated after twenty texts, greedily and by four beams.
 
     Once to [SEP], which random weights hardly write, and once to a token that they write often.
     """
@@ -365,14 +365,17 @@ def record_writing(model, family, rng):
     padded = np.full((len(prompts), max(map(len, prompts))), -1, "int32")
     for row, prompt in enumerate(prompts):
         padded[row, : len(prompt)] = prompt
-    found = {"prompts": padded}
+    actual = {"prompts": padded}
     for name, end in (("", sep), ("_ended", None)):
         if end is None:  # what most texts hold
-            held = [token for row in found["greedy"] for token in set(row[row >= 0].tolist())]
-            end = found["end"] = np.bincount(held).argmax().astype("int32")
+            held = [token for row in actual["greedy"] for token in set(row[row >= 0].tolist())]
+            end = actual["end"] = np.bincount(held).argmax().astype("int32")
         writer = Writer(model, unilm, int(end))
-        found |= {f"greedy{name}": writer.rows(prompts, 1), f"beams{name}": writer.rows(prompts, 4)}
-    return found
+        actual |= {
+            f"greedy{name}": writer.rows(prompts, 1),
+            f"beams{name}": writer.rows(prompts, 4),
+        }
+    return actual
 
 
 def sentences(model, pair, texts):
@@ -394,7 +397,7 @@ def sentences(model, pair, texts):
 
 
 def record_pair_head(model, pair):
-    """A tanh pooler and the head that tells whether two texts follow each other."""
+    """A tanh pooler and the head of next sentence prediction."""
     last, pooled, probs = outputs(model, hidden_layers(model)[-1], "Pooler-Dense", "NSP-Proba")(
         *pair
     )
@@ -548,15 +551,15 @@ def record_sim_losses(model, family, rng):
         last = {"classifier": kernel} if name == "supervised" else {}
         with tf.GradientTape() as tape:
             value = loss()
-        found = tape.gradient(value, {**learning, **last}, unconnected_gradients="zero")
-        found = {key: tf.convert_to_tensor(x).numpy() for key, x in found.items()}
+        actual = tape.gradient(value, {**learning, **last}, unconnected_gradients="zero")
+        actual = {key: tf.convert_to_tensor(x).numpy() for key, x in actual.items()}
         kept = traced if last else (*traced, "cls/predictions/output_bias")
         arrays[f"{name}_loss"] = np.array(float(value))
-        square = sum(np.square(x.astype("float64")).sum() for x in found.values())
+        square = sum(np.square(x.astype("float64")).sum() for x in actual.values())
         arrays[f"{name}_norm"] = np.sqrt(square)
         used = np.unique(texts if last else token_ids)
         for key in (*kept, *last):
-            value = found[key][used[used > 0]] if key.endswith("word_embeddings") else found[key]
+            value = actual[key][used[used > 0]] if key.endswith("word_embeddings") else actual[key]
             arrays[f"{name}:{key.replace('/', '.')}"] = value
     return arrays
 

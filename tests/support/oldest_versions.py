@@ -11,16 +11,16 @@ TESTING = ("dev", "hf")
 
 
 def oldest(requirements: list[str]) -> list[str]:
-    """`numpy>=1.26,<3` → `numpy==1.26`; requirements of `TESTING` are left out."""
-    found = set()
+    """`numpy>=1.26,<3` → `numpy==1.26`; requirements of `TESTING` are skipped."""
+    actual = set()
     for requirement in requirements:
         name, marker = (requirement + ";").split(";")[:2]
         if any(f'extra == "{extra}"' in marker for extra in TESTING):
             continue
         lowest = re.fullmatch(r"([\w.-]+)\s*[^>]*>=([\d.]+).*", name.strip())
         assert lowest, f"{requirement} has no lowest version"
-        found.add(f"{lowest[1]}=={lowest[2]}")
-    return sorted(found)
+        actual.add(f"{lowest[1]}=={lowest[2]}")
+    return sorted(actual)
 
 
 if __name__ == "__main__":

@@ -44,12 +44,6 @@ PRIVATE_NAMES = (
     ),
     PrivateName(
         "keras",
-        "MultiHeadAttention._dropout_layer",
-        "_build_attention creates it, and attention's weights are dropped by the layer in it",
-        "nothing: `dropout` is the rate alone",
-    ),
-    PrivateName(
-        "keras",
         "Layer._flatten_layers",
         "gives a layer and all layers inside it, each once",
         "nothing: `Model.layers` has the outermost alone",

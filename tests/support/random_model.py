@@ -29,7 +29,7 @@ def tokenizer_of(letters=LETTERS):
 
 
 def random_model(task, tokenizer=None, **sizes):
-    """A model for the task, by the seed that Keras is at; `sizes` of its config beside TINY's."""
+    """A model for the task, by Keras' current seed; `sizes` change its config."""
     tokenizer = tokenizer or tokenizer_of()
     tagging = task.name == "tagging"
     kind = RoFormerForTokenClassification if tagging else RoFormerForSequenceClassification
@@ -55,9 +55,9 @@ def random_writer(folder, seed=3, **sizes):
 def save_random_models(tasks, folder, tokenizer=None, seed=2, **sizes):
     """For tasks by name → folders by name, each as `finetune` writes its model/."""
     keras.utils.set_random_seed(seed)
-    made = {}
+    result = {}
     for name, task in tasks.items():
-        made[name] = folder / name / "model"
-        random_model(task, tokenizer, **sizes).save_pretrained(made[name])
-        task.save(made[name])
-    return made
+        result[name] = folder / name / "model"
+        random_model(task, tokenizer, **sizes).save_pretrained(result[name])
+        task.save(result[name])
+    return result

@@ -36,25 +36,25 @@ def example(rng, name, number, text=None):
     return Example(texts, label, f"test.tsv:{number + 2}", units if name == "tagging" else ())
 
 
-def answer(task, one, sureness, noise=0.0):
+def answer(task, example, sureness, noise=0.0):
     """A model's answer: right and sure if `sureness` is high, wrong and sure if it is low."""
     if task.texts_apart:
-        rank = 1 if sureness + noise > 0 else int(rng_of(one).integers(2, 12))
-        near = [(int(i), 1, 0.9 - i / 100) for i in rng_of(one).integers(0, 30, 3)]
+        rank = 1 if sureness + noise > 0 else int(rng_of(example).integers(2, 12))
+        near = [(int(i), 1, 0.9 - i / 100) for i in rng_of(example).integers(0, 30, 3)]
         label = Retrieved(rank, rank == 1, 0.1 + noise / 100, tuple(near))
         return Prediction(label, np.array([0.8 + noise / 100], np.float32))
     if task.name == "regression":
-        return task.decoding.predict(np.array([one.label + 9 - sureness + noise]))
-    target = task.labelling.target(one)
+        return task.decoding.predict(np.array([example.label + 9 - sureness + noise]))
+    target = task.labelling.target(example)
     hot = target if task.name in ("multilabel", "ranking") else np.eye(len(task.labels))[target]
     return task.decoding.predict(
         sureness * (2 * hot - 1) + noise * np.sin(np.arange(hot.size)).reshape(hot.shape)
     )
 
 
-def rng_of(one):
+def rng_of(example):
     """Chance that depends on an example."""
-    return np.random.default_rng(int(one.place.rpartition(":")[2]))
+    return np.random.default_rng(int(example.place.rpartition(":")[2]))
 
 
 LABELS = {
@@ -68,7 +68,7 @@ COLUMNS["ranking"] = ("A", "B", "C")
 
 
 def make_run(name="classification", examples=40, leaked=10, text=None, **changes):
-    """A run: `leaked` of its test examples stand in training, too."""
+    """A run: `leaked` of its test examples are in training, too."""
     rng = np.random.default_rng(0)
     task = TASKS[name](
         labels=LABELS.get(name, ()),
@@ -87,8 +87,8 @@ def make_run(name="classification", examples=40, leaked=10, text=None, **changes
 
     def answers(examples):
         return [
-            answer(task, one, 1, noise)
-            for one, noise in zip(examples, 3 * rng.normal(size=len(examples)), strict=True)
+            answer(task, item, 1, noise)
+            for item, noise in zip(examples, 3 * rng.normal(size=len(examples)), strict=True)
         ]
 
     return ReportData(

@@ -22,19 +22,19 @@ def assert_wired(got, want, ignored, atol=1e-4):
     assert alike(got, want, atol), f"{got} is not {want}"
 
 
-def alike(one, other, atol):
-    """Whether two results, nested as JSON is, are equal but for the rounding of their numbers."""
-    if isinstance(one, np.ndarray) or isinstance(other, np.ndarray):
-        return np.shape(one) == np.shape(other) and np.allclose(one, other, rtol=0, atol=atol)
-    if isinstance(one, Mapping):
-        return one.keys() == other.keys() and all(alike(one[k], other[k], atol) for k in one)
-    if isinstance(one, Sequence) and not isinstance(one, str):
-        return len(one) == len(other) and all(
-            alike(x, y, atol) for x, y in zip(one, other, strict=True)
+def alike(first, other, atol):
+    """Whether two results, nested like JSON, are equal except for the rounding of numbers."""
+    if isinstance(first, np.ndarray) or isinstance(other, np.ndarray):
+        return np.shape(first) == np.shape(other) and np.allclose(first, other, rtol=0, atol=atol)
+    if isinstance(first, Mapping):
+        return first.keys() == other.keys() and all(alike(first[k], other[k], atol) for k in first)
+    if isinstance(first, Sequence) and not isinstance(first, str):
+        return len(first) == len(other) and all(
+            alike(x, y, atol) for x, y in zip(first, other, strict=True)
         )
-    if isinstance(one, Number) and isinstance(other, Number):
-        return abs(one - other) <= atol
-    return one == other
+    if isinstance(first, Number) and isinstance(other, Number):
+        return abs(first - other) <= atol
+    return first == other
 
 
 def post(app, *questions):
@@ -71,12 +71,12 @@ def post(app, *questions):
             answered.append(message)
 
         await app(scope, receive, send)
-        text = b"".join(one.get("body", b"") for one in answered)
+        text = b"".join(item.get("body", b"") for item in answered)
         assert answered[0]["status"] == 200, text
         return json.loads(text)
 
     async def ask_all():
         async with app.router.lifespan_context(app):
-            return await asyncio.gather(*(ask(*one) for one in questions))
+            return await asyncio.gather(*(ask(*item) for item in questions))
 
     return asyncio.run(ask_all())
