@@ -83,10 +83,10 @@ def gelu_plainly(x: Tensor) -> Tensor:
     Written with `erf`: TensorFlow's exact GELU uses Erfc, which ONNX lacks. With this order of the
     factors TensorFlow fuses it with the product and the bias before it (`affine`).
     """
-    root, one, half = (
+    root, unit, half = (
         ops.convert_to_tensor(value, x.dtype) for value in (math.sqrt(0.5), 1.0, 0.5)
     )
-    return (ops.erf(x * root) + one) * half * x
+    return (ops.erf(x * root) + unit) * half * x
 
 
 @with_gradient

@@ -44,7 +44,7 @@ def test_neighbours_know_nothing_of_each_other(shift):
 
 
 @pytest.mark.parametrize(
-    ("one", "other"),
+    ("first", "other"),
     [
         ((11, 4), (11, 5)),  # the next step
         ((11, 4), (12, 4)),  # another layer

@@ -122,7 +122,7 @@ class RetrievalObjective(VectorObjective):
         if settings.get("hard_negatives") and self.task.data == "texts":
             raise InputError(
                 "hard_negatives are for texts that belong together: of texts without labels "
-                "nobody knows what belongs to what. Leave --hard-negatives out."
+                "nobody knows what belongs to what. Remove --hard-negatives."
             )
         sizes = tuple(sorted(set(settings.get("dimensions", ()))))
         return dataclasses.replace(self.task, dimensions=sizes)

@@ -100,12 +100,12 @@ class ScoredObjective(VectorObjective):
         if loss == "classifier" and dimensions:
             raise InputError(
                 "dimensions cannot be trained with --loss classifier, which reads whole vectors. "
-                "Give --loss cosent, or leave --dimensions out."
+                "Give --loss cosent, or remove --dimensions."
             )
         if settings.get("hard_negatives"):
             raise InputError(
                 "hard_negatives are for texts that belong together: pairs with low scores are "
-                "negatives already. Leave --hard-negatives out."
+                "negatives already. Remove --hard-negatives."
             )
         sizes = tuple(sorted(set(dimensions)))
         return dataclasses.replace(self.task, loss=loss, dimensions=sizes)
