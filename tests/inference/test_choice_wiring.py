@@ -17,7 +17,14 @@ from roformer_tf.engines.model import TOKENS, GraphModel
 from roformer_tf.finetuning import results
 from roformer_tf.finetuning.report import pages as report_pages
 from roformer_tf.inference.fill_mask import FillMaskConfig, MaskedModel
-from roformer_tf.inference.opening import COST, open_finetuned, open_model, predict, share_weights
+from roformer_tf.inference.opening import (
+    COST,
+    open_finetuned,
+    open_model,
+    predict,
+    save_int8_cost,
+    share_weights,
+)
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.rows import run_rows
 from roformer_tf.serving import command, serve_predictions
@@ -288,7 +295,7 @@ def test_what_int8_costs_is_said_wherever_it_is_asked_for(finetuned, tmp_path, c
 
     folder = shutil.copytree(finetuned("classification"), tmp_path / "model")
     known = {"examples": 7, "float32": {"accuracy": 0.5}, "int8": {"accuracy": 0.25}}
-    (folder / COST).write_text(json.dumps(known), encoding="utf-8")
+    save_int8_cost(folder, known["float32"], known["int8"], known["examples"])
     said = "int8 on the 7 validation examples: accuracy 0.5000 → 0.2500."
     texts = tmp_path / "texts.txt"
     texts.write_text("今天\n", encoding="utf-8")

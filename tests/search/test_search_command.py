@@ -349,6 +349,16 @@ def test_a_document_may_stand_in_two_columns(run, sim, tmp_path, ending):
     )
 
 
+def test_the_columns_of_documents_are_not_those_of_queries(run, sim, tmp_path):
+    documents, queries = tmp_path / "documents.tsv", tmp_path / "queries.tsv"
+    documents.write_text("title\tbody\n打印\t选择文件菜单。\n", "utf-8")
+    queries.write_text("text\n怎么打印\n", "utf-8")
+    files = ("--documents", documents, "--queries", queries)
+    code, actual, _ = run("--model", sim, *files, "--text-columns", "title", "body")
+    assert code == 0
+    assert [(row[0], row[3]) for row in actual[1:]] == [("怎么打印", "打印 选择文件菜单。")]
+
+
 def test_documents_are_updated_deleted_and_filtered(run, sim, documents, tmp_path):
     index = tmp_path / "index"
     flags = ("--model", sim, "--index", index)
