@@ -263,7 +263,6 @@ def test_private_names_of_other_libraries_are_used_in_internals_only():
         "variable._initializer = zeros",
         "getattr(x, '_keras_mask', None)",
         "getattr(layer, f'_{part}_dense')",
-        "self._dropout_layer = Dropout(0.1)",
         "super()._compute_attention_mask(x)",
         "from jax._src import distributed",
         "from keras.src.backend import common",
