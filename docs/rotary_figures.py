@@ -35,7 +35,7 @@ WORDS = {
     "distance": "距离",
     "upper bound of the score": "得分上界",
     "base {}": "底数 {}",
-    "speed beside the unscaled": "与不缩放时的速度之比",
+    "speed relative to no scaling": "与不缩放时的速度之比",
     "none": "不缩放",
     "linear": "线性",
     "dynamic NTK": "动态 NTK",
@@ -45,7 +45,7 @@ WORDS = {
     "column": "列",
     "row": "行",
 }
-"""What stands in the figures, and how it is said in Chinese."""
+"""Texts in the figures, with their Chinese translation."""
 
 
 def array(x: Any) -> np.ndarray:
@@ -54,7 +54,7 @@ def array(x: Any) -> np.ndarray:
 
 
 def bound(distances: np.ndarray, speeds: np.ndarray) -> np.ndarray:
-    """Equation 37: the mean of |S_j|, S_j = Σ_{i<j} e^{i·d·θ_i}, beside that at distance 0.
+    """Equation 37: the mean of |S_j|, S_j = Σ_{i<j} e^{i·d·θ_i}, relative to that at distance 0.
 
     distances (D,), speeds θ (P,) → (D,).
     """
@@ -105,7 +105,7 @@ def draw_scaling(figure: Figure, word: Callable[[str], str]) -> None:
         speed.plot(speeds / plain, label=word(name))
         means = bound(distances, speeds).reshape(-1, BLOCK).mean(axis=1)
         decay.plot(middles, means, label=word(name))
-    speed.set(xlabel=word("pair of features"), ylabel=word("speed beside the unscaled"))
+    speed.set(xlabel=word("pair of features"), ylabel=word("speed relative to no scaling"))
     decay.axvline(TRAINED, color="tab:gray", linestyle="--", label=word("trained length"))
     decay.set(xlabel=word("distance"), ylabel=word("upper bound of the score"), ylim=(0, 0.6))
     speed.set_ylim(0, 1.05)

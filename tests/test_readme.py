@@ -18,7 +18,8 @@ PAIRS = [
 ]
 ENGLISH_ONLY = {
     *("LOG.md", "RECIPES.md", "reference/api.md"),
-    *(f"research/{name}.md" for name in ("results", "paper", "search", "sentiment")),
+    "guides/released.md",
+    *(f"research/{name}.md" for name in ("results", "paper", "search", "sentiment", "cluster")),
 }
 
 
@@ -105,6 +106,16 @@ def test_both_languages_show_the_same_figures_in_their_tables(english, chinese):
         return [re.findall(r"\d+(?:[,.]\d+)*", row) for row in cells]
 
     assert figures(english) == figures(chinese)
+
+
+@pytest.mark.parametrize("name", READMES)
+def test_speeds_of_a_readme_are_those_of_the_complete_tables(name):
+    tables = text_of("docs/research/speed.md") + text_of("benchmarks/NOTES.md")
+    rows = [line for line in text_of(name).splitlines() if re.search(r"L\d+ H\d+", line)]
+    assert len(rows) == 4
+    for row in rows:
+        for figure in re.findall(r"\| ([\d.]+) (?=\|)", row):
+            assert f"| {figure} |" in tables
 
 
 def test_no_figure_is_missing():

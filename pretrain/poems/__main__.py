@@ -27,7 +27,7 @@ from pretrain.poems.corpus import (
 from pretrain.poems.forms import BY_TOKEN, MARKS, with_marks
 from pretrain.poems.kneser_ney import Integers, KneserNey, bits
 from pretrain.poems.measures import Measures, final_of, measure
-from pretrain.poems.page import Facts, page
+from pretrain.poems.page import page
 from pretrain.poems.writing import TRIES, ask_as_real, forms_from, write, write_shown
 from roformer_tf.corpus.masking import MaskingConfig
 from roformer_tf.corpus.objectives import make_objective
@@ -155,6 +155,14 @@ def make(poems: Poems) -> int:
     if code := train(training, poems.output, seconds=seconds, steps=poems.steps, **speed):
         return code
     report(poems)
+    folder = poems.output
+    print(
+        f"\nto read     {folder / 'poems.html'}\n"
+        f"figures     {folder / 'poems.json'}\n"
+        f"model       {folder / 'model'}   (roformer-tf generate --model {folder / 'model'} "
+        f"--temperature {poems.temperature} --top-p {poems.top_p} qilvang)\n"
+        f"curves      {folder / 'loss.png'}, tensorboard --logdir {folder / 'tensorboard'}"
+    )
     print(f"\n{(time.monotonic() - began) / 60:.1f} minutes in all")
     return 0
 
@@ -240,16 +248,16 @@ def report(poems: Poems) -> None:
         ],
     }
     write_text(folder / "poems.json", json.dumps(figures, ensure_ascii=False, indent=1) + "\n")
-    bits_of_both = (surprise.model, surprise.kneser_ney)
-    facts = Facts(*bits_of_both, len(trained), len(held_out), generated, real, TRIES)
+    facts = {
+        "model_bits": surprise.model,
+        "kneser_ney_bits": surprise.kneser_ney,
+        "trained": len(trained),
+        "held_out": len(held_out),
+        "generated": generated,
+        "real": real,
+        "tries": TRIES,
+    }
     write_text(folder / "poems.html", page(shown, facts))
-    print(
-        f"\nto read     {folder / 'poems.html'}\n"
-        f"figures     {folder / 'poems.json'}\n"
-        f"model       {folder / 'model'}   (roformer-tf generate --model {folder / 'model'} "
-        f"--temperature {poems.temperature} --top-p {poems.top_p} qilvang)\n"
-        f"curves      {folder / 'loss.png'}, tensorboard --logdir {folder / 'tensorboard'}"
-    )
 
 
 def print_measures(generated: Measures, real: Measures) -> None:

@@ -1,11 +1,10 @@
 """The page of poems: one HTML file, with its font, that needs no other file."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from pretrain.poems.forms import Form, with_marks
-from pretrain.poems.measures import Measures
 from roformer_tf.templates import cut_font, data_url, environment
 
 
@@ -29,22 +28,6 @@ class ShownPoem(NamedTuple):
         return with_marks(self.lines)
 
 
-class Facts(NamedTuple):
-    """The figures below the poems."""
-
-    # Per character of held-out poems.
-    model_bits: float
-    kneser_ney_bits: float
-    # Poems.
-    trained: int
-    held_out: int
-    generated: Measures
-    # The same figures of the held-out poems.
-    real: Measures
-    # Poems that were generated for each one that is shown.
-    tries: int
-
-
 # What a poem was written from: a title, and a few words in both languages.
 KINDS = {
     "first line": ("續句", "给出首句和韵，由模型续完", "The first line and the rhyme were given"),
@@ -53,8 +36,11 @@ KINDS = {
 }
 
 
-def page(poems: list[ShownPoem], facts: Facts) -> str:
-    """The page's HTML, with the shapes of its Chinese characters."""
+def page(poems: list[ShownPoem], facts: Mapping[str, Any]) -> str:
+    """The page's HTML, with the shapes of its Chinese characters.
+
+    facts: the figures below the poems, as `report` in __main__.py has them.
+    """
     template = environment(Path(__file__).parent, html=True).get_template("poems.html.jinja")
     parts = [
         (words, chosen)
@@ -64,7 +50,6 @@ def page(poems: list[ShownPoem], facts: Facts) -> str:
     filled = template.render(
         parts=parts,
         facts=facts,
-        tries=facts.tries,
         kept_from_it=any(poem.original for poem in poems),
     )
     # Only the characters of the page: the whole font has megabytes.

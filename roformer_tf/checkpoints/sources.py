@@ -177,8 +177,8 @@ def _in_our_names(
         if check_finite and not is_finite(tensor):
             wrong = int((~np.isfinite(tensor)).sum())
             raise InputError(
-                f"{source}: {wrong:,} of the {tensor.size:,} numbers of the tensor {name} are NaN "
-                "or infinite. The weights are damaged, or their training has diverged. Give "
+                f"{source}: {wrong:,} of the {tensor.size:,} numbers of the tensor {name} are "
+                "not finite. The weights are damaged, or their training has diverged. Give "
                 "another model."
             )
         array = row.from_file(tensor, layout, config.rotary_style)

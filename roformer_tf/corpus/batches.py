@@ -57,8 +57,8 @@ def pretraining_batches(
 def held_out_sample(corpora: Mapping[str, int], most: int) -> dict[str, npt.NDArray[np.integer]]:
     """At most `most` sequences of corpora that are stored one after another: indices, by corpus.
 
-    `corpora`: sequences of each. A corpus has the same fraction of the sample as of the whole, at
-    least one sequence if possible, and is sampled in even steps from its first sequence:
+    `corpora`: sequences of each. A corpus has the same fraction of the sample as of the whole, and
+    at least one sequence if possible. It is sampled in even steps from its first sequence:
 
         held_out_sample({"news": 97, "wiki": 3}, most=5)   {"news": [0, 24, 48, 72], "wiki": [97]}
     """

@@ -109,8 +109,8 @@ def find_near(similarity: float) -> Callable[[bytes], bool]:
 def bands(similarity: float) -> tuple[int, int]:
     """The number of bands to compare, and their size: the fewest with a recall of `RECALL`.
 
-    A band of r numbers is equal in a fraction s^r of the pairs with similarity s, so at least one
-    of b bands is equal in 1 - (1 - s^r)^b of them.
+    A band of r numbers is equal in a fraction s^r of the pairs with similarity s. At least one of b
+    bands is equal in 1 - (1 - s^r)^b of them.
 
     >>> bands(0.8)
     (18, 7)

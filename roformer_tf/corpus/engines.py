@@ -87,8 +87,8 @@ class _Job:
 def cluster(task: WorkerTask, folder: Path, scheduler: str | None) -> Iterator[Workers]:
     """Run the task on the workers of a Dask cluster, which may come and go.
 
-    Raises InputError if no scheduler responds, and EngineError if it is lost, if an item kills its
-    workers, and if a worker does not see the folder or has other versions than this process.
+    Raises InputError if no scheduler responds. Raises EngineError if it is lost, if an item kills
+    its workers, and if a worker does not see the folder or has other versions.
     """
     job = pickle.dumps(_Job(task, str(folder.absolute()), _versions()))
     with _connect(scheduler) as client:

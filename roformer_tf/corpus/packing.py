@@ -1,7 +1,8 @@
 """Tokens of documents → sequences (rows) of one fixed length: pure functions.
 
 A row holds one or more chunks, each `[CLS] tokens [SEP]`, then padding. A document that is longer
-than a row is split at the start of a word, and so are as few others as needed to fill the rows.
+than a row is split at the start of a word. To fill the rows, as few other documents as possible are
+split, too.
 With length 10, the documents `甲 乙乙 丙` (乙乙 one word of two tokens) and `丁` become one row
 of three channels:
 

@@ -9,10 +9,9 @@ C labels, D numbers of a vector.
 """
 
 import dataclasses
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
@@ -98,41 +97,30 @@ class Network:
         return OUTPUTS.get(self.part, "logits")
 
 
-class Graph(ABC):
+class Graph(Protocol):
     """The operations of a network; a node is the output of an earlier one."""
 
-    def __init__(self, config: RoFormerConfig) -> None:
-        self.heads, self.head_size = config.num_attention_heads, config.head_size
-        self.rotary_base = config.rotary_base
-
-    @abstractmethod
     def input(self, name: str) -> Node:
         """One of the network's inputs."""
 
-    @abstractmethod
     def visible(self, attention_type: str | None, token_ids: Node, segment_ids: Node) -> Node:
         """The attention mask, as of `layers.masks.visible_keys`.
 
         A sequence is one document, token 0 is padding, and the first token is always visible.
         """
 
-    @abstractmethod
     def lookup(self, name: str, table: Array, ids: Node) -> Node:
         """table (…, E), ids (B, T) → (B, T, E)."""
 
-    @abstractmethod
     def dense(self, x: Node, layer: Linear) -> Node:
         """(B, T, in) → (B, T, out)."""
 
-    @abstractmethod
     def add_norm(self, name: str, x: Node, y: Node, norm: Norm, bias: Array | None = None) -> Node:
         """The norm of x + y + bias, over the last axis."""
 
-    @abstractmethod
     def norm(self, name: str, x: Node, norm: Norm) -> Node:
         """The norm of x, over the last axis."""
 
-    @abstractmethod
     def attend(
         self, query: Node, key: Node, value: Node, visible: Node, positions: Node | None
     ) -> Node:
@@ -142,35 +130,27 @@ class Graph(ABC):
         T positions.
         """
 
-    @abstractmethod
     def split(self, x: Node, parts: int) -> list[Node]:
         """x in equal parts along its last axis."""
 
-    @abstractmethod
     def first(self) -> Node:
         """The positions of the first tokens."""
 
-    @abstractmethod
     def gather(self, x: Node, positions: Node) -> Node:
         """x (B, T, H) at positions (B, P) → (B, P, H)."""
 
-    @abstractmethod
     def only(self, x: Node) -> Node:
         """x (B, 1, H) → (B, H)."""
 
-    @abstractmethod
     def mean_of_tokens(self, x: Node, token_ids: Node) -> Node:
         """The mean over the tokens that are not padding: (B, T, H) → (B, H)."""
 
-    @abstractmethod
     def product_with_rows(self, name: str, x: Node, table: Array, bias: Array | None) -> Node:
         """x (B, P, E) times the transpose of the embedding table (V, E): (B, P, V)."""
 
-    @abstractmethod
     def unit(self, x: Node, whitening: "Whitening | None", dimensions: int | None) -> Node:
         """x (B, H) whitened, cut and normalized: (B, D)."""
 
-    @abstractmethod
     def meaning(self, x: Node, meaning: OutputKind) -> Node:
         """Apply the function that gives logits a meaning."""
 

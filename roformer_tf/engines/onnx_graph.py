@@ -16,7 +16,6 @@ from roformer_tf.config import RoFormerConfig
 from roformer_tf.engines.network import (
     PRECISION,
     Array,
-    Graph,
     Linear,
     Network,
     Norm,
@@ -67,12 +66,12 @@ def _value(name: str, kind: int, shape: Sequence[str | None]) -> ValueInfoProto:
     return helper.make_tensor_value_info(name, kind, shape)
 
 
-class OnnxGraph(Graph):
+class OnnxGraph:
     """Nodes and constants of an ONNX graph; a tensor is its name."""
 
     def __init__(self, config: RoFormerConfig, largest: int | None = None) -> None:
-        super().__init__(config)
-        self.largest = largest
+        self.heads, self.head_size = config.num_attention_heads, config.head_size
+        self.rotary_base, self.largest = config.rotary_base, largest
         self.nodes: list[NodeProto] = []
         self.constants: dict[str, TensorProto] = {}
         self._tables: tuple[str, ...] = ()

@@ -15,7 +15,6 @@ from openvino import opset13 as ops
 
 from roformer_tf.engines.network import (
     Array,
-    Graph,
     Linear,
     Network,
     Norm,
@@ -62,11 +61,11 @@ class ScoreBias(NamedTuple):
     """Whether it differs from query to query."""
 
 
-class OpenVinoGraph(Graph):
+class OpenVinoGraph:
     """Nodes of an OpenVINO model."""
 
     def __init__(self, network: Network, largest: int | None = None) -> None:
-        super().__init__(network.config)
+        self.heads, self.head_size = network.config.num_attention_heads, network.config.head_size
         self.largest = largest
         self.inputs = {name: _parameter(name, [-1, -1], ov.Type.i32) for name in network.inputs}
         for name in (COSINES, SINES):

@@ -193,8 +193,8 @@ def define_task(config: FinetuneConfig, layout: Layout, sets: Sets) -> Task:
     """
     if config.crf and not layout.task.labelling.has_units:
         raise InputError(
-            f"crf needs a sequence of labels, but a {layout.task.name} has one label for a text. "
-            "Remove --crf."
+            f"crf needs a sequence of labels, but the task {layout.task.name} has one label for a "
+            "text. Remove --crf."
         )
     task = layout.task.from_examples(
         sets.train,
@@ -219,9 +219,8 @@ def define_task(config: FinetuneConfig, layout: Layout, sets: Sets) -> Task:
     return task
 
 
-def _epoch_batches(config: FinetuneConfig, task: Task, sets: Sets) -> int:
-    rows = len(sets.train) * task.labelling.rows_per_example
-    return -(-rows // config.batch_size)
+def _epoch_batches(config: FinetuneConfig, task: Task, examples: int) -> int:
+    return -(-examples * task.labelling.rows_per_example // config.batch_size)
 
 
 def choose_epochs(config: FinetuneConfig, task: Task, sets: Sets) -> FinetuneConfig:
@@ -229,7 +228,7 @@ def choose_epochs(config: FinetuneConfig, task: Task, sets: Sets) -> FinetuneCon
     if config.epochs != "auto":
         return config
     rate = float(config.optimizer.learning_rate)
-    steps = max(1, _epoch_batches(config, task, sets) // config.optimizer.accumulate)
+    steps = max(1, _epoch_batches(config, task, len(sets.train)) // config.optimizer.accumulate)
     epochs = MAX_EPOCHS if config.from_scratch else default_epochs(rate, steps)
     why = f": {len(sets.train):,} examples are many at a learning rate of {spelled(rate)}"
     print(f"epochs {epochs}{why if epochs < MAX_EPOCHS else ''}")
@@ -237,8 +236,9 @@ def choose_epochs(config: FinetuneConfig, task: Task, sets: Sets) -> FinetuneCon
 
 
 def check_steps(config: FinetuneConfig, task: Task, sets: Sets) -> None:
-    """Raise InputError if all batches together do not suffice for one step."""
-    batches = int(config.epochs) * _epoch_batches(config, task, sets)
+    """Raise InputError if all batches of a training do not suffice for one step."""
+    fewest = min(len(train) for train in (sets.train, *(train for train, _ in sets.folds)))
+    batches = int(config.epochs) * _epoch_batches(config, task, fewest)
     if batches < config.optimizer.accumulate:
         raise InputError(
             f"accumulate is {config.optimizer.accumulate}, but the run has only {batches} batches. "

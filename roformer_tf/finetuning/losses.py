@@ -36,7 +36,7 @@ def check_loss(task: Task, config: LossConfig) -> None:
     """Raise InputError for a setting that has no effect, or not the one that its name promises."""
     # A CRF has one loss for all labels of a text: nothing is left to smooth or weight by label.
     of_each_label = ("label_smoothing", "focal", "class_weights", "r_drop") if task.crf else ()
-    with_crf = dict.fromkeys(of_each_label, "is about each label by itself, and --crf about all.")
+    with_crf = dict.fromkeys(of_each_label, "treats labels separately; --crf has one loss for all.")
     for name, why in {**task.objective.refused_settings, **with_crf}.items():
         if getattr(config, name) not in (0, "none"):
             raise InputError(f"{name} {why} Remove --{name.replace('_', '-')}.")

@@ -70,10 +70,7 @@ class Trainer:
     def begin(
         self, seed: int, optimizer: FinetuneOptimizerConfig, batches: int
     ) -> tuple[PretrainedModel, PretrainedModel]:
-        """For a training of so many batches: the model, and the model or wrapper to fit.
-
-        Raises InputError if the batches do not suffice for one step.
-        """
+        """For a training of this number of batches: the model, and the model or wrapper to fit."""
         keras.utils.set_random_seed(seed)
         fresh = self.initial.model(self.task)
         wrapper = self._wrapped(fresh)

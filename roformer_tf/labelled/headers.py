@@ -51,8 +51,8 @@ def open_named(
 def _find_header(rows: list[list[str]], wanted: Collection[str]) -> tuple[int, bool]:
     """Index of the row with the most column names, and whether it has any.
 
-    A row below the first is the header only if it has two names, or all names from the user, and
-    more cells than the titles above it.
+    A row below the first is the header only if it has more cells than the titles above it. It also
+    needs two names, or all names from the user.
     """
     counts = [_count_names(rows, i, wanted) for i in range(min(len(rows), 1 + _MAX_TITLES))]
     best = counts.index(max(counts))

@@ -292,8 +292,8 @@ def open_unanswered(path: str | Path, task: Any, columns: ColumnsConfig) -> Unan
     """Open a file of texts to predict; labels are not read.
 
     A .txt file, or stdin for "-", has one text a line, or the task's two or three separated by
-    tabs. Other files, and a .txt whose first line names columns of training, have the columns of
-    training, columns that can only be the texts, or the units of CoNLL. Raises InputError for a
+    tabs. A .txt whose first line names columns of training is a table. Tables have the columns of
+    training, or columns that can only be the texts; CoNLL files have units. Raises InputError for a
     file that cannot be read.
     """
     # Stdin can be read only once: it has no header to look for.

@@ -198,7 +198,7 @@ def _size(array: Any) -> int:
         return own + sum(map(_size, array.flatten()))
     if pa.types.is_null(kind) or pa.types.is_primitive(kind) or pa.types.is_decimal(kind):
         return own
-    raise LimitError(f"has a column of the Arrow type {kind}, which is not read. Leave it out")
+    raise LimitError(f"has a column of the Arrow type {kind}, which is not read. Remove it")
 
 
 def _is_binary(kind: Any) -> bool:

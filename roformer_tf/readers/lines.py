@@ -75,7 +75,7 @@ class TextLines:
             head, rest = _look_ahead(_cut_at_cr(chain(head, rest)), self._sample)
         lines = _checked_lengths(chain(head, rest))
         if self.encoding:
-            return _narrow_lines(lines, self.encoding)
+            return map(partial(_decoded, encoding=self.encoding), lines)
         self.encoding = _majority_encoding(head)
         if self.encoding is None:
             return self._undecided(lines)
@@ -131,8 +131,8 @@ def find_format(path: str | Path, encoding: str = "auto") -> tuple[str, bool]:
 def utf16_codec(head: bytes) -> str | None:
     """Detect UTF-16 and its byte order from the first bytes of a file; None for anything else.
 
-    A byte order mark decides. Without one, UTF-16 has zeros (in line ends, digits and Latin
-    letters), is no UTF-8 or has a quarter of zeros, and decodes only to assigned characters.
+    A byte order mark decides. Without one, UTF-16 has zeros, in line ends, digits and Latin
+    letters. It also decodes only to assigned characters, and is no UTF-8 or has a quarter of zeros.
     """
     if head.startswith(_UTF16_MARKS):
         return "utf-16"
@@ -237,17 +237,9 @@ def _is_chinese_utf8(line: bytes) -> bool:
 def _consistent_lines(lines: Iterable[bytes], encoding: str) -> Iterator[str]:
     """Decode lines; those in the other encoding are damaged."""
     if encoding == "utf-8":  # a line in GB18030 fails to decode
-        return _narrow_lines(lines, encoding)
+        return map(partial(_decoded, encoding=encoding), lines)
     # UTF-8 may decode as GB18030, to wrong characters. "ascii" makes such a line a damaged one.
     return (_decoded(line, "ascii" if _is_chinese_utf8(line) else encoding) for line in lines)
-
-
-def _narrow_lines(lines: Iterable[bytes], encoding: str) -> Iterator[str]:
-    for line in lines:
-        try:
-            yield line.decode(encoding)
-        except UnicodeDecodeError:
-            yield _decoded(line, encoding)
 
 
 def _decoded(line: bytes, encoding: str) -> str:

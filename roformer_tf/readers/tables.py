@@ -245,8 +245,8 @@ def _row(path: str | Path, record: Record, columns: tuple[str, ...], pad: bool) 
 def _is_quoted(path: str | Path, encoding: str, delimiter: str) -> bool:
     """Whether a tsv quotes its cells as a csv does, or has quotes in its texts.
 
-    It is quoted if a cell begins with a quote, and if the rules of the csv module leave fewer
-    broken rows than plain splitting does. A broken row has another length than most.
+    It is quoted if a cell begins with a quote, and if the csv module leaves fewer broken rows than
+    plain splitting. A broken row has another length than most.
     """
     begins = f'{delimiter}"'
     if not any(line.startswith('"') or begins in line for line in text_lines(path, encoding)):

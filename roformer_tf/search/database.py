@@ -102,7 +102,7 @@ def open_to_read(folder: Path) -> Connection:
             uri=True,
             timeout=PATIENCE,
             isolation_level=None,
-            check_same_thread=False,  # each thread has its own; `close` is for all of them
+            check_same_thread=False,  # `SearchIndex` has a lock
         )
         try:
             connection.execute("PRAGMA query_only = ON")

@@ -8,8 +8,7 @@ hybrid       words and vectors: BM25, divided by the query's largest, plus the c
 
 import json
 import threading
-from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -127,7 +126,7 @@ class Vectors(NamedTuple):
 
 
 class SearchIndex:
-    """An index that is open; threads may share it, each gets a connection of its own.
+    """An index that is open; threads may share it, one at a time searches.
 
     A search sees what was committed before it, such as documents that another process has just
     added. Raises InputError for a folder that holds no index, or a damaged one.
@@ -135,12 +134,12 @@ class SearchIndex:
 
     def __init__(self, folder: str | Path) -> None:
         self.folder = Path(folder)
-        self._local = threading.local()
-        self._connections: list[Connection] = []
         self._loaded: tuple[int, Vectors] | None = None
+        self._lock = threading.RLock()
         with explained(self.folder):
             if not is_index(self.folder):
                 raise no_index(self.folder)
+            self._connection = open_to_read(self.folder)
             self.manifest = read_manifest(self._connection, self.folder)
             self._neighbours = Neighbours.find(self.folder, self.manifest.key)
 
@@ -154,10 +153,8 @@ class SearchIndex:
         self.close()
 
     def close(self) -> None:
-        """Close the connections of all threads: Windows removes no file that is open."""
-        while self._connections:
-            self._connections.pop().close()
-        self._local = threading.local()
+        """Close the database: Windows removes no file that is open."""
+        self._connection.close()
 
     @property
     def has_ids(self) -> bool:
@@ -171,7 +168,7 @@ class SearchIndex:
 
     def _values(self, query: str) -> list[Any]:
         """The only column of a query."""
-        with explained(self.folder):
+        with explained(self.folder), self._lock:
             return [value for (value,) in self._connection.execute(query)]
 
     def check_model(self, embedder: "TextEmbedder") -> None:
@@ -197,7 +194,9 @@ class SearchIndex:
         weight = self.manifest.hybrid_weight if weight is None else weight
         count = max(top, CANDIDATES)
         hits = []
-        with explained(self.folder), self._reading() as connection:
+        # One state of the database: vectors and words of the same documents.
+        connection = self._connection
+        with explained(self.folder), self._lock, transaction(connection, "DEFERRED"):
             allowed = None if where is None else self._allowed(connection, where)
             for query, vector in zip(queries, vectors, strict=True):
                 words = word_scores(connection, query) if hybrid else None
@@ -211,7 +210,7 @@ class SearchIndex:
     def read(self, hits: Iterable[Hit]) -> list[Result]:
         """The texts of documents; without those that were deleted after the search."""
         query = "SELECT text, id FROM documents WHERE number = ?"
-        with explained(self.folder):
+        with explained(self.folder), self._lock:
             rows = [(x, self._connection.execute(query, (x.number,)).fetchone()) for x in hits]
         return [Result(*hit, *row) for hit, row in rows if row is not None]
 
@@ -255,21 +254,6 @@ class SearchIndex:
         if self._loaded is None or self._loaded[0] != revision:
             self._loaded = (revision, read_vectors(connection, self.manifest.size))
         return self._loaded[1]
-
-    @property
-    def _connection(self) -> Connection:
-        """The connection of this thread."""
-        if not hasattr(self._local, "connection"):
-            self._local.connection = open_to_read(self.folder)
-            self._connections.append(self._local.connection)
-        connection: Connection = self._local.connection
-        return connection
-
-    @contextmanager
-    def _reading(self) -> Iterator[Connection]:
-        """One state of the database: words, vectors and texts of the same documents."""
-        with transaction(self._connection, "DEFERRED"):
-            yield self._connection
 
 
 def read_manifest(connection: Connection, folder: Path) -> Manifest:

@@ -24,7 +24,7 @@ from fastapi import Body, FastAPI, HTTPException, Request, Response
 from fastapi.responses import StreamingResponse
 
 from roformer_tf.engines.choice import KerasPrecision
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_number, check_numbers
 from roformer_tf.inference.embed import TextEmbedder, embedder_of
 from roformer_tf.inference.generate import (
     ScoredText,
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 TITLE = "文本生成 · Text generation"
 # Status in /metrics of a request whose client disconnected; nginx's number.
 CLIENT_CLOSED = 499
+LIMIT = "a limit of this service"
 EXAMPLE = {"text": SAMPLE, "max_tokens": 16, "seed": 1}
 # Headers of a stream: neither caches nor proxies (nginx reads the second) may collect it.
 NO_BUFFERING = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -237,7 +238,10 @@ def jobs_of(
         if config.beams > 1:
             raise InputError("paraphrases are sampled, so they exclude beams. Give one of both.")
         config = sampling_settings(config, body.paraphrases)
-    _check_samples(config, body.paraphrases, limits)  # before the texts are tokenized
+    # Before the texts are tokenized, which takes long for many of them.
+    check_number("max_tokens", config.max_tokens, at_most=limits.max_text_tokens, hint=LIMIT)
+    hint = f"{LIMIT} (candidates for {body.paraphrases} paraphrases)" if body.paraphrases else LIMIT
+    check_numbers(config, "samples", "beams", at_most=limits.max_samples, hint=hint)
     check_prompts(model, body.items)
     prompts = [model.encode_prompt(text) for text in body.items]
     _check_tokens(prompts, config, model.config.max_position_embeddings, limits)
@@ -248,21 +252,6 @@ def jobs_of(
     ]
 
 
-def _check_samples(config: GenerationConfig, paraphrases: int, limits: GenerationLimits) -> None:
-    if config.max_tokens > limits.max_text_tokens:
-        raise InputError(
-            f"max_tokens is {config.max_tokens:,}, but this service generates texts of at most "
-            f"{limits.max_text_tokens:,} tokens."
-        )
-    for name, value in (("samples", config.samples), ("beams", config.beams)):
-        if value > limits.max_samples:
-            reason = f" (candidates for {paraphrases:,} paraphrases)" if paraphrases else ""
-            raise InputError(
-                f"{name} is {value:,}{reason}, but this service generates at most "
-                f"{limits.max_samples:,} texts for a prompt."
-            )
-
-
 def _check_tokens(
     prompts: list[list[int]], config: GenerationConfig, max_length: int, limits: GenerationLimits
 ) -> None:
@@ -271,10 +260,9 @@ def _check_tokens(
     tokens = sum(width * min(config.max_tokens, max_length - len(prompt)) for prompt in prompts)
     if tokens > limits.max_request_tokens:
         raise InputError(
-            f"up to {tokens:,} tokens would be generated ({len(prompts):,} texts, {width:,} in "
-            f"parallel for each, max_tokens {config.max_tokens:,}), but this service generates at "
-            f"most {limits.max_request_tokens:,} for a request. Give fewer texts, or smaller "
-            "settings."
+            f"up to {tokens:,} tokens would be generated, but must be at most "
+            f"{limits.max_request_tokens:,} for a request, {LIMIT}. Give fewer texts, or smaller "
+            "max_tokens, samples or beams."
         )
 
 

@@ -167,7 +167,7 @@ class Decoding(Part):
         if not self.lists_labels:
             raise InputError(
                 f"top_k is {top_k}, but a {self.task.name} model does not choose among labels by "
-                "their probabilities. Leave --top-k out."
+                "their probabilities. Remove --top-k."
             )
         check_number("top_k", top_k, at_least=1)
         return dataclasses.replace(self.task, top_k=top_k)

@@ -157,10 +157,6 @@ class RegressionMetrics(Metrics):
         values = Ridge(alpha=10 / strength).fit(features, numbers).predict(new_features)
         return [Prediction(float(x), np.array([x])) for x in values.astype(np.float32)]
 
-    def describe_labels(self, gold: Gold) -> JsonObject:
-        """The range of a set's numbers."""
-        return {"labels": {}, "numbers": metrics.range_of(gold)}
-
     def details(self, examples: Examples, predictions: Predictions) -> JsonObject:
         """Pairs of true and predicted numbers."""
         pairs = zip(examples, predictions, strict=True)

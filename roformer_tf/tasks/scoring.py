@@ -201,7 +201,8 @@ class Metrics(Part):
 
     def describe_labels(self, gold: Gold) -> JsonObject:
         """The labels of a set: how often each occurs, or the range of its numbers."""
-        return {"labels": self.count_kinds(gold), "numbers": {}}
+        numbers = metrics.range_of(gold) if gold and isinstance(gold[0], float) else {}
+        return {"labels": self.count_kinds(gold), "numbers": numbers}
 
     def details(self, examples: Examples, predictions: Predictions) -> JsonObject:
         """What a report shows in addition to the metrics."""

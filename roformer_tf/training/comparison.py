@@ -237,13 +237,11 @@ def best_evaluation(evaluations: Sequence[Mapping[str, Any]]) -> tuple[int, floa
     """Step and loss of the best evaluation at the current sequence length; None without any.
 
     Losses at different lengths are not comparable: a longer context makes a token easier to
-    predict. A line without `length` counts as the length of the next line that has one.
+    predict.
     """
     comparable: list[Mapping[str, Any]] = []
-    length: int | None = None
     for line in evaluations:
-        before, length = length, line.get("length", length)
-        if before is not None and before != length:
+        if comparable and line.get("length") != comparable[-1].get("length"):
             comparable.clear()
         comparable.append(line)
     return min(points(comparable, "held_out_loss"), key=lambda point: point[1], default=None)

@@ -81,6 +81,7 @@ BAD = {  # flags: what the message has to name
     "--train good.tsv --metric f2": ["f2", "macro_f1"],
     "--train good.tsv --max-length 2": ["max_length is 2"],
     "--train good.tsv --epochs 0": ["epochs is 0"],
+    "--train good.tsv --micro-batches 3": ["cannot be divided into 3 micro-batches"],
     "--train good.tsv --folds 1": ["folds is 1"],
     "--train good.tsv --folds 21": ["too few for 21 folds"],
     "--train good.tsv --valid-share 0": ["valid_share is 0", "--valid"],

@@ -225,7 +225,7 @@ def test_the_best_weights_are_those_of_the_validation_sets_metric(finetune, tmp_
     """Numbers of `valid` are so near their mean that every epoch makes predictions worse.
 
     By the mean absolute error there the first epoch is the best, by the correlation, by the test
-    set, and for who keeps the last weights, a later one.
+    set, and for the last weights, a later one.
     """
     files = {
         "train": numbered(tmp_path / "train.tsv", 32, 1, lambda x: x),

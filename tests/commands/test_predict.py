@@ -392,7 +392,7 @@ def test_so_many_labels_as_are_asked_for_are_listed(finetuned, tmp_path, capsys)
     assert head == ["label", "probability", "label_2", "probability_2", "error"]
     assert [{row[0], row[2]} for row in both] == [{"坏", "好"}] * 2
     assert answers("--top-k", "3", name="tagging") == (2, [])
-    assert "Leave --top-k out" in capsys.readouterr().err
+    assert "Remove --top-k" in capsys.readouterr().err
     with pytest.raises(SystemExit, match="2"):
         answers("--top-k", "0")
 

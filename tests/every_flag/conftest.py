@@ -334,7 +334,7 @@ def watched(computed, eagerly):
             patch.setattr(module, "runner", _spied(runner, computed))
         patch.setattr(generator, "_batches", batched)
         patch.setattr(RoFormerEncoder, "hidden_states", _recorded_steps(computed))
-        patch.setattr(devices, "_faster_in_bfloat16", lambda: False)  # takes a quarter second
+        patch.setattr(devices, "multiplies_bfloat16", lambda: False)  # on every machine
         patch.setattr(train_step, "SETTLED", 1)  # steps after which a spike is known
         patch.setattr(trial, "save_checkpoint", saved)
         patch.setattr(pages, "cut_font", lambda characters: b"font")

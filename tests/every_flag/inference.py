@@ -12,6 +12,11 @@ def batches(rows):
     return lambda _, computed: max(shape[0] for *_, shape in computed) == rows
 
 
+def prompts(count):
+    """A check: the largest batch of a generator has so many prompts."""
+    return lambda _, computed: max(shape for *_, shape in computed) == (count,)
+
+
 def computed_by(engine, precision=None):
     return lambda _, computed: all(
         result == engine and precision in (None, kind) for result, kind, _ in computed
@@ -26,6 +31,17 @@ def reading(part, base, before="{texts}", typed="--input", example="{columns}", 
         Row("--encoding big5", part, base=f"{plain} {typed} {{big5}}"),
         Row(f"--first-line {first}", part, base=f"{plain} {typed} {example} --text-columns 1"),
         Row("--sheet 二", part, base=f"{plain} {typed} {{book}}"),
+    ]
+
+
+def reranking(base):
+    """Rows of the flags that a reranker follows as well."""
+    return [
+        Row(f"--rerank {{pair}} {flag}", "computed", check, "--rerank {pair}", base)
+        for flag, check in (
+            ("--batch-size 2", batches(2)),
+            ("--precision int8", computed_by("onnx", "int8")),
+        )
     ]
 
 
@@ -136,6 +152,7 @@ TABLES = {
             ),
             Row("--rerank {pair}", "found.tsv"),
             Row("--rerank-top 2", "found.tsv", base=f"{SEARCH} --rerank {{pair}}"),
+            *reranking(SEARCH),
             Row("--passage-length 6", "found.tsv", base=SEARCH.replace("{texts}", "{long}")),
             Row("--output {out}/other.tsv", "other.tsv"),
             Row("--pooling cls", "found.tsv"),
@@ -216,12 +233,7 @@ TABLES = {
             Row("--paraphrases 2", "stdout", base="--model {sim} 天气"),
             Row("--attention-type unilm", "stdout"),
             Row("--stream", "writes", lambda before, now: len(now) > len(before)),
-            Row(
-                "--batch-size 2",
-                "computed",
-                lambda _, x: max(shape for *_, shape in x) == (2,),
-                base=MANY,
-            ),
+            Row("--batch-size 2", "computed", prompts(2), base=MANY),
             Row("--precision bfloat16", "written.tsv", base=MANY),
             *reading("written.tsv", MANY, example="{triples}", first="header"),
         ],
@@ -248,13 +260,18 @@ TABLES = {
             Row("--index {index}", "search", base=SERVE_VECTORS),
             Row("--hybrid", "search", base=SERVE_INDEX),
             Row("--rerank {pair}", "search", base=SERVE_INDEX),
+            *reranking(SERVE_INDEX),
             Row("--pooling cls", "embed", base=SERVE_VECTORS),
+            Row("--pooling cls", "exit", base=SERVE_INDEX, exits=(0, 2)),
             Row("--host 127.0.0.2", "host", lambda _, host: host == "127.0.0.2"),
             Row("--port {port}", "port", lambda before, now: now and not before),
             Row("--batch-size 2", "computed", batches(2)),
+            Row("--batch-size 2", "computed", prompts(2), base=SERVE_WRITER),
             Row("--workers 2", "processes", lambda before, now: (before, now) == (0, 2)),
             Row("--precision int8", "computed", computed_by("onnx", "int8")),
+            Row("--precision bfloat16", "generate", base=SERVE_WRITER),
             Row("--engine keras", "computed", computed_by("keras")),
+            Row("--engine keras", "computed", computed_by("keras"), base=SERVE_INDEX),
             Row("--top-k 1", "predict"),
             Row("--attention-type unilm", "generate", base=SERVE_WRITER),
             Row("--max-texts 4", "many", has("422 ")),

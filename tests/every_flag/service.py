@@ -36,6 +36,7 @@ def ask_all(address):
         "vectors": ask("/embed", {"texts": ["天"] * 8000})[:3],
         "search": ask("/search", {"text": "天气", "top": 5}),
         "generate": ask("/generate", {"text": "天气", "seed": 1}),
+        "prompts": ask("/generate", {"texts": TEXTS, "seed": 1, "max_tokens": 2}),
         "samples": ask("/generate", {"text": "天气", "seed": 1, "samples": 3, "max_tokens": 4}),
     }
     answers = {

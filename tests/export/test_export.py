@@ -110,6 +110,7 @@ def test_saved_models_run_in_tensorflow_alone(process, finetuned, tmp_path, monk
         _, tokenizer, task = load_finetuned(finetuned(name))
         exported = RoFormerTokenizer.from_pretrained(tmp_path / name)
         assert exported.encode(TEXTS[0]) == tokenizer.encode(TEXTS[0])
+        assert exported.units == task.units
         assert load_task(tmp_path / name) == task
         kept = json.loads((tmp_path / name / "tokenizer_config.json").read_text("utf-8"))
         assert kept["model_max_length"] == task.max_length

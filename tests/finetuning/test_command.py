@@ -10,7 +10,9 @@ import yaml
 
 from roformer_tf.cli import main
 from roformer_tf.config import RoFormerConfig
+from roformer_tf.errors import InputError
 from roformer_tf.finetuning.command import (
+    check_steps,
     choose_epochs,
     choose_length,
     choose_rate,
@@ -133,6 +135,17 @@ def test_many_examples_at_a_high_rate_are_passed_over_less_often(examples, chang
     assert (f"epochs {want}" in said) == ("epochs" not in changes)
     assert said.startswith("learning rate 5e-4,") == (rate_before == "auto")
     assert (f"{examples:,} examples are many at a learning rate of 5e-4" in said) == (want < 3)
+
+
+@pytest.mark.parametrize("folds", [[], [(range(40), range(40))]])
+def test_a_run_too_short_for_a_single_step_is_refused(folds):
+    optimizer = FinetuneOptimizerConfig(accumulate=3)
+    settings = {"checkpoint": "", "train": "", "output": "", "epochs": 1}
+    config = FinetuneConfig(**settings, optimizer=optimizer)
+    task = SimpleNamespace(labelling=SimpleNamespace(rows_per_example=1))
+    sets = SimpleNamespace(train=range(80 if folds else 40), folds=folds)
+    with pytest.raises(InputError, match="has only 2 batches"):
+        check_steps(config, task, sets)
 
 
 @pytest.mark.parametrize("asked", [16, 200])  # fewer tokens than the texts have, and more

@@ -154,10 +154,10 @@ def test_rows_tell_where_a_text_begins_and_ends(released):
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--r-drop", "1"], "r_drop is about each label by itself, and --crf about all."),
-        (["--focal", "2"], "focal is about each label by itself"),
-        (["--label-smoothing", "0.1"], "label_smoothing is about each label by itself"),
-        (["--class-weights", "balanced"], "class_weights is about each label by itself"),
+        (["--r-drop", "1"], "r_drop treats labels separately; --crf has one loss for all."),
+        (["--focal", "2"], "focal treats labels separately"),
+        (["--label-smoothing", "0.1"], "label_smoothing treats labels separately"),
+        (["--class-weights", "balanced"], "class_weights treats labels separately"),
     ],
 )
 def test_what_it_cannot_do_is_refused(more, said, shallow, tmp_path, capsys):
@@ -174,7 +174,9 @@ def test_it_is_for_tagging_alone(shallow, tmp_path, capsys):
     train.write_text("text\tlabel\n" + lines, encoding="utf-8")
     arguments = flags(checkpoint=shallow, train=train, output=tmp_path / "run")
     assert main(["finetune", *arguments, "--crf"]) == 2
-    assert "a classification has one label for a text. Remove --crf." in capsys.readouterr().err
+    assert (
+        "the task classification has one label for a text. Remove --crf." in capsys.readouterr().err
+    )
 
 
 def test_what_is_against_the_scheme_is_told(shallow, tmp_path, capsys):

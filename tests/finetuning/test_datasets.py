@@ -134,7 +134,7 @@ def nonsense(reviews, model):
     return {
         "the task is a RoFormerTokenizer": (frame, model.tokenizer),
         "the task is a str": (examples, "classification"),
-        "the task is a ABCMeta": (examples, type(task)),
+        "the task is a type": (examples, type(task)),
         "the list of examples is a dict": (frame, task),
         "example 0 is a str": (str(reviews), task),
         "the list of examples is a generator": ((item for item in examples), task),

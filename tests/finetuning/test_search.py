@@ -75,6 +75,7 @@ def test_each_fold_is_held_out_of_one_training(tmp_path, monkeypatch):
 
     def result(trial, trainer, task, test):
         trials.append(trial)
+        assert trainer.train == trial.train  # whose labels balanced weights are counted in
         return TrialResult(trial, {}, {"valid": {"accuracy": 0.5}}, task, 0.0)
 
     monkeypatch.setattr(search, "run_trial", result)

@@ -102,7 +102,7 @@ def test_a_service_lists_the_likeliest_and_all_that_are_answered():
 @pytest.mark.parametrize("name", ["regression", "ranking", "tagging"])
 def test_where_labels_are_not_chosen_among_none_are_listed(name):
     assert TASKS[name]().decoding.with_top_k(None) == TASKS[name]()
-    with pytest.raises(InputError, match="Leave --top-k out"):
+    with pytest.raises(InputError, match="Remove --top-k"):
         TASKS[name]().decoding.with_top_k(3)
     with pytest.raises(InputError, match="top_k is 0"):
         TASKS["pair"](labels=("0", "1")).decoding.with_top_k(0)

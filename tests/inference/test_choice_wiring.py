@@ -17,7 +17,14 @@ from roformer_tf.engines.model import TOKENS, GraphModel
 from roformer_tf.finetuning import results
 from roformer_tf.finetuning.report import pages as report_pages
 from roformer_tf.inference.fill_mask import FillMaskConfig, MaskedModel
-from roformer_tf.inference.opening import COST, open_finetuned, open_model, predict, share_weights
+from roformer_tf.inference.opening import (
+    COST,
+    open_finetuned,
+    open_model,
+    predict,
+    save_int8_cost,
+    share_weights,
+)
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.rows import run_rows
 from roformer_tf.serving import command, serve_predictions
@@ -242,7 +249,17 @@ def test_a_worker_predicts_by_what_was_chosen_with_its_part_of_the_cores(
     shared = share_weights(folder, alone.choice, tmp_path)
     capsys.readouterr()
     config = ServeConfig(model=str(folder), precision=precision, engine="onnx")
+    monkeypatch.setattr(engine_model, "usable_cores", lambda: 4)
+    options = engine_model.session_options
+    threads = []
+
+    def seen(*arguments):
+        threads.append(options(*arguments).intra_op_num_threads)
+        return options(*arguments)
+
+    monkeypatch.setattr(engine_model, "session_options", seen)
     command.worker_app(config, WorkerPart(2, shared))
+    assert threads == [2]
     assert capsys.readouterr().err == ""  # the first process has printed what there is to know
     assert opened[1] == (folder, "onnx", precision, 2)
     part = load_served_task(folder, precision=precision, engine="onnx", part=WorkerPart(1, shared))
@@ -278,7 +295,7 @@ def test_what_int8_costs_is_said_wherever_it_is_asked_for(finetuned, tmp_path, c
 
     folder = shutil.copytree(finetuned("classification"), tmp_path / "model")
     known = {"examples": 7, "float32": {"accuracy": 0.5}, "int8": {"accuracy": 0.25}}
-    (folder / COST).write_text(json.dumps(known), encoding="utf-8")
+    save_int8_cost(folder, known["float32"], known["int8"], known["examples"])
     said = "int8 on the 7 validation examples: accuracy 0.5000 → 0.2500."
     texts = tmp_path / "texts.txt"
     texts.write_text("今天\n", encoding="utf-8")

@@ -264,6 +264,22 @@ def test_a_classifier_of_transformers_answers_as_there(released, recorded, spell
         assert answer["label"] == f"LABEL_{np.argmax(shares)}"
 
 
+def test_a_classifier_of_transformers_has_the_task_of_its_problem_type(finetuned, loaded, tmp_path):
+    folder = shutil.copytree(finetuned("multilabel"), tmp_path / "model")
+    (folder / "task.json").unlink()
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    config |= {
+        "problem_type": "multi_label_classification",
+        "id2label": {"0": "甲", "1": "乙", "2": "丙"},
+    }
+    (folder / "config.json").write_text(json.dumps(config), "utf-8")
+    for answer, want in zip(
+        roformer_tf.load(folder)(TEXTS), loaded("multilabel")(TEXTS), strict=True
+    ):
+        assert answer["labels"] == want["labels"]
+        assert answer["scores"] == pytest.approx(want["scores"], abs=1e-6)
+
+
 # What is refused
 
 

@@ -264,7 +264,7 @@ def continued(pretrained, pretrain_flags, tmp_path_factory):
     began = devices.choose_precision("auto")
     out, err = io.StringIO(), io.StringIO()
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
-        patch.setattr(devices, "_faster_in_bfloat16", lambda: began == "float32")
+        patch.setattr(devices, "multiplies_bfloat16", lambda: began == "float32")
         assert devices.choose_precision("auto") != began
         assert main(["pretrain", *pretrain_flags(run, **settings)]) == 0
     return run, out.getvalue(), err.getvalue()

@@ -200,7 +200,7 @@ def test_a_precision_that_is_asked_for_is_trained_in(
 ):
     """On a machine that would choose the other one: a run is evaluated as it is trained."""
     other = {"float32": "mixed_bfloat16", "mixed_bfloat16": "float32"}[precision]
-    monkeypatch.setattr(devices, "_faster_in_bfloat16", lambda: other == "mixed_bfloat16")
+    monkeypatch.setattr(devices, "multiplies_bfloat16", lambda: other == "mixed_bfloat16")
     run = tmp_path / "run"
     settings = {"precision": precision, "learning_rate": 1e-2, "steps": 4, "held_out": 0.03}
     assert main(["pretrain", *pretrain_flags(run, **settings)]) == 0

@@ -142,7 +142,7 @@ def test_arrow_data_that_is_damaged_or_of_a_strange_type_says_so():
     sink = io.BytesIO()
     with pyarrow.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
-    with pytest.raises(LimitError, match="Leave it out"):
+    with pytest.raises(LimitError, match="Remove it"):
         list(ArrowRecords([sink]).read())
     with pytest.raises(DamagedError, match="Arrow data cut off or damaged"):
         list(ArrowRecords([io.BytesIO(sink.getvalue()[:-40])]).read())

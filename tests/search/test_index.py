@@ -167,6 +167,14 @@ def test_conditions_restrict_every_kind_of_search(indexed):
     assert found(indexed, QUERIES, VECTORS, 5, where="n > 99", hybrid=True) == [[]] * 4
 
 
+def test_a_condition_may_name_metadata_of_some_documents(folder):
+    some = [Document("今天", "1", {"year": 2020}), Document("天气", "2", {"month": 3})]
+    add_documents(folder, EMBEDDER, some)
+    with SearchIndex(folder) as index:
+        (actual,) = found(index, QUERIES[:1], VECTORS[:1], 5, where="month = 3")
+    assert by_id(actual) == [2]
+
+
 def test_documents_ids_and_metadata_are_kept(folder):
     odd = [
         Document("有\t制表符\n和换行", "页/1", {"年": 2020, "标 题": "引\"号'", "ok": True}),

@@ -15,9 +15,9 @@ from roformer_tf.errors import InputError
 from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.labelled.examples import Example
 from roformer_tf.search import retrieval, writing
-from roformer_tf.search.documents import Document
+from roformer_tf.search.documents import Document, write_validation_pairs
 from roformer_tf.search.index import SearchIndex
-from roformer_tf.search.reranking import report_reranking, write_validation_pairs
+from roformer_tf.search.reranking import report_reranking
 from roformer_tf.search.retrieval import Reranker, Retriever, open_reranker
 
 DOCUMENTS = {
@@ -347,6 +347,16 @@ def test_a_document_may_stand_in_two_columns(run, sim, tmp_path, ending):
     np.testing.assert_allclose(
         [float(row[2]) for row in actual[1:]], cosines[order], rtol=0, atol=1e-5
     )
+
+
+def test_the_columns_of_documents_are_not_those_of_queries(run, sim, tmp_path):
+    documents, queries = tmp_path / "documents.tsv", tmp_path / "queries.tsv"
+    documents.write_text("title\tbody\n打印\t选择文件菜单。\n", "utf-8")
+    queries.write_text("text\n怎么打印\n", "utf-8")
+    files = ("--documents", documents, "--queries", queries)
+    code, actual, _ = run("--model", sim, *files, "--text-columns", "title", "body")
+    assert code == 0
+    assert [(row[0], row[3]) for row in actual[1:]] == [("怎么打印", "打印 选择文件菜单。")]
 
 
 def test_documents_are_updated_deleted_and_filtered(run, sim, documents, tmp_path):

@@ -83,10 +83,14 @@ def test_each_request_of_a_batch_gets_its_own_results(sim, index):
         VectorQuery("公园"),
         VectorQuery("怎么打印", 3),
         VectorQuery("公园", 2),
+        VectorQuery("公园", 3, "id = 'open'"),
+        VectorQuery("公园", 3, "id = 'print'"),
     ]
-    item, vector, three, two = batcher.submit(asked).result()
+    item, vector, three, two, *filtered = batcher.submit(asked).result()
     assert [len(actual) for actual in (item, three, two)] == [1, 3, 2]
     assert item == two[:1]
+    read = served.retriever.index.read
+    assert [[x.id for x in read(hits)] for hits in filtered] == [["open"], ["print"]]
     np.testing.assert_allclose(vector, served.embedder.embed(["公园"])[0], atol=1e-6)
 
 

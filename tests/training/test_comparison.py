@@ -117,15 +117,12 @@ def test_the_figures_are_those_of_the_lines(tmp_path):
         ([32, 32, 32], (1.5, 10)),
         ([32, 64, 64], (1.75, 30)),
         ([32, 64, 32], (1.75, 30)),  # begun anew, whatever there was before
-        ([None, None, None], (1.5, 10)),  # as older versions wrote them
-        ([None, 64, 64], (1.5, 10)),
     ],
 )
 def test_the_best_is_among_losses_of_rows_of_one_length(tmp_path, lengths, best):
     evaluations = [held_out(10, 1.5), held_out(20, 2.0), held_out(30, 1.75)]
     for line, length in zip(evaluations, lengths, strict=True):
-        if length:
-            line["length"] = length
+        line["length"] = length
         line["held_out_by_corpus"] = {"news": {"loss": 0.5, "accuracy": 1.0}}
     (run,) = read(write_run(tmp_path / "run", losses(2.0), evaluations, steps=40))
     figures = summary(run)

@@ -131,6 +131,7 @@ def test_a_report_has_the_figures_of_the_model_by_whichever_engine(
     model, tokenizer, task = load_finetuned(room / "run" / "model")
     kept = json.loads((room / "run" / "model" / "tokenizer_config.json").read_text("utf-8"))
     assert kept["model_max_length"] == task.max_length < model.config.max_position_embeddings
+    assert tokenizer.units == {"crf": "characters"}.get(case)  # what other programs tokenize
     task = task.decoding.with_weights(model)
     with (room / "run" / "predictions.tsv").open(encoding="utf-8", newline="") as file:
         rows = [plain(row) for row in csv.DictReader(file, delimiter="\t")]

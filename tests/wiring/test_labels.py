@@ -139,7 +139,7 @@ class Answers(NamedTuple):
 
 
 @dataclass
-class Made:
+class Prepared:
     """A model's folder, its reference, and what the mistake would give."""
 
     folder: Path
@@ -190,7 +190,7 @@ def prepared(tmp_path_factory, eagerly):
             taken = [pair[::-1] for pair in texts] if swapped else texts
             wrong = answers_of(other, case.lost_tokenizer or case.tokenizer, lost, taken)
         examples = [task.labelling.for_prediction(Example(item, None, "")) for item in texts]
-        return Made(folder, task, examples, want, wrong)
+        return Prepared(folder, task, examples, want, wrong)
 
     return make
 

@@ -135,7 +135,7 @@ def by_texts(columns):
 
 
 @dataclass
-class Made:
+class Prepared:
     """A folder that keeps a setting."""
 
     folder: Path
@@ -175,7 +175,7 @@ def prepared(model, tmp_path_factory):
         want, lost = CASES[name]
         folder = tmp_path_factory.mktemp("kept") / "model"
         model.save(want, folder)
-        return Made(folder, want, lost)
+        return Prepared(folder, want, lost)
 
     return make
 

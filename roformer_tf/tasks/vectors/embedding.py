@@ -1,7 +1,4 @@
-"""`--task embedding`: one name for two tasks, of which the examples select one.
-
-The table needs one class for each name, and the tasks themselves share no metric.
-"""
+"""`--task embedding`: one name for two tasks, of which the examples select one."""
 
 import dataclasses
 from typing import Any, ClassVar, cast

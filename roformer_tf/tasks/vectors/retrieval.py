@@ -122,7 +122,7 @@ class RetrievalObjective(VectorObjective):
         if settings.get("hard_negatives") and self.task.data == "texts":
             raise InputError(
                 "hard_negatives are for texts that belong together: of texts without labels "
-                "nobody knows what belongs to what. Leave --hard-negatives out."
+                "nobody knows what belongs to what. Remove --hard-negatives."
             )
         sizes = tuple(sorted(set(settings.get("dimensions", ()))))
         return dataclasses.replace(self.task, dimensions=sizes)
@@ -225,10 +225,6 @@ class RetrievalMetrics(VectorMetrics):
         cosine = float(prediction.scores[0])
         shown = self.describe(example, prediction) | {"cosine": cosine}
         return {"place": example.place} | shown | {"neighbours": near}
-
-    def describe_labels(self, gold: Gold) -> JsonObject:
-        """Nothing: all examples belong together."""
-        return {"labels": {}, "numbers": {}}
 
     def describe(self, example: Example, prediction: Prediction) -> JsonObject:
         """An example, the rank that its second text should have, and its predicted rank."""

@@ -100,12 +100,12 @@ class ScoredObjective(VectorObjective):
         if loss == "classifier" and dimensions:
             raise InputError(
                 "dimensions cannot be trained with --loss classifier, which reads whole vectors. "
-                "Give --loss cosent, or leave --dimensions out."
+                "Give --loss cosent, or remove --dimensions."
             )
         if settings.get("hard_negatives"):
             raise InputError(
                 "hard_negatives are for texts that belong together: pairs with low scores are "
-                "negatives already. Leave --hard-negatives out."
+                "negatives already. Remove --hard-negatives."
             )
         sizes = tuple(sorted(set(dimensions)))
         return dataclasses.replace(self.task, loss=loss, dimensions=sizes)
@@ -216,10 +216,6 @@ class ScoredMetrics(VectorMetrics):
         # With many scores, half of the pairs count as near.
         middle = self.task.middle if self.task.levels else float(np.median(gold))
         return list(np.compress(gold > middle, cosines)), list(np.compress(gold <= middle, cosines))
-
-    def describe_labels(self, gold: Gold) -> JsonObject:
-        """The range of a set's scores."""
-        return {"labels": {}, "numbers": metrics.range_of(gold)}
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -45,10 +45,9 @@ def make_finetune_optimizer(
 
     A step takes `accumulate` batches; remaining batches at the end make no step. `restart` can
     reset it for a run with another rate and length. For that, its last variable, SCHEDULE, holds
-    the numbers of the schedule; it is not in checkpoints. Raises InputError if there are too few
-    batches for one step.
+    the numbers of the schedule; it is not in checkpoints.
     """
-    settings = _of_batches(config, batches)
+    settings = _settings(config, batches // config.accumulate, config.accumulate)
     optimizer = LayerwiseAdamW(
         **settings,
         scales=_scales(config, model),
@@ -72,7 +71,8 @@ def restart(
     Rate and length may differ from before; `may_restart` checks the rest.
     """
     optimizer.restart(model.trainable_variables)
-    schedule_of(optimizer).adjust(_of_batches(config, batches)["learning_rate"])
+    settings = _settings(config, batches // config.accumulate, config.accumulate)
+    schedule_of(optimizer).adjust(settings["learning_rate"])
 
 
 def may_restart(
@@ -104,16 +104,6 @@ def layer_scales(names: Iterable[str], decay: float) -> dict[str, float]:
     levels = {name: int(x[1] or -1) if x else None for name, x in matches.items()}
     top = max(level for level in levels.values() if level is not None) + 1
     return {n: 1.0 if level is None else decay ** (top - level) for n, level in levels.items()}
-
-
-def _of_batches(config: FinetuneOptimizerConfig, batches: int) -> dict[str, Any]:
-    """Arguments of AdamW for a number of batches. Raises InputError if they make no step."""
-    if batches < config.accumulate:
-        raise InputError(
-            f"the run has {batches} batches, fewer than the {config.accumulate} of one step. "
-            "Lower --accumulate, or give more epochs."
-        )
-    return _settings(config, batches // config.accumulate, config.accumulate)
 
 
 def _settings(

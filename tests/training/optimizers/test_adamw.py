@@ -309,8 +309,3 @@ def test_a_restored_run_goes_on_bit_for_bit(settings, objective, tmp_path):
 def test_values_that_make_no_sense_are_refused(wrong):
     with pytest.raises(InputError, match=next(iter(wrong))):
         FinetuneOptimizerConfig(**wrong)
-
-
-def test_a_run_too_short_for_a_single_step_is_refused():
-    with pytest.raises(InputError, match="7 batches"):
-        make_finetune_optimizer(FinetuneOptimizerConfig(accumulate=8), new_model(), 7)
