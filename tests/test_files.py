@@ -187,13 +187,13 @@ def held(monkeypatch):
 
 
 @pytest.mark.parametrize("put", [put_file, put_folder])
-def test_what_another_program_holds_open_stays_and_the_new_one_is_kept_beside(put, held, tmp_path):
+def test_what_another_program_holds_open_stays_and_the_new_one_is_kept(put, held, tmp_path):
     target = tmp_path / "answers.xlsx"
     put(target, "old")
     put(tmp_path / "answers-2.xlsx", "somebody's")
     before = listing(tmp_path)
     refused = held(target)
-    with pytest.raises(InputError, match=r"(?s)answers\.xlsx is open .* kept in .*answers-3\.xlsx"):
+    with pytest.raises(InputError, match=r"(?s)answers\.xlsx is open .* stored .*answers-3\.xlsx"):
         put(target, "new")
     assert len(refused) == 3
     after = listing(tmp_path)

@@ -17,7 +17,7 @@ from keras import ops
 
 from roformer_tf.errors import InputError
 from roformer_tf.kernels.forms import Tensor, wide
-from roformer_tf.layers.rotary import Rotation, angles, rotate_pairs
+from roformer_tf.layers.rotary import Rotation, angles
 
 
 def pairs_by_axis(head_size: int, axes: int) -> list[int]:
@@ -56,14 +56,10 @@ def rotate_along_axes(x: Tensor, positions: Tensor, rotation: Rotation) -> Tenso
 
     Like `Rotation.rotate`, which is for one axis, with its base, style and fraction of dimensions.
     """
-    features = rotation.features
-    if not features:
+    if not rotation.features:
         return x
-    theta = axial_angles(positions, features, rotation.base, wide(x))
-    rotated = rotate_pairs(x[..., :features], ops.cos(theta), ops.sin(theta), rotation.style)
-    if features == rotation.head_size:
-        return rotated
-    return ops.concatenate([rotated, x[..., features:]], axis=-1)
+    theta = axial_angles(positions, rotation.features, rotation.base, wide(x))
+    return rotation.rotate_by(x, ops.cos(theta), ops.sin(theta))
 
 
 # Keras passes no further argument to the methods of a layer that `call` calls.

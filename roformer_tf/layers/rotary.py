@@ -67,8 +67,11 @@ class Rotation:
         """
         if not self.features:
             return x
-        tables = self._tables(positions, wide(x), length)
-        rotated = rotate_pairs(x[..., : self.features], *tables, self.style)
+        return self.rotate_by(x, *self._tables(positions, wide(x), length))
+
+    def rotate_by(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        """Rotate the first dimensions of x by cosines and sines ([B,] T, R/2); copy the others."""
+        rotated = rotate_pairs(x[..., : self.features], cos, sin, self.style)
         if self.features == self.head_size:
             return rotated
         return ops.concatenate([rotated, x[..., self.features :]], axis=-1)

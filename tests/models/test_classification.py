@@ -98,9 +98,9 @@ def test_a_row_of_padding_gives_numbers(tiny, to_float64):
 
 @BOTH
 def test_labels_are_given_or_read_and_else_asked_for(cls, part, tiny, released, tmp_path, caplog):
-    with pytest.raises(InputError, match=r"no classification head .* Give num_labels"):
+    with pytest.raises(InputError, match=r"no classification head.* Give num_labels"):
         cls(tiny())
-    with pytest.raises(InputError, match=r"no classification head .* Give num_labels"):
+    with pytest.raises(InputError, match=r"no classification head.* Give num_labels"):
         cls.from_pretrained(released("v2_char"))
     with caplog.at_level(logging.WARNING):
         model = cls.from_pretrained(released("v2_char"), num_labels=5)

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 from roformer_tf import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.kernels import cross_entropy
-from roformer_tf.models import heads
+from roformer_tf.models import head_layers, heads
 from roformer_tf.models.encoder import RoFormerEncoder
 from roformer_tf.models.heads import RoFormerForMaskedLM
 from roformer_tf.pretraining.train_step import MaskedTokenLoss
@@ -315,7 +315,7 @@ def test_given_labels_it_gives_losses_whole_or_in_pieces(released, chunks, dtype
         np.testing.assert_allclose(keras.ops.convert_to_numpy(got), want, rtol=1e-5, atol=1e-5)
 
 
-def test_large_logits_are_made_in_pieces_by_jax_alone(monkeypatch):
+def test_large_logits_are_computed_in_chunks_by_jax_alone(monkeypatch):
     result = []
     model = RoFormerForMaskedLM(
         RoFormerConfig(
@@ -327,7 +327,7 @@ def test_large_logits_are_made_in_pieces_by_jax_alone(monkeypatch):
         )
     )
     monkeypatch.setattr(cross_entropy, "CHUNK_BYTES", 4 * 50 * 2 * 3)  # three of both rows
-    monkeypatch.setattr(heads, "token_losses", lambda *x: result.append(x[4]) or x[3])
+    monkeypatch.setattr(head_layers, "token_losses", lambda *x: result.append(x[4]) or x[3])
     row = np.ones((2, 9), "int32")
     inputs = {"token_ids": row, "masked_positions": row[:, :7], "labels": row[:, :7]}
     model(inputs, training=True)
