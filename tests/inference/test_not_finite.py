@@ -118,7 +118,10 @@ def test_inspect_shows_them_all_the_same(damaged, capsys):
     assert main(["checkpoints", "inspect", str(damaged("masked"))]) == 0
     out = capsys.readouterr().out
     assert "nan" in out
-    assert "not finite:\n  encoder/layer_0/output/kernel" in out
+    assert (
+        "not finite, so that other commands refuse the checkpoint:\n  encoder/layer_0/output/kernel"
+        in out
+    )
 
 
 @needs_onnx
