@@ -433,6 +433,7 @@ print(json.dumps([name.partition(".")[0] for name in set(sys.modules) - before])
     assert SLOW_TO_LOAD.isdisjoint(run_python(code, **JAX_OR_DEFAULT))
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not find_spec("jax"), reason="needs the extra [jax]")
 def test_on_jax_no_module_loads_tensorflow():
     code = f"import json, sys, {', '.join(sources())}; print(json.dumps(list(sys.modules)))"

@@ -23,8 +23,6 @@ QUICK = (  # every operation once; JAX compiles each anew for every shape
     "tests/layers/test_attention.py::test_at_positions_a_mask_of_all_queries_is_each_ones_own",
     "tests/layers/test_attention.py::test_a_position_outside_the_row_is_refused_or_the_nearest_in_it"
     "[fusible--1]",
-    "tests/models/test_attention_forms.py::test_losses_and_gradients_are_those_of_the_mask"
-    "[bidirectional-0.0-True-True]",
     "tests/models/test_finetune_oracle.py::test_twenty_steps_give_the_recorded_losses_and_weights"
     "[masked positions]",
 )

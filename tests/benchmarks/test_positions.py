@@ -44,6 +44,7 @@ def typed(write_corpus, tmp_path):
 
 
 @pytest.mark.usefixtures("pictures")
+@pytest.mark.slow
 def test_runs_differ_in_positions_alone_and_are_compared(typed, tmp_path, monkeypatch, eagerly):
     monkeypatch.setattr(positions, "ProcessPoolExecutor", _ThisProcess)
     with eagerly():

@@ -195,9 +195,10 @@ def test_when_a_process_dies_the_others_stop_within_a_minute(started, flags, row
     assert f"Saved: {saved}" in err
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "failure",
-    [pytest.param("its corpus is empty", marks=pytest.mark.slow), "another run has the folder"],
+    ["its corpus is empty", "another run has the folder"],
 )
 def test_when_the_first_fails_before_training_the_others_stop_with_its_message(
     started, flags, tmp_path, failure

@@ -68,6 +68,7 @@ def run(shallow, tmp_path_factory):
     return folder / "run"
 
 
+@pytest.mark.slow
 def test_it_learns_and_all_answer_alike(run, tmp_path):
     report = json.loads((run / "report.json").read_text(encoding="utf-8"))
     assert report["test"]["f1"] > 0.9
@@ -87,6 +88,7 @@ def test_it_learns_and_all_answer_alike(run, tmp_path):
     assert json.loads(judged.read_text(encoding="utf-8"))["test"] == report["test"]
 
 
+@pytest.mark.slow
 def test_its_weights_are_learnt_kept_and_not_left_out_in_silence(run, tmp_path, caplog):
     model = roformer_tf.RoFormerForTokenClassification.from_pretrained(run / "model")
     labels = json.loads((run / "model" / "task.json").read_text(encoding="utf-8"))["labels"]
@@ -106,6 +108,7 @@ def test_its_weights_are_learnt_kept_and_not_left_out_in_silence(run, tmp_path, 
     assert config["model_type"] == "roformer"
 
 
+@pytest.mark.slow
 def test_all_that_a_checkpoint_can_be_keeps_them(run, tmp_path):
     """Two layouts, and back: equal to the last bit."""
     source = run / "model"

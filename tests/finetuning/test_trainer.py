@@ -89,6 +89,7 @@ def test_a_training_is_the_same_whatever_went_before(alone, shared):
     assert same_training(shared, *alone[1:])
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("eager_steps")
 def test_so_it_is_with_fgm(start):
     first, second = (Trainer(start, TASK, LossConfig(fgm=0.5), TRAIN) for _ in range(2))

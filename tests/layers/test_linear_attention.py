@@ -188,6 +188,7 @@ def favor_error(count, seeds=range(32)):
     return np.median(gaps)
 
 
+@pytest.mark.slow
 def test_four_times_the_features_halve_the_error_beside_softmax():
     errors = [favor_error(count) for count in (64, 256, 1024)]
     ratios = np.divide(errors[:-1], errors[1:])
@@ -245,6 +246,7 @@ def test_its_trained_weights_are_those_of_the_quadratic_layer():
     assert shapes(linear) == shapes(other)
 
 
+@pytest.mark.slow
 def test_a_saved_model_gives_the_same_and_learns(tmp_path):
     inputs = keras.Input((None, 10)), keras.Input((None,), dtype="int32")
     keras.utils.set_random_seed(0)

@@ -98,6 +98,7 @@ def test_one_trace_answers_all_shapes_from_the_second_call_on(name, make, steps)
     check_answers(model, packed)
 
 
+@pytest.mark.slow
 def test_gradients_and_training_are_those_of_a_model_never_called(make, steps):
     import tensorflow as tf
 

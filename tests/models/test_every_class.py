@@ -189,7 +189,7 @@ def quick(*dtypes):
     )
 
 
-@pytest.mark.quick_cases("bfloat16")
+@pytest.mark.slow
 @quick("bfloat16", "float64")
 def test_in_every_dtype_fine_tuning_learns(dtype, make, inputs, request):
     if dtype == "float64":
@@ -203,7 +203,7 @@ def test_in_every_dtype_fine_tuning_learns(dtype, make, inputs, request):
     assert {keras.backend.standardize_dtype(w.dtype) for w in model.trainable_variables} == {dtype}
 
 
-@pytest.mark.quick_cases("bfloat16")
+@pytest.mark.slow
 @quick("bfloat16", "float16")
 def test_in_every_dtype_pretraining_learns_and_its_losses_are_float32(dtype, make, inputs, request):
     if dtype == "float16":
@@ -254,7 +254,7 @@ def test_quantized_it_answers_nearly_as_before(name, mode, bound, make, inputs, 
     assert not (tmp_path / "model").exists()
 
 
-@pytest.mark.quick_cases("masked_lm-call", "of_first-fit")
+@pytest.mark.quick_cases("masked_lm-call")
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="TensorFlow's own format")
 @pytest.mark.parametrize(
     ("name", "after"), [("masked_lm", "call"), ("of_first", "fit"), ("of_tokens", "predict")]

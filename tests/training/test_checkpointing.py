@@ -75,8 +75,9 @@ def content(folder):
     return {path.relative_to(folder): path.read_bytes() for path in folder.rglob("*.*")}
 
 
+@pytest.mark.slow  # its quick sister is in test_adamw.py
 @pytest.mark.usefixtures("eager_steps")
-@pytest.mark.parametrize("optimizer", ["adamw", pytest.param("muon", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_a_restored_run_goes_on_bit_for_bit(optimizer, tmp_path):
     """Dropout, the optimizer's memory, its step and the mean loss included."""
     keras.utils.set_random_seed(2)

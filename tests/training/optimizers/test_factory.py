@@ -125,7 +125,7 @@ def test_warm_up_is_a_share_of_the_steps():
     assert (schedule.peak, schedule.warmup_steps, schedule.total_steps) == (1e-4, 10, 50)
 
 
-@pytest.mark.quick_cases("adamw", "muon")
+@pytest.mark.quick_cases("adamw")
 @pytest.mark.parametrize("algorithm", ["adamw", "lamb", "muon", "layerwise"])
 def test_a_keras_file_holds_it_whole_and_training_continues(algorithm, tmp_path):
     """The rate's place on its way, moments, averages, and which weights decay, by how much."""
