@@ -4,6 +4,7 @@ Only the command line uses this, in its own process. `import roformer_tf` change
 """
 
 import gc
+import logging
 import os
 import subprocess
 import sys
@@ -51,6 +52,9 @@ def import_quickly(modules: Sequence[str], backend: str) -> None:
     sys.modules.update(dict.fromkeys(skipped))  # type: ignore[arg-type]
     gc.disable()
     try:
+        with suppress(ModuleNotFoundError):
+            import_module("absl.logging")
+            logging.getLogger("absl").addFilter(_is_no_note_on_jax)
         with _without_notes():
             for module in modules:
                 with suppress(ModuleNotFoundError):
@@ -63,6 +67,11 @@ def import_quickly(modules: Sequence[str], backend: str) -> None:
         # The million objects of these modules stay: the collector need not look at them again.
         # Only the first time, because a later freeze would also keep garbage forever.
         gc.freeze()
+
+
+def _is_no_note_on_jax(record: logging.LogRecord) -> bool:
+    """False for Grain's warning that jax is missing, which it does not need."""
+    return "jax profiler" not in str(record.msg)
 
 
 @contextmanager

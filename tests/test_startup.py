@@ -2,6 +2,7 @@
 
 import gc
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import roformer_tf
+from roformer_tf import startup
 from roformer_tf.cli import main
 
 ROOT = Path(roformer_tf.__file__).parents[1]
@@ -109,3 +111,18 @@ def test_a_command_loads_keras_without_unused_packages_and_can_load_them_later()
     )
     assert json.loads(done.stdout.splitlines()[-1]) == ["keras", "tensorflow"]
     assert done.stderr.count("\n") == 1  # our own message, and no note of TensorFlow
+
+
+def test_grains_warning_of_a_missing_jax_is_dropped_and_no_other():
+    startup.import_quickly((), "tensorflow")
+    startup.import_quickly((), "tensorflow")
+    absl = logging.getLogger("absl")
+
+    def is_printed(text):
+        return bool(
+            absl.filter(absl.makeRecord("absl", logging.WARNING, "", 0, text, ("x",), None))
+        )
+
+    assert not is_printed("Failed to load jax profiler: %s")
+    assert is_printed("Failed to load the corpus: %s")
+    assert absl.filters.count(startup._is_no_note_on_jax) == 1
