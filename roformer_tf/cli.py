@@ -132,7 +132,7 @@ COMMANDS = {
         "roformer_tf.conversion.downloads:download", "download a released checkpoint"
     ),
     "checkpoints inspect": Command(
-        "roformer_tf.conversion.inspect:inspect",
+        "roformer_tf.conversion.inspection:inspect",
         "show the configuration and weights of a checkpoint",
         _TENSORFLOW,
     ),

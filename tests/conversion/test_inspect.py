@@ -8,7 +8,7 @@ from safetensors.numpy import load_file, save_file
 
 from roformer_tf.checkpoints.names import IGNORED
 from roformer_tf.checkpoints.sources import OpenedSource
-from roformer_tf.conversion.inspect import InspectConfig, inspect
+from roformer_tf.conversion.inspection import InspectConfig, inspect
 from roformer_tf.errors import InputError
 
 

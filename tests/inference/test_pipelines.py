@@ -145,7 +145,7 @@ def test_ner_reads_bmes_as_we_do(tuned, texts, transformers):
 @pytest.mark.hf
 def test_ner_of_words_is_refused_with_the_reason(tuned, transformers):
     folder = tuned(Tagging(labels=BIO, spaced_units=True), "word")
-    with pytest.raises(Exception, match="labels words"):
+    with pytest.raises(Exception, match="labels separate words"):
         transformers.pipeline("ner", model=str(folder))
 
 

@@ -98,15 +98,19 @@ def peer(transformers):
         return Peer(code.GPTNeoXAttention(config, 0), call, parts, 2)
 
     def gptj():
-        from transformers.models.gptj.modeling_gptj import GPTJAttention
+        from transformers.models.gptj import modeling_gptj as code
 
         config = transformers.GPTJConfig(
             n_embd=256, n_head=1, rotary_dim=64, n_positions=64, attn_pdrop=0.0, resid_pdrop=0.0
         )
         names = four("q_proj", "k_proj", "v_proj", "out_proj")
-        return Peer(
-            GPTJAttention(config, 0), lambda m, x: m(x, position_ids=positions())[0], names, 1
-        )
+
+        def call(module, x):
+            if hasattr(code, "GPTJRotaryEmbedding"):  # from transformers 5.24 on
+                return module(x, code.GPTJRotaryEmbedding(config)(x, positions()))[0]
+            return module(x, position_ids=positions())[0]
+
+        return Peer(code.GPTJAttention(config, 0), call, names, 1)
 
     def llama():
         from transformers.models.llama import modeling_llama as code
