@@ -11,7 +11,7 @@ import numpy as np
 
 from pretrain.demo.corpus import write_corpus
 from roformer_tf.corpus.documents import CorpusConfig, CorpusReport, find_files, read_documents
-from roformer_tf.files import file_beside
+from roformer_tf.files import temporary_file
 
 # Sentences of a document, on average.
 SENTENCES = 12
@@ -28,7 +28,10 @@ def write_mixed(path: Path, megabytes: float, seed: int = 0, patterns: Sequence[
     """
     known = [*sentences(), *_sentences_of(patterns)]
     left = megabytes * 1e6
-    with file_beside(path) as beside, beside.open("w", encoding="utf-8", newline="\n") as file:
+    with (
+        temporary_file(path) as temporary,
+        temporary.open("w", encoding="utf-8", newline="\n") as file,
+    ):
         for text in _mixed(known, seed):
             file.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
             left -= len(text.encode())

@@ -19,7 +19,7 @@ from pathlib import Path
 import tyro
 
 from roformer_tf.errors import InputError
-from roformer_tf.files import file_beside
+from roformer_tf.files import temporary_file
 
 PACKAGES = ("libreoffice-help-zh-cn", "manpages-zh", "debian-reference-zh-cn")
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
@@ -47,9 +47,9 @@ def main(config: DebianConfig) -> None:
         path = config.output / f"{package}.jsonl"
         if path.exists():
             continue
-        with tempfile.TemporaryDirectory() as folder, file_beside(path) as beside:
+        with tempfile.TemporaryDirectory() as folder, temporary_file(path) as temporary:
             unpack(package, Path(folder))
-            with beside.open("w", encoding="utf-8", newline="\n") as file:
+            with temporary.open("w", encoding="utf-8", newline="\n") as file:
                 for text in pages(Path(folder)):
                     file.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
         print(f"{path}: {path.stat().st_size / 1e6:.1f} MB")

@@ -154,7 +154,7 @@ def make_rows(target: Path) -> None:
     from roformer_tf.corpus.packing import DOCUMENT as CHANNEL
     from roformer_tf.corpus.packing import TOKEN
     from roformer_tf.corpus.shards import PreparedRows
-    from roformer_tf.files import file_beside
+    from roformer_tf.files import temporary_file
 
     arrays = {}
     with tempfile.TemporaryDirectory() as name:
@@ -170,7 +170,7 @@ def make_rows(target: Path) -> None:
             some = np.stack([prepared[i] for i in range(count)])
             arrays[f"token_ids_{length}"] = some[:, TOKEN].astype(np.uint16)
             arrays[f"sequence_ids_{length}"] = some[:, CHANNEL].astype(np.uint16)
-    with file_beside(target) as beside, beside.open("wb") as file:
+    with temporary_file(target) as temporary, temporary.open("wb") as file:
         np.savez_compressed(file, **arrays)
     for key, array in arrays.items():
         if key.startswith("sequence"):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from benchmarks.cases import LIMIT
 from benchmarks.results import Record, Results, median
-from roformer_tf.files import file_beside
+from roformer_tf.files import temporary_file
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -24,8 +24,8 @@ def draw(results: Results, folder: Path) -> None:
     for case, plot in DRAWN.items():
         records = results.of(case)
         if records:
-            with file_beside(folder / f"{case}.png") as beside:
-                plot(records).savefig(beside, format="png", dpi=100)
+            with temporary_file(folder / f"{case}.png") as temporary:
+                plot(records).savefig(temporary, format="png", dpi=100)
 
 
 def ratios(records: list[Record]) -> "Figure":

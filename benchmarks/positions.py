@@ -34,7 +34,7 @@ from roformer_tf.corpus.objectives import ObjectiveName
 from roformer_tf.corpus.preparation import PreparationConfig, prepare
 from roformer_tf.corpus.shards import PreparedRows
 from roformer_tf.errors import InputError
-from roformer_tf.files import file_beside, locked, remove, write_text
+from roformer_tf.files import locked, remove, temporary_file, write_text
 from roformer_tf.flags import check_names, parsed, with_yaml
 from roformer_tf.pretraining.settings import MAY_CHANGE, PretrainConfig
 from roformer_tf.recipes import find_recipe
@@ -265,7 +265,7 @@ def seed_interval(gaps: Any) -> list[float]:
 
 def _write_report(output: Path, report: dict[str, Any]) -> None:
     write_text(output / "comparison.json", json.dumps(report, ensure_ascii=False, indent=2) + "\n")
-    with file_beside(output / "comparison.png") as picture:
+    with temporary_file(output / "comparison.png") as picture:
         _plot(report, picture)
     head = [
         "positions",

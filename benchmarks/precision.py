@@ -21,7 +21,7 @@ import numpy as np
 from benchmarks.environments import HERE
 from pretrain.demo.__main__ import Demo
 from pretrain.demo.corpus import write_corpus
-from roformer_tf.files import file_beside
+from roformer_tf.files import temporary_file
 from roformer_tf.training.run_files import read_metrics
 
 PLOT = HERE / "plots" / "precision.png"
@@ -100,8 +100,8 @@ def draw(curves: dict[str, list[Curve]], target: Path) -> None:
     axis.set(xlabel="step", ylabel="training loss (nats per masked token)")
     axis.grid(alpha=0.3)
     axis.legend()
-    with file_beside(target) as beside:
-        figure.savefig(beside, format="png", dpi=100)
+    with temporary_file(target) as temporary:
+        figure.savefig(temporary, format="png", dpi=100)
 
 
 def main() -> None:

@@ -14,7 +14,7 @@ import numpy as np
 from benchmarks.cases import Measurement
 from benchmarks.environments import HERE
 from benchmarks.workers import Row
-from roformer_tf.files import file_beside
+from roformer_tf.files import temporary_file
 
 FILE = HERE / "results.json"
 
@@ -58,8 +58,8 @@ class Results:
     def write(self, path: Path) -> None:
         """Keep everything."""
         kept = {"machine": self.machine, "measurements": self.measurements}
-        with file_beside(path) as beside:
-            beside.write_text(json.dumps(kept, ensure_ascii=False, indent=1) + "\n", "utf-8")
+        with temporary_file(path) as temporary:
+            temporary.write_text(json.dumps(kept, ensure_ascii=False, indent=1) + "\n", "utf-8")
 
 
 def this_machine() -> dict[str, str]:

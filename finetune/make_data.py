@@ -26,7 +26,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from roformer_tf.errors import InputError
-from roformer_tf.files import file_beside
+from roformer_tf.files import temporary_file
 from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import BadLine
 from roformer_tf.labelled.reading import open_unanswered
@@ -139,7 +139,10 @@ def damaged(text: str, characters: Sequence[str], rng: np.random.Generator) -> R
 
 def write_json_lines(target: str, records: Iterable[Record]) -> None:
     """Write one JSON object per line; a failure leaves no file."""
-    with file_beside(target) as partial, partial.open("w", encoding="utf-8", newline="\n") as out:
+    with (
+        temporary_file(target) as partial,
+        partial.open("w", encoding="utf-8", newline="\n") as out,
+    ):
         for record in records:
             out.write(json.dumps(record, ensure_ascii=False) + "\n")
 

@@ -36,7 +36,7 @@ _WITHOUT_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP, errno.EOPNOTSUPP}
 
 
 @contextmanager
-def file_beside(target: str | Path) -> Iterator[Path]:
+def temporary_file(target: str | Path) -> Iterator[Path]:
     """Yield a temporary path in the target's folder, which is renamed to the target at the end.
 
     After an exception the temporary file is removed, and the target is unchanged. Raises InputError
@@ -59,7 +59,7 @@ def file_beside(target: str | Path) -> Iterator[Path]:
 
 
 @contextmanager
-def folder_beside(target: str | Path) -> Iterator[Path]:
+def temporary_folder(target: str | Path) -> Iterator[Path]:
     """Yield a temporary, empty folder, which is renamed to the target at the end.
 
     An existing target is replaced as a whole. A folder cannot be renamed to an existing one. So the
@@ -94,7 +94,7 @@ def folder_beside(target: str | Path) -> Iterator[Path]:
 
 def write_text(target: str | Path, text: str) -> None:
     """Write UTF-8 text with Unix line endings, atomically."""
-    with file_beside(target) as file:
+    with temporary_file(target) as file:
         file.write_text(text, encoding="utf-8", newline="\n")
 
 
@@ -232,8 +232,8 @@ def is_folder(path: str | Path) -> bool:
 def sweep(folder: Path) -> None:
     """Remove the temporary files and folders of killed processes.
 
-    If a process was killed between the two renames of `folder_beside`, the old folder is the only
-    copy: it gets its name back.
+    If a process was killed between the two renames of `temporary_folder`, only the old folder is
+    left: it gets its name back.
     """
     for path in leftovers(folder):
         target = folder / path.name[1:].rsplit(".", 2)[0]

@@ -16,13 +16,13 @@ from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.files import (
     check_writable,
-    file_beside,
-    folder_beside,
     leftovers,
     locked,
     parse_json,
     read_json,
     sweep,
+    temporary_file,
+    temporary_folder,
     write_text,
 )
 from roformer_tf.tasks.classification import Classification
@@ -58,27 +58,27 @@ def mode(path):
 
 def put_file(target, text, failure=None):
     """Write a file in the tested way; with a failure, half of it."""
-    with file_beside(target) as beside:
-        beside.write_text(text)
+    with temporary_file(target) as temporary:
+        temporary.write_text(text)
         if failure:
             raise failure
 
 
 def put_folder(target, text, failure=None):
     """Write a folder with a file of that name in it; with a failure, half of it."""
-    with folder_beside(target) as beside:
-        (beside / f"{text}.txt").write_text(text)
+    with temporary_folder(target) as temporary:
+        (temporary / f"{text}.txt").write_text(text)
         if failure:
             raise failure
 
 
 def test_a_file_appears_when_the_block_ends_well(tmp_path):
     target = tmp_path / "new" / "deep" / "file.txt"
-    with file_beside(target) as beside:
-        assert beside.parent == target.parent  # the same disk: a rename is one step
-        beside.write_text("half")
+    with temporary_file(target) as temporary:
+        assert temporary.parent == target.parent  # the same disk: a rename is one step
+        temporary.write_text("half")
         assert not target.exists()
-        beside.write_text("whole")
+        temporary.write_text("whole")
     assert listing(tmp_path / "new" / "deep") == {"file.txt": "whole"}
 
 
@@ -93,18 +93,18 @@ def test_after_an_exception_a_file_is_as_it_was(before, failure, tmp_path):
 
 def test_while_a_file_is_written_the_old_one_stands(tmp_path):
     put_file(tmp_path / "file.txt", "old")
-    with file_beside(tmp_path / "file.txt") as beside:
-        beside.write_text("new")
+    with temporary_file(tmp_path / "file.txt") as temporary:
+        temporary.write_text("new")
         assert (tmp_path / "file.txt").read_text() == "old"
     assert listing(tmp_path) == {"file.txt": "new"}
 
 
 def test_a_folder_appears_whole(tmp_path):
     target = tmp_path / "new" / "folder"
-    with folder_beside(target) as beside:
-        (beside / "a.txt").write_text("a")
-        (beside / "sub").mkdir()
-        (beside / "sub" / "b.txt").write_text("b")
+    with temporary_folder(target) as temporary:
+        (temporary / "a.txt").write_text("a")
+        (temporary / "sub").mkdir()
+        (temporary / "sub" / "b.txt").write_text("b")
         assert not target.exists()
     assert listing(target) == {"a.txt": "a", "sub": None, "sub/b.txt": "b"}
     assert [path.name for path in target.parent.iterdir()] == ["folder"]
@@ -143,8 +143,8 @@ def test_a_kill_between_the_two_renames_loses_nothing(tmp_path, monkeypatch):
 
 def test_permissions_follow_the_umask(umask, tmp_path):
     put_file(tmp_path / "file.txt", "")
-    with folder_beside(tmp_path / "folder") as beside:
-        write_text(beside / "inside.txt", "")
+    with temporary_folder(tmp_path / "folder") as temporary:
+        write_text(temporary / "inside.txt", "")
     assert mode(tmp_path / "file.txt") == 0o666 & ~umask
     assert mode(tmp_path / "folder" / "inside.txt") == 0o666 & ~umask
     assert mode(tmp_path / "folder") == 0o777 & ~umask

@@ -14,7 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.positions import seed_interval
-from roformer_tf.files import file_beside, write_text
+from roformer_tf.files import temporary_file, write_text
 from roformer_tf.tasks.metrics import bootstrap, mean
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
@@ -73,7 +73,7 @@ def write_examples(corpus: Path, folder: Path, vocabulary: Path) -> None:
         write_text(folder / f"{name}.txt", lines)
         if name == "test":
             counts = [[len(tokenizer.offsets(text)) for text in x.values()] for x in triples]
-            with file_beside(folder / LONG) as beside, beside.open("wb") as file:
+            with temporary_file(folder / LONG) as temporary, temporary.open("wb") as file:
                 np.save(file, np.max(counts, axis=1) > READ[1] - 2)
     _write_jsonl(folder / "train.jsonl", _pairs(splits["train"], reviews, tokenizer, rng))
 
@@ -154,7 +154,10 @@ def _texts(corpus: Path) -> list[str]:
 
 
 def _write_jsonl(path: Path, rows: Iterable[Mapping[str, str]]) -> None:
-    with file_beside(path) as beside, beside.open("w", encoding="utf-8", newline="\n") as file:
+    with (
+        temporary_file(path) as temporary,
+        temporary.open("w", encoding="utf-8", newline="\n") as file,
+    ):
         for row in rows:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")
 

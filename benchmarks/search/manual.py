@@ -22,7 +22,7 @@ import tyro
 
 from benchmarks.debian import CHINESE, LEAST_CHINESE, html_text, unpack
 from roformer_tf.errors import InputError
-from roformer_tf.files import file_beside
+from roformer_tf.files import temporary_file
 
 PACKAGE = "libreoffice-help-zh-cn"
 DOCUMENTS, QUERIES = "documents.jsonl.gz", "queries_{}.tsv.gz"
@@ -142,8 +142,8 @@ class _Entries(html.parser.HTMLParser):
 def _write(path: Path, lines: Iterable[str]) -> None:
     """A file of lines, gzipped, the same bytes every time."""
     content = "".join(f"{line}\n" for line in lines).encode()
-    with file_beside(path) as beside:
-        beside.write_bytes(gzip.compress(content, mtime=0))
+    with temporary_file(path) as temporary:
+        temporary.write_bytes(gzip.compress(content, mtime=0))
 
 
 if __name__ == "__main__":

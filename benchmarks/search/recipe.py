@@ -22,7 +22,7 @@ from benchmarks.search.translations import TranslationConfig
 from benchmarks.search.translations import main as write_translations
 from pretrain.demo.corpus import write_corpus
 from roformer_tf.errors import InputError
-from roformer_tf.files import file_beside, folder_beside, write_text
+from roformer_tf.files import temporary_file, temporary_folder, write_text
 
 CONFIGS = Path("benchmarks/search")
 # Tokens; prototypes on the valid queries found 112 to 160 alike, and fewer cost less.
@@ -143,8 +143,8 @@ class SearchRecipe:
         if len(trained) > 1:
             self.step("checkpoints", "average", *trained, "--output", model, replaced=True)
         elif not model.exists():
-            with folder_beside(model) as beside:
-                shutil.copytree(trained[0], beside, dirs_exist_ok=True)
+            with temporary_folder(model) as temporary:
+                shutil.copytree(trained[0], temporary, dirs_exist_ok=True)
 
     def trained(self, kind: str, seed: int) -> Path:
         """The model that one training has made of the pages, or of the pairs."""
@@ -246,6 +246,9 @@ def _config(name: str) -> tuple[str, str]:
 
 
 def _write_jsonl(path: Path, rows: Iterable[dict[str, str]]) -> None:
-    with file_beside(path) as beside, beside.open("w", encoding="utf-8", newline="\n") as file:
+    with (
+        temporary_file(path) as temporary,
+        temporary.open("w", encoding="utf-8", newline="\n") as file,
+    ):
         for row in rows:
             file.write(json.dumps(row, ensure_ascii=False) + "\n")

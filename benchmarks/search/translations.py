@@ -19,7 +19,7 @@ import tyro
 
 from benchmarks.debian import CHINESE, unpack
 from roformer_tf.errors import InputError
-from roformer_tf.files import file_beside
+from roformer_tf.files import temporary_file
 
 PACKAGE = "libreoffice-l10n-zh-cn"
 # What a catalogue of gettext begins with.
@@ -47,7 +47,7 @@ def main(config: TranslationConfig) -> None:
         actual = sorted(set(pairs(config.package or Path(folder))))
     if not actual:
         raise InputError(f"{config.package} holds no catalogue (.mo) of Chinese strings.")
-    with file_beside(config.output) as beside, beside.open("w", encoding="utf-8") as file:
+    with temporary_file(config.output) as temporary, temporary.open("w", encoding="utf-8") as file:
         for chinese, english in actual:
             row = {"chinese": chinese, "english": english}
             file.write(json.dumps(row, ensure_ascii=False) + "\n")

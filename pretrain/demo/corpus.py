@@ -11,7 +11,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from roformer_tf.errors import InputError
-from roformer_tf.files import file_beside
+from roformer_tf.files import temporary_file
 
 # Maximum number of characters of a headline; longer lines are paragraphs.
 LONGEST_HEADLINE = 45
@@ -34,7 +34,10 @@ def write_corpus(target: str | Path) -> int:
         for line in _read_lines(folder / "sentiment" / name)
     )
     documents = [*without_repeats(news), *without_repeats(reviews)]
-    with file_beside(target) as beside, beside.open("w", encoding="utf-8", newline="\n") as out:
+    with (
+        temporary_file(target) as temporary,
+        temporary.open("w", encoding="utf-8", newline="\n") as out,
+    ):
         for document in documents:
             out.write(json.dumps({"text": document}, ensure_ascii=False) + "\n")
     return len(documents)

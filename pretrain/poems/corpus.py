@@ -26,7 +26,7 @@ from pretrain.poems.measures import rhyme_of
 from roformer_tf.checkpoints.registry import folder as cache_folder
 from roformer_tf.corpus.part_writer import is_held_out
 from roformer_tf.errors import InputError
-from roformer_tf.files import file_beside
+from roformer_tf.files import temporary_file
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS, write_vocabulary
 
 PACKAGE = "chinese-poetry"
@@ -102,7 +102,10 @@ def write_corpus(files: Iterable[IO[bytes]], target: Path, vocab: Path, held_out
     texts = [poem.text for poem, right in zip(kept, chosen.tolist(), strict=True) if right]
     trained = [text for text in texts if not is_held_out(text, held_out)]
     write_vocabulary(vocab, vocabulary(trained))
-    with file_beside(target) as partial, partial.open("w", encoding="utf-8", newline="\n") as out:
+    with (
+        temporary_file(target) as partial,
+        partial.open("w", encoding="utf-8", newline="\n") as out,
+    ):
         for text in texts:
             out.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
     return Written(total, len(poems), len(texts), len(texts) - len(trained))

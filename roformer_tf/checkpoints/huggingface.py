@@ -17,7 +17,7 @@ from safetensors import SafetensorError, safe_open
 from roformer_tf.checkpoints.archives import CONFIG, PICKLE, SHARDS, WEIGHTS
 from roformer_tf.checkpoints.arrays import DTYPES, LazyArrays, save_tensors, tensors_of_file
 from roformer_tf.errors import InputError
-from roformer_tf.files import file_beside, parse_json, remove, write_text
+from roformer_tf.files import parse_json, remove, temporary_file, write_text
 
 if TYPE_CHECKING:
     from roformer_tf.config import RoFormerConfig
@@ -114,7 +114,7 @@ def write(
     # transformers stores the table although it could be computed.
     elif config.position_embedding_type == "rotary":
         tensors[POSITIONS] = _position_table(config)
-    with file_beside(folder / WEIGHTS) as file:
+    with temporary_file(folder / WEIGHTS) as file:
         save_tensors(tensors, file, {"format": "pt"})  # transformers requires this metadata
     if config.is_v2:  # transformers would load it without an error, and compute something else
         card = _V2_CARD.format(

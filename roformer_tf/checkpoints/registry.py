@@ -24,7 +24,7 @@ from typing import Any
 from roformer_tf.checkpoints.archives import BERT_CONFIG, Files
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
-from roformer_tf.files import file_beside, leftovers, parse_json, remove, write_text
+from roformer_tf.files import leftovers, parse_json, remove, temporary_file, write_text
 
 CACHE = "ROFORMER_TF_CACHE"
 MIRROR = "ROFORMER_TF_MIRROR"
@@ -189,7 +189,7 @@ def _store(source: Path, release: Release) -> Path:
     _check_zip(source, release)
     path = folder() / release.file
     checksum = _checksum(source, release)
-    with file_beside(path) as file:
+    with temporary_file(path) as file:
         shutil.copyfile(source, file)
     _write_record(path, checksum)
     return path

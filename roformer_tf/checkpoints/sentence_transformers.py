@@ -22,7 +22,7 @@ from roformer_tf.checkpoints.detection import embedding_settings
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.checkpoints.whitening import load_whitening
-from roformer_tf.files import file_beside, remove, write_text
+from roformer_tf.files import remove, temporary_file, write_text
 
 MODULES = "modules.json"
 _SETTINGS = "config_sentence_transformers.json"
@@ -106,7 +106,7 @@ def _write_dense(folder: Path, kernel: np.ndarray, bias: np.ndarray) -> None:
         "linear.weight": np.ascontiguousarray(kernel.T, np.float32),
         "linear.bias": np.asarray(bias, np.float32),
     }
-    with file_beside(folder / WEIGHTS) as file:
+    with temporary_file(folder / WEIGHTS) as file:
         save_tensors(tensors, file, {"format": "pt"})
 
 

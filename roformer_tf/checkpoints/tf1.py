@@ -21,7 +21,7 @@ import numpy as np
 from roformer_tf.checkpoints.archives import BERT_CONFIG, VOCABULARY
 from roformer_tf.checkpoints.arrays import LazyArrays, tensors_of_file
 from roformer_tf.errors import InputError
-from roformer_tf.files import file_beside, folder_beside
+from roformer_tf.files import temporary_file, temporary_folder
 
 if TYPE_CHECKING:
     from roformer_tf.config import RoFormerConfig
@@ -89,10 +89,10 @@ def write(
     target = Path(target)
     if target.suffix != ".zip":
         _check_path(target)
-        with folder_beside(target) as folder:
+        with temporary_folder(target) as folder:
             _write_files(folder, config, arrays, vocabulary, dtype)
         return
-    with tempfile.TemporaryDirectory(prefix="roformer-tf-") as name, file_beside(target) as file:
+    with tempfile.TemporaryDirectory(prefix="roformer-tf-") as name, temporary_file(target) as file:
         folder = Path(name)
         _write_files(folder, config, arrays, vocabulary, dtype)
         # Not compressed: it would save 7 % of the weights' size and take many times as long.

@@ -18,7 +18,7 @@ from safetensors.numpy import load as load_tensors
 
 from roformer_tf.checkpoints.arrays import save_tensors
 from roformer_tf.errors import InputError
-from roformer_tf.files import file_beside, parse_json
+from roformer_tf.files import parse_json, temporary_file
 
 if TYPE_CHECKING:
     from roformer_tf.checkpoints.embedding_config import Pooling
@@ -43,7 +43,7 @@ class Whitening:
     def save(self, folder: str | Path) -> None:
         """Write whitening.safetensors into a model's folder."""
         tensors = {"mean": self.mean, "matrix": np.ascontiguousarray(self.matrix)}
-        with file_beside(Path(folder) / FILE) as file:
+        with temporary_file(Path(folder) / FILE) as file:
             save_tensors(tensors, file, {"pooling": self.pooling})
 
 

@@ -23,7 +23,7 @@ from roformer_tf.checkpoints.sentence_transformers import save_modules
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
-from roformer_tf.files import check_writable, folder_beside
+from roformer_tf.files import check_writable, temporary_folder
 from roformer_tf.terminal import Progress
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, check_fits, find_tokenizer
 from roformer_tf.tokenizers.vocabulary import guess_tokenization
@@ -158,7 +158,7 @@ def convert_checkpoint(
         if output.to == "tf1":
             tf1.write(target, config, arrays, _vocabulary(tokenizer, target), dtype)
         else:
-            with folder_beside(target) as folder:
+            with temporary_folder(target) as folder:
                 architecture = transformers_class(checkpoint)
                 ids = None if tokenizer is None else tokenizer.special_ids
                 huggingface.write(folder, config, arrays, architecture, dtype, ids)

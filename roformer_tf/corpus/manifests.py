@@ -15,7 +15,15 @@ from roformer_tf.checkpoints.archives import TOKENIZER, TOKENIZER_CONFIG, VOCABU
 from roformer_tf.corpus.documents import CorpusReport
 from roformer_tf.corpus.shards import MANIFEST, PreparedRows, read_manifest
 from roformer_tf.errors import InputError
-from roformer_tf.files import LOCK, folder_beside, leftovers, read_json, remove, sweep, write_text
+from roformer_tf.files import (
+    LOCK,
+    leftovers,
+    read_json,
+    remove,
+    sweep,
+    temporary_folder,
+    write_text,
+)
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 TRAIN, HELD_OUT = SPLITS = ("train", "held_out")
@@ -225,7 +233,7 @@ def claim(output: Path, settings: Mapping[str, Any]) -> None:
     for folder in (output, output / UNFINISHED):
         sweep(folder)
     if not (output / UNFINISHED).is_dir():
-        with folder_beside(output / UNFINISHED) as folder:
+        with temporary_folder(output / UNFINISHED) as folder:
             write_text(folder / "settings.json", json.dumps(settings))
 
 

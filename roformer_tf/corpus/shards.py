@@ -19,7 +19,7 @@ import numpy.typing as npt
 
 from roformer_tf.corpus.packing import DOCUMENT
 from roformer_tf.errors import InputError
-from roformer_tf.files import file_beside, hash_file, parse_json
+from roformer_tf.files import hash_file, parse_json, temporary_file
 
 MANIFEST = "manifest.json"
 OPEN_MAPS = 256  # each needs a file descriptor, and a process often has only 1,024
@@ -57,10 +57,10 @@ def write_shard(
     folder: Path, file: str, split: str, rows: npt.NDArray[np.integer], corpus: str = ""
 ) -> Shard:
     """Write rows (rows, 3, length) to `folder/file`, and describe the shard."""
-    with file_beside(folder / file) as beside:
-        with beside.open("wb") as handle:
+    with temporary_file(folder / file) as temporary:
+        with temporary.open("wb") as handle:
             np.save(handle, rows, allow_pickle=False)
-        digest, size = hash_file(beside), beside.stat().st_size
+        digest, size = hash_file(temporary), temporary.stat().st_size
     tokens = int(np.count_nonzero(rows[:, DOCUMENT]))
     return Shard(file, split, len(rows), tokens, size, digest, corpus)
 

@@ -25,7 +25,7 @@ from roformer_tf.engines.choice import unsupported_reason
 from roformer_tf.engines.model import ONNX, onnx_session
 from roformer_tf.engines.network import INPUTS, SEVEN_BITS, Network
 from roformer_tf.errors import DifferenceError, InputError
-from roformer_tf.files import check_writable, folder_beside, write_text
+from roformer_tf.files import check_writable, temporary_folder, write_text
 from roformer_tf.models.rows import Forward
 from roformer_tf.templates import environment, markdown
 
@@ -74,7 +74,7 @@ def write_export(exported: Exportable, output: Path, to: Format) -> None:
     An earlier export there is replaced. Raises DifferenceError if ONNX Runtime computes something
     else than the model.
     """
-    with folder_beside(output) as folder:
+    with temporary_folder(output) as folder:
         if to == "savedmodel":
             write_saved_model(saved_graph(exported), folder)
         elif to == "onnx":

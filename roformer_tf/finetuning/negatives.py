@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from roformer_tf.errors import InputError
-from roformer_tf.files import file_beside
+from roformer_tf.files import temporary_file
 from roformer_tf.labelled.text_sides import SideBatches, text_numbers
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.models.rows import run_rows
@@ -30,7 +30,7 @@ def computed_once(path: Path, fingerprint: str, compute: Callable[[], np.ndarray
             if str(known["fingerprint"]) == fingerprint:
                 return np.asarray(known["array"])
     array = compute()
-    with file_beside(path) as partial, partial.open("wb") as file:
+    with temporary_file(path) as partial, partial.open("wb") as file:
         np.savez(file, array=array, fingerprint=fingerprint)
     return array
 

@@ -23,7 +23,7 @@ import numpy as np
 
 from roformer_tf.engines.choice import Choice
 from roformer_tf.errors import InputError
-from roformer_tf.files import folder_beside, read_json, remove, write_text
+from roformer_tf.files import read_json, remove, temporary_folder, write_text
 from roformer_tf.finetuning.negatives import computed_once, with_hard_negatives
 from roformer_tf.finetuning.settings import FinetuneConfig, VectorConfig
 from roformer_tf.inference.opening import open_finetuned, predict_encoded
@@ -180,7 +180,7 @@ class _TrialEvents:
         chosen, metrics = compare(self.task, labels_of(trial.valid), predictions)
         # Of equal ones the earlier is best: it has seen the training examples less often.
         if all(trial.metric.goodness(metrics) > earlier for earlier in self._goodness()):
-            with folder_beside(trial.folder / BEST) as folder:
+            with temporary_folder(trial.folder / BEST) as folder:
                 self.model.save_pretrained(folder, max_length=self.task.max_length)
                 chosen.save(folder)
                 chosen.decoding.save_files(folder, self.model.config)

@@ -16,7 +16,7 @@ from roformer_tf.checkpoints.sentence_transformers import save_modules
 from roformer_tf.checkpoints.whitening import FILE as WHITENING
 from roformer_tf.checkpoints.whitening import whitening_of
 from roformer_tf.errors import InputError
-from roformer_tf.files import check_writable, file_beside
+from roformer_tf.files import check_writable, temporary_file
 from roformer_tf.inference.embed import TextEmbedder, VectorSettings
 from roformer_tf.inference.prediction_files import check_output
 from roformer_tf.inference.text_files import TextFileConfig, checked_texts, report
@@ -146,12 +146,12 @@ def vector_file(output: str, embedder: TextEmbedder, count: int) -> Iterator[Wri
 
     It is written whole or not at all.
     """
-    with file_beside(output) as beside:
+    with temporary_file(output) as temporary:
         if output.lower().endswith(".npy"):
             # The header needs the number of rows: the file is then written block by block, without
             # the whole matrix in memory.
             header = {"descr": "<f4", "fortran_order": False, "shape": (count, embedder.size)}
-            with beside.open("wb") as file:
+            with temporary.open("wb") as file:
                 np.lib.format.write_array_header_1_0(file, header)
                 yield lambda _, vectors: file.write(np.ascontiguousarray(vectors, "<f4").data)
             return
@@ -162,7 +162,7 @@ def vector_file(output: str, embedder: TextEmbedder, count: int) -> Iterator[Wri
             [("text", pa.string()), ("vector", pa.list_(pa.float32(), embedder.size))],
             {"embedding": embedder.described, "fingerprint": embedder.fingerprint},
         )
-        with pq.ParquetWriter(beside, schema) as writer:
+        with pq.ParquetWriter(temporary, schema) as writer:
 
             def write(texts: Sequence[str], vectors: np.ndarray) -> None:
                 columns = [

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from roformer_tf.errors import InputError
-from roformer_tf.files import check_writable, file_beside, is_folder
+from roformer_tf.files import check_writable, is_folder, temporary_file
 
 if TYPE_CHECKING:
     from roformer_tf.labelled.examples import Example
@@ -120,9 +120,9 @@ def prediction_file(output: str, names: Sequence[str], task: "Task") -> Iterator
     """
     kind, between = Path(output.lower()).suffix, task.decoding.joined_by or task.label_separator
     if kind == ".xlsx":
-        with _written(output) as beside, closing(_Sheet(names, between)) as sheet:
+        with _written(output) as temporary, closing(_Sheet(names, between)) as sheet:
             yield sheet
-            sheet.save(beside)
+            sheet.save(temporary)
     elif kind == ".csv":
         with opened_text(output, "utf-8-sig") as out:  # Excel recognizes UTF-8 by its mark
             yield _Csv(out, names, between)
@@ -276,14 +276,14 @@ def opened_text(output: str, encoding: str = "utf-8") -> Iterator[TextIO]:
         finally:
             out.detach()  # closing it would close the standard output
     else:
-        with _written(output) as beside, beside.open("w", **text) as out:
+        with _written(output) as temporary, temporary.open("w", **text) as out:
             yield out
 
 
 @contextmanager
 def _written(output: str) -> Iterator[Path]:
     try:
-        with file_beside(output) as beside:
-            yield beside
+        with temporary_file(output) as temporary:
+            yield temporary
     except OSError as error:
         raise InputError(f"cannot write {output}: {error.strerror}. Name another file.") from None

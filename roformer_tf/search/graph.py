@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from roformer_tf.errors import InputError
-from roformer_tf.files import file_beside
+from roformer_tf.files import temporary_file
 
 # Numbers of all vectors together, such as 524,288 vectors of 256, from which a graph is built.
 # Below, all products of a query take less than 20 ms on two cores, and nothing is missed.
@@ -92,8 +92,8 @@ class Neighbours:
 
     def save(self, folder: Path, key: str) -> None:
         """Write the graph, which holds the vectors, too, as that of an index."""
-        with file_beside(file_of(folder, key)) as beside:
-            _faiss().write_index(self._index, str(beside))
+        with temporary_file(file_of(folder, key)) as temporary:
+            _faiss().write_index(self._index, str(temporary))
 
 
 def file_of(folder: Path, key: str) -> Path:

@@ -26,7 +26,14 @@ from safetensors.numpy import load_file
 from roformer_tf.checkpoints.archives import WEIGHTS
 from roformer_tf.checkpoints.arrays import save_tensors
 from roformer_tf.errors import DivergedError, InputError
-from roformer_tf.files import file_beside, folder_beside, hash_file, parse_json, remove, write_text
+from roformer_tf.files import (
+    hash_file,
+    parse_json,
+    remove,
+    temporary_file,
+    temporary_folder,
+    write_text,
+)
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.training.distribution import to_numpy
 from roformer_tf.training.optimizers.factory import SCHEDULE
@@ -83,14 +90,16 @@ def write_checkpoint(folder: Path, snapshot: Snapshot, model: PretrainedModel, k
     """
     state = snapshot.state
     checkpoint = folder / f"step-{state.step:08}"
-    with folder_beside(checkpoint) as beside:
-        model.save_pretrained(beside / MODEL, snapshot.weights)
-        with file_beside(beside / TRAINING) as file:  # safetensors alone would make it private
+    with temporary_folder(checkpoint) as temporary:
+        model.save_pretrained(temporary / MODEL, snapshot.weights)
+        with temporary_file(
+            temporary / TRAINING
+        ) as file:  # safetensors alone would make it private
             save_tensors(snapshot.training, file)
-        files = [path for path in sorted(beside.rglob("*")) if path.is_file()]
-        hashes = {path.relative_to(beside).as_posix(): hash_file(path) for path in files}
+        files = [path for path in sorted(temporary.rglob("*")) if path.is_file()]
+        hashes = {path.relative_to(temporary).as_posix(): hash_file(path) for path in files}
         text = json.dumps(asdict(state) | {"blake2b": hashes}) + "\n"
-        (beside / STATE).write_text(text, encoding="utf-8")
+        (temporary / STATE).write_text(text, encoding="utf-8")
     earlier = [path for path in checkpoints(folder) if path < checkpoint]
     for path in set(checkpoints(folder)) - {checkpoint, *earlier[: keep - 1]}:
         remove(path)
@@ -135,10 +144,10 @@ def publish(model: Path, target: Path, texts: Mapping[str, str] | None = None) -
     texts = texts or {}
     weights = target / WEIGHTS
     if not (weights.is_file() and filecmp.cmp(model / WEIGHTS, weights, shallow=False)):
-        with folder_beside(target) as beside:
-            shutil.copytree(model, beside, copy_function=_link, dirs_exist_ok=True)
+        with temporary_folder(target) as temporary:
+            shutil.copytree(model, temporary, copy_function=_link, dirs_exist_ok=True)
             for name, text in texts.items():
-                write_text(beside / name, text)
+                write_text(temporary / name, text)
         return
     for name, text in texts.items():
         file = target / name

@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from matplotlib.font_manager import fontManager, get_font
 from matplotlib.ticker import PercentFormatter
 
-from roformer_tf.files import file_beside
+from roformer_tf.files import temporary_file
 
 _TRAINING, _HELD_OUT, _OTHER = "tab:blue", "tab:orange", "tab:gray"
 _DASHES = ("-", "--", ":", "-.")  # each with ten colours: forty runs look different
@@ -274,7 +274,7 @@ def _drawing(target: Path, *, width: float, height: float) -> Iterator[Figure]:
     """Yield a figure, its size in inches, that is written to `target` if the block succeeds."""
     with _page(width=width, height=height) as figure:
         yield figure
-        with file_beside(target) as partial:
+        with temporary_file(target) as partial:
             figure.savefig(partial, format="png")
 
 

@@ -78,9 +78,11 @@ def test_a_text_of_one_sentence_belongs_to_itself_and_is_judged_by_its_halves():
 
 
 def test_what_a_text_is_judged_by_depends_on_it_alone():
-    alone, beside = passages(LONG), passages("万丈三上", LONG)
+    alone, with_context = passages(LONG), passages("万丈三上", LONG)
     for a, b in zip(
-        alone.evaluation_sides().token_ids, beside.evaluation_sides().token_ids[2:], strict=True
+        alone.evaluation_sides().token_ids,
+        with_context.evaluation_sides().token_ids[2:],
+        strict=True,
     ):
         assert np.array_equal(a, b)
 
