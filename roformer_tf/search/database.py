@@ -60,11 +60,13 @@ SCHEMA = (
 
 def is_index(folder: Path) -> bool:
     """Whether a folder holds an index. Raises InputError if it holds something else."""
-    if (folder / FILE).is_file():
-        return True
-    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+    if not folder.exists():
+        return False
+    # One listing: between two looks another process may create the index.
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else {folder.name}
+    if names and FILE not in names:
         raise InputError(f"{folder} exists, and is not an index. Choose another --index.")
-    return False
+    return FILE in names
 
 
 def no_index(folder: Path) -> InputError:
