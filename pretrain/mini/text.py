@@ -1,0 +1,160 @@
+"""Files of the sources → clean documents: no line twice, and none that the suite tests on."""
+
+import csv
+import gzip
+import json
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import IO
+
+from pretrain.mini.sources import CHINESE, PAIRS, SOURCES, Source, chinese_strings, folder_of
+from roformer_tf.files import temporary_folder
+
+# Characters that a line and a test text share if one was copied from the other.
+SHARED = 13
+# A shorter test text, such as a label or an idiom, may occur.
+SHORTEST = 6
+# Fraction of the characters of a line that are Chinese, at least.
+CHINESE_SHARE = 0.4
+# Shorter lines, such as "是的。", may repeat.
+REPEATABLE = 10
+# Characters of the longest document; the rest of a longer one is left out.
+LONGEST = 20_000
+_SPACE = re.compile(r"[ \t\u3000\xa0]+")
+
+
+@dataclass
+class Counts:
+    """What was read of a source, and what was left out."""
+
+    documents: int = 0
+    characters: int = 0
+    repeated_lines: int = 0
+    other_lines: int = 0
+    """Of too few Chinese characters."""
+    tested_lines: int = 0
+    """With 13 characters of a test text in a row, or equal to one."""
+
+
+@dataclass
+class Cleaner:
+    """Removes lines that are not Chinese, repeated, or in a test set."""
+
+    tested: set[str]
+    seen: set[int] = field(default_factory=set)
+
+    def clean(self, text: str, counts: Counts) -> str:
+        """The lines of a document that remain."""
+        kept = []
+        for raw in text[:LONGEST].splitlines():
+            line = _SPACE.sub(" ", raw).strip()
+            if not line or len(CHINESE.findall(line)) < CHINESE_SHARE * len(line):
+                counts.other_lines += bool(line)
+            elif len(line) >= REPEATABLE and hash(line) in self.seen:
+                counts.repeated_lines += 1
+            elif self.is_tested(line):
+                counts.tested_lines += 1
+            else:
+                self.seen.add(hash(line))
+                kept.append(line)
+        return "\n".join(kept)
+
+    def is_tested(self, line: str) -> bool:
+        """Whether a test text is the line, or shares 13 characters in a row with it."""
+        return any(part in self.tested for part in shingles(line))
+
+
+def shingles(text: str) -> Iterator[str]:
+    """All sequences of 13 letters, digits and signs; of a shorter text, the text."""
+    text = "".join(text.split())
+    for start in range(max(1, len(text) - SHARED + 1)):
+        yield text[start : start + SHARED]
+
+
+def write_text(output: Path, clones: Path, corpora: Path, test_files: Iterable[Path]) -> None:
+    """Write OUTPUT/NAME.jsonl for each corpus, pairs.jsonl, and counts.json.
+
+    Two thirds of the pairs' titles are documents together with their texts, as in all sources.
+    """
+    tested = {part for text in test_texts(test_files) for part in shingles(text)}
+    tested = {part for part in tested if len(part) >= SHORTEST}
+    cleaner = Cleaner(tested)
+    report = {"test_shingles": len(tested), "sources": []}
+    with temporary_folder(output) as folder:
+        files: dict[str, IO[str]] = {}
+        for source in SOURCES:
+            if source.corpus not in files:
+                files[source.corpus] = (folder / f"{source.corpus}.jsonl").open("w")
+            counts = write_source(source, clones, corpora, cleaner, files[source.corpus])
+            facts = {"corpus": source.corpus, "repository": source.repository}
+            report["sources"].append({**facts, "licence": source.licence, **asdict(counts)})
+            print(f"{source.corpus:11}{source.repository:40}{counts.characters:>12,} characters")
+        for file in files.values():
+            file.close()
+        write_pairs(folder / "pairs.jsonl", clones, tested)
+        (folder / "counts.json").write_text(
+            json.dumps(report, ensure_ascii=False, indent=1) + "\n", encoding="utf-8"
+        )
+
+
+def write_source(
+    source: Source, clones: Path, corpora: Path, cleaner: Cleaner, file: IO[str]
+) -> Counts:
+    """Append the documents of a source to a file."""
+    counts = Counts()
+    for text in documents(source, folder_of(source, clones, corpora)):
+        if source.characters and counts.characters >= source.characters:
+            break
+        if cleaned := cleaner.clean(text, counts):
+            counts.documents += 1
+            counts.characters += len(cleaned)
+            file.write(json.dumps({"text": cleaned}, ensure_ascii=False) + "\n")
+    return counts
+
+
+def documents(source: Source, folder: Path) -> Iterator[str]:
+    """All documents of a source, in an order in which any beginning is a fair sample."""
+    paths = [path for pattern in source.files for path in sorted(folder.glob(pattern))]
+    if not paths:
+        raise FileNotFoundError(f"{source.repository}: no {source.files} below {folder}")
+    spread = sorted(range(len(paths)), key=lambda number: number * 0.618033988749895 % 1)
+    for number in spread if source.characters else range(len(paths)):
+        yield from source.read(paths[number])
+
+
+def write_pairs(path: Path, clones: Path, tested: set[str]) -> None:
+    """Write titles and their texts, which sentence vectors learn from."""
+    with path.open("w", encoding="utf-8") as file:
+        for source in SOURCES:
+            read = PAIRS.get(source.repository)
+            if read is None or source.files[0].startswith("tag"):
+                continue
+            cleaner, counts = Cleaner(tested), Counts()
+            for name in sorted((clones / source.repository).glob(source.files[0])):
+                for title, text in read(name):
+                    a = cleaner.clean(title, counts)
+                    b = cleaner.clean(text, counts)[:400]
+                    if a and len(b) >= REPEATABLE:
+                        file.write(
+                            json.dumps({"text_a": a, "text_b": b}, ensure_ascii=False) + "\n"
+                        )
+
+
+def test_texts(files: Iterable[Path]) -> Iterator[str]:
+    """All strings of Chinese in test files: .tsv, .jsonl or one token a line, compressed or not."""
+    csv.field_size_limit(1 << 30)
+    for path in files:
+        opened = gzip.open if path.suffix == ".gz" else open
+        with opened(path, "rt", encoding="utf-8") as lines:
+            text = lines.read()
+        if ".jsonl" in path.suffixes:
+            for line in text.splitlines():
+                yield from chinese_strings(json.loads(line))
+        elif "\n\n" in text:  # a character and its tag a line
+            for sentence in text.split("\n\n"):
+                yield "".join(line.split("\t")[0] for line in sentence.splitlines())
+        else:
+            for line in text.splitlines():
+                yield from line.split("\t")
