@@ -126,7 +126,7 @@ COMMANDS = {
         _MODELS,
     ),
     "checkpoints list": Command(
-        "roformer_tf.conversion.downloads:list_checkpoints", "list the released checkpoints"
+        "roformer_tf.conversion.downloads:list_checkpoints", "list the checkpoints with a name"
     ),
     "checkpoints download": Command(
         "roformer_tf.conversion.downloads:download", "download a released checkpoint"

@@ -92,14 +92,13 @@ def write(
     folder: each file in it is replaced atomically. The config is written last, so that a folder
     with a config always has the weights.
     architecture: the class of transformers that should load the folder.
-    dtype: None keeps the dtypes of the arrays.
+    dtype: of the file; None keeps the dtypes of the arrays. transformers computes in float32.
     special_ids: special tokens under transformers' names, for a causal language model.
     scale_head: whether the head of a regression is scaled so that it predicts the label itself.
     False for training checkpoints, which must restore exactly these weights.
     """
     folder = Path(folder)
     tensors = dict(tensors_of_file(arrays, config, "huggingface", dtype))
-    dtypes = {str(tensor.dtype) for tensor in tensors.values()}
     if scale_head and has_scaled_head(config, arrays):
         # float32 in files of every dtype: in bfloat16 the years 2017 and 2023 are equal.
         head = {name: scale_head_array(arrays[name], name, config) for name in SCALED_HEAD}
@@ -124,8 +123,7 @@ def write(
             vocabulary=config.vocab_size,
         )
         write_text(folder / MODEL_CARD, card)
-    dtype = dtypes.pop() if len(dtypes) == 1 else "float32"
-    values = _config_values(config, architecture, dtype, kind)
+    values = _config_values(config, architecture, kind)
     # transformers' `generate` needs to know which token begins and ends a text.
     if architecture in (CAUSAL, "BertLMHeadModel"):
         values |= special_ids or {}
@@ -273,9 +271,7 @@ def classifier_opens_in_transformers(config: RoFormerConfig) -> bool:
     return not config.is_v2 and model_type(config, SCALED_HEAD) == "roformer"
 
 
-def _config_values(
-    config: RoFormerConfig, architecture: str, dtype: str, kind: str
-) -> dict[str, Any]:
+def _config_values(config: RoFormerConfig, architecture: str, kind: str) -> dict[str, Any]:
     values = config.to_dict()
     for key in ("torch_dtype", "transformers_version"):  # these describe the file that was read
         values.pop(key, None)
@@ -289,7 +285,8 @@ def _config_values(
     return values | {
         "architectures": [architecture],
         "model_type": kind,
-        "dtype": dtype,
+        # In which transformers computes, whatever the file holds: only so it gives our numbers.
+        "dtype": "float32",
         "is_decoder": config.attention_type == "causal",
         "pad_token_id": 0,
         "tie_word_embeddings": True,

@@ -1,4 +1,6 @@
-"""The released checkpoints by name: descriptions, locations, and downloads.
+"""The released checkpoints by name: descriptions, locations, and downloads; and our own.
+
+Our own is a folder of this package, so that it needs no download.
 
 Downloads are stored in the cache: the folder in the environment variable ROFORMER_TF_CACHE, or the
 user's cache folder. A zip can also be put there by hand. ROFORMER_TF_MIRROR is the URL of a mirror.
@@ -30,6 +32,8 @@ CACHE = "ROFORMER_TF_CACHE"
 MIRROR = "ROFORMER_TF_MIRROR"
 BY_HAND = Path("checkpoints")
 """The folder of a clone, relative to the working directory, that has priority over the cache."""
+MINI = "chinese_roformer-tf-mini"
+"""The name of our own small pretrained checkpoint, and of its folder in this package."""
 
 
 @dataclass(frozen=True)
@@ -86,19 +90,31 @@ def releases() -> tuple[Release, ...]:
     )
 
 
+def own() -> Path:
+    """The folder of our own checkpoint."""
+    return Path(__file__).with_name(MINI)
+
+
+def is_name(source: str | Path) -> bool:
+    """Whether it is a name of a checkpoint: our own, or one that was released."""
+    return str(source) == MINI or find(str(source)) is not None
+
+
 def find(name: str) -> Release | None:
     """The release with this name or alias, if there is one."""
     return next((r for r in releases() if name in (r.name, *r.aliases)), None)
 
 
 def locate(source: str | Path) -> Path:
-    """The path of a source: an existing path, or the zip of a released name.
+    """The path of a source: an existing path, our own checkpoint, or the zip of a released name.
 
     The zip is searched in `checkpoints/`, whose files are not checked, then in the cache, and is
     downloaded otherwise. Raises InputError for anything else, and as `cached` and `download` do.
     """
     if _exists(source):
         return Path(source)
+    if str(source) == MINI:
+        return own()
     release = find(str(source))
     if release is None:
         raise InputError(_unknown(source))
@@ -110,10 +126,13 @@ def locate(source: str | Path) -> Path:
 def download(name: str, *, from_file: str | Path | None = None) -> Path:
     """Download a release into the cache, or copy it there from `from_file`; return the path.
 
-    A file that is in the cache already is hashed again. Two processes wait for each other. Raises
-    InputError for an unknown name, a failed download, a file that is not a complete zip of this
-    release or not the recorded one, and a cache that cannot be written.
+    Our own checkpoint is where it is. A file that is in the cache already is hashed again. Two
+    processes wait for each other. Raises InputError for an unknown name, a failed download, a file
+    that is not a complete zip of this release or not the recorded one, and a cache that cannot be
+    written.
     """
+    if name == MINI and from_file is None:
+        return own()
     release = find(name)
     if release is None:
         raise InputError(_unknown(name))
@@ -309,7 +328,7 @@ def _unknown(source: str | Path) -> str:
                 f"{name} does not exist here. Give {release.name}, which has the same weights, "
                 "or a folder into which you downloaded that repository from Hugging Face."
             )
-    names = [name for release in releases() for name in (release.name, *release.aliases)]
+    names = [MINI, *(name for r in releases() for name in (r.name, *r.aliases))]
     near = difflib.get_close_matches(Path(name).name.removesuffix(".zip"), names)
     return (
         f"{name} does not exist. Give a released .zip, a folder with {BERT_CONFIG} or "

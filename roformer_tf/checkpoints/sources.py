@@ -1,8 +1,8 @@
 """A source → config, arrays and the files of a tokenizer. It is opened once and passed on.
 
-A source is the name of a released checkpoint, a released `.zip`, a folder with `bert_config.json`,
-or a folder with `config.json`, which is Hugging Face's layout and ours. A zip of such a folder is a
-source, too.
+A source is the name of our own or of a released checkpoint, a released `.zip`, a folder with
+`bert_config.json`, or a folder with `config.json`, which is Hugging Face's layout and ours. A zip
+of such a folder is a source, too.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""The released checkpoints on the command line: list them, download one."""
+"""Our own and the released checkpoints on the command line: list them, download one."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,12 +9,14 @@ from typing import Annotated
 import tyro
 
 from roformer_tf.checkpoints import registry
+from roformer_tf.checkpoints.archives import CONFIG, WEIGHTS
 from roformer_tf.checkpoints.registry import Release
+from roformer_tf.config import RoFormerConfig
 
 
 @dataclass(frozen=True, kw_only=True)
 class ListConfig:
-    """List the released checkpoints with their names, sizes, and whether they are downloaded."""
+    """List our own and the released checkpoints: names, sizes, and whether they are downloaded."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -28,7 +30,7 @@ class DownloadConfig:
 
 
 def list_checkpoints(config: ListConfig) -> None:
-    """Print the table of released checkpoints."""
+    """Print the table of checkpoints."""
     print(table())
 
 
@@ -43,7 +45,7 @@ def table() -> str:
     char: fills masks …
       chinese_roformer-char_L-6_H-384_A-6  chinese_roformer-char-small   6 × 384  in the cache
     """
-    lines = []
+    lines = [f"tf-mini: {_OWN}", _own_line(), ""]
     # registry.json lists the releases of a family together, as `groupby` requires.
     for family, group in groupby(registry.releases(), key=lambda release: release.family):
         members = list(group)
@@ -54,6 +56,16 @@ def table() -> str:
 def _line(release: Release) -> str:
     sizes = f"{release.config['num_hidden_layers']} × {release.config['hidden_size']}"
     return f"  {release.name:49} {release.aliases[0]:34} {sizes:>9}  {_where(release)}"
+
+
+_OWN = "Our own, the default of `finetune`: fills masks, fine-tunes; words. Apache-2.0."
+
+
+def _own_line() -> str:
+    config = RoFormerConfig.from_file(registry.own() / CONFIG)
+    sizes = f"{config.num_hidden_layers} × {config.hidden_size}"
+    megabytes = (registry.own() / WEIGHTS).stat().st_size / 1e6
+    return f"  {registry.MINI:49} {'':34} {sizes:>9}  in this package, {megabytes:,.0f} MB"
 
 
 def _where(release: Release) -> str:

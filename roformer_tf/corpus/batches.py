@@ -6,7 +6,7 @@ resume at step s, slice `batches[s:]`. Several processes share a batch: each bui
 """
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 
 import grain
@@ -31,15 +31,17 @@ def pretraining_batches(
     start_row: int = 0,
     process: int = 0,
     processes: int = 1,
+    progress: Callable[[int], float] = lambda step: 1.0,
 ) -> grain.MapDataset:
     """The endless training batches, from any position in the endless order of sequences.
 
     Element s has the sequences from position `start_row` + s · `batch_size` on; the i-th of several
     processes builds the i-th of equal slices of it. Every epoch has another order, with each
     sequence exactly once unless corpora are mixed (`endless_order`). Epochs follow each other
-    without a gap: a batch may have sequences of two. Masks are drawn anew every time. Raises
-    InputError if there are no sequences, if `mixing` does not match their corpora, and if the
-    processes do not divide `batch_size`.
+    without a gap: a batch may have sequences of two. Masks are drawn anew every time. `progress`:
+    element s → fraction of the run's steps before it, for the objective. Raises InputError if there
+    are no sequences, if `mixing` does not match their corpora, and if the processes do not divide
+    `batch_size`.
     """
     if not len(rows):
         raise InputError(f"{rows.folder} has no {rows.split} rows. Give a larger corpus.")
@@ -49,7 +51,7 @@ def pretraining_batches(
     def batch(step: int) -> Batch:
         begin = start_row + step * batch_size
         numbers, epochs = zip(*(row_at(begin + index) for index in own), strict=True)
-        return objective(*_read(rows, numbers, epochs, seed))
+        return objective(*_read(rows, numbers, epochs, seed), progress(step))
 
     return grain.MapDataset.range(_ENDLESS).map(batch)
 

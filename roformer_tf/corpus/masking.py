@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from roformer_tf.corpus.packing import TOKEN, WORD
-from roformer_tf.errors import InputError, check_numbers
+from roformer_tf.errors import InputError, check_number
 from roformer_tf.tokenizers.padding import SPECIALS
 
 _MASKED, _REPLACED = 1, 2  # codes of a selected word; 3 is kept, 0 is not selected
@@ -18,21 +18,39 @@ _MASKED, _REPLACED = 1, 2  # codes of a selected word; 3 is kept, 0 is not selec
 class MaskingConfig:
     """Which tokens of a sequence are predicted, and what replaces them."""
 
-    mask_rate: float = 0.15
-    """Fraction of tokens to predict, above 0 and below 1. Words are predicted whole."""
+    mask_rate: float | tuple[float, float] = 0.15
+    """Fraction of tokens to predict, above 0 and below 1. Words are predicted whole. Two numbers,
+    such as 0.3 0.15: pretraining goes from the first to the second, linearly over its steps."""
     mask_replace_rate: float = 0.8
     """Fraction of the predicted words whose tokens become [MASK]."""
     random_replace_rate: float = 0.1
     """Fraction of the predicted words whose tokens become random ones. The rest is unchanged."""
 
     def __post_init__(self) -> None:
-        check_numbers(self, "mask_rate", above=0, below=1, hint="such as 0.15")
+        for rate in (self.rate(0.0), self.rate(1.0)):
+            check_number("mask_rate", rate, above=0, below=1, hint="such as 0.15")
         masked, replaced = self.mask_replace_rate, self.random_replace_rate
         if min(masked, replaced) < 0 or masked + replaced > 1:
             raise InputError(
                 f"mask_replace_rate {masked} and random_replace_rate {replaced} must be 0 or more "
                 "and together at most 1, such as 0.8 and 0.1."
             )
+
+    def rate(self, progress: float) -> float:
+        """The fraction of tokens to predict; `progress` of a run: 0 at its start, 1 at its end.
+
+        >>> MaskingConfig((0.3, 0.2)).rate(0.5)
+        0.25
+        """
+        if not isinstance(self.mask_rate, tuple):
+            return self.mask_rate
+        first, last = self.mask_rate
+        return (1 - progress) * first + progress * last  # exact at both ends
+
+    @property
+    def highest_rate(self) -> float:
+        """The rate for which a batch has slots, so that its shape does not change."""
+        return max(self.rate(0.0), self.rate(1.0))
 
 
 class MaskedRows(NamedTuple):
@@ -76,17 +94,21 @@ def mask_rows(
     config: MaskingConfig,
     mask_id: int,
     random_ids: npt.NDArray[np.int32],
+    progress: float = 1.0,
 ) -> MaskedRows:
     """Select whole words at random and mask them; `rows` is (B, 3, L), channels as in `packing`.
 
-    In each sequence words are selected in random order until mask_rate × tokens (rounded, at least
-    1, at most `predictions`) are reached. A word that would exceed this number is skipped, so it is
-    reached exactly unless only longer words remain. A word is masked, replaced or kept as a whole;
-    each token of a replaced word is drawn separately from `random_ids` (ids,). Each sequence has a
-    generator of its own, so its masks do not depend on the other sequences of a batch.
+    In each sequence words are selected in random order until rate × tokens (rounded, at least 1, at
+    most `predictions`) are reached; the rate is `config`'s at this `progress` of the run. A word
+    that would exceed this number is skipped, so it is reached exactly unless only longer words
+    remain. A word is masked, replaced or kept as a whole; each token of a replaced word is drawn
+    separately from `random_ids` (ids,). Each sequence has a generator of its own, so its masks do
+    not depend on the other sequences of a batch.
     """
+    rate = config.rate(progress)
     drawn = [
-        _draw(row[WORD], predictions, rng, config) for row, rng in zip(rows, rngs, strict=True)
+        _draw(row[WORD], predictions, rng, config, rate)
+        for row, rng in zip(rows, rngs, strict=True)
     ]
     fates = np.stack([fate for fate, _ in drawn])  # (B, L)
     chances = np.stack([chance for _, chance in drawn])  # (B, P)
@@ -121,13 +143,14 @@ def _draw(
     predictions: int,
     rng: np.random.Generator,
     config: MaskingConfig,
+    rate: float,
 ) -> tuple[npt.NDArray[np.int8], npt.NDArray[np.float64]]:
     """All randomness of a sequence: codes of tokens (L,), and numbers in [0, 1) for slots (P,).
 
     `words` (L,) numbers the words from 1; 0 is special or padding.
     """
     sizes = np.bincount(words)  # (words + 1,) in tokens
-    limit = min(predictions, _wanted(len(words) - int(sizes[0]), config.mask_rate))
+    limit = min(predictions, _wanted(len(words) - int(sizes[0]), rate))
     chosen = _choose_words(sizes.tolist(), limit, rng)
     word_chances, chances = rng.random((2, predictions))
     word_chances = word_chances[: len(chosen)]

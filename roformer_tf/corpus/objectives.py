@@ -42,19 +42,24 @@ class MaskedTokens:
     masking: MaskingConfig = MaskingConfig()  # noqa: RUF009 (frozen)
 
     def __call__(
-        self, rows: npt.NDArray[np.integer], draws: Sequence[tuple[int, int, int]]
+        self,
+        rows: npt.NDArray[np.integer],
+        draws: Sequence[tuple[int, int, int]],
+        progress: float = 1.0,
     ) -> Batch:
         """Rows (B, 3, L), channels as in `packing`, and (seed, epoch, row) of each → a batch.
 
-        The masks of a row are new in every epoch, and do not depend on the other rows.
+        The masks of a row are new in every epoch, and do not depend on the other rows. `progress`
+        of the run, from 0 to 1: the mask rate may depend on it.
         """
         masked = mask_rows(
             rows,
-            predictions=predictions_per_row(rows.shape[-1], self.masking.mask_rate),
+            predictions=predictions_per_row(rows.shape[-1], self.masking.highest_rate),
             rngs=[row_generator(*draw) for draw in draws],
             config=self.masking,
             mask_id=self.mask_id,
             random_ids=self.random_ids,
+            progress=progress,
         )
         inputs = {
             "token_ids": masked.token_ids,
@@ -84,9 +89,15 @@ class NextTokens:
     """
 
     def __call__(
-        self, rows: npt.NDArray[np.integer], draws: Sequence[tuple[int, int, int]]
+        self,
+        rows: npt.NDArray[np.integer],
+        draws: Sequence[tuple[int, int, int]],
+        progress: float = 1.0,
     ) -> Batch:
-        """The label of each position is the next token of its document; `draws` are not needed."""
+        """The label of each position is the next token of its document.
+
+        `draws` and `progress` are not needed.
+        """
         tokens, documents = (rows[:, channel].astype(np.int32) for channel in (TOKEN, DOCUMENT))
         # A position is predicted from if the next one is of the same document, and no padding.
         continues = np.zeros(documents.shape, bool)
@@ -101,7 +112,7 @@ class NextTokens:
         All logits of a batch are in memory, in float32. The result is a multiple of `parts`, as
         `rows` is.
         """
-        masked = rows * predictions_per_row(length, MaskingConfig().mask_rate)
+        masked = rows * predictions_per_row(length, MaskingConfig().highest_rate)
         return max(1, masked // (length * parts)) * parts
 
 

@@ -4,6 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Literal
 
+from roformer_tf.checkpoints.registry import MINI
 from roformer_tf.errors import MAX_SEED, InputError, check_number, check_numbers
 from roformer_tf.export.formats import Format
 from roformer_tf.labelled.columns import ColumnsConfig
@@ -49,8 +50,9 @@ class FinetuneConfig:
     If the process is killed, the same command resumes from the last checkpoint.
     """
 
-    checkpoint: str
-    """Released zip or name, folder with a checkpoint, or the model/ of a run."""
+    checkpoint: str = MINI
+    """Released zip or name, folder with a checkpoint, or the model/ of a run. Default: our own
+    small checkpoint, which comes with this package."""
     train: str
     """Labelled examples: tsv, csv, jsonl, parquet, xlsx or CoNLL, as a path or a URL. All except
     parquet and xlsx may be compressed with gz, xz or zst."""

@@ -249,7 +249,7 @@ def stage_flops(settings: Any, stage: "Stage", architecture: RoFormerConfig) -> 
     """Operations of one step of a stage; `settings` are those of `pretrain`."""
     predicted = stage.length
     if settings.objective == "masked":
-        predicted = predictions_per_row(stage.length, settings.masking.mask_rate)
+        predicted = predictions_per_row(stage.length, settings.masking.highest_rate)
     else:
         architecture = architecture.replace(attention_type="causal")
     return step_flops(architecture, stage.length, stage.batch_size, predicted)

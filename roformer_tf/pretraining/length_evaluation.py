@@ -90,6 +90,11 @@ class EvaluateCorpusConfig(CorpusConfig):
             raise InputError("give --corpus: files of text, or patterns such as 'data/*.jsonl'.")
         for length in self.lengths:
             check_length(length)
+        if isinstance(self.masking.mask_rate, tuple):
+            raise InputError(
+                "--mask-rate has two numbers, but an evaluation has no steps over which the rate "
+                "could change. Give one."
+            )
         check_numbers(self, "max_tokens", "trained_length", at_least=1)
         check_numbers(self, "held_out", above=0, below=1)
         check_numbers(self, "seed", at_least=0)

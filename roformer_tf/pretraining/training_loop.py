@@ -237,11 +237,13 @@ def _batches(run: PretrainingRun, stage: Stage, start: int) -> tuple[Any, Any, d
         "processes": processes,
     }
     used = rows_before(run.stages, stage) + (start - stage.start) * stage.batch_size
+    steps = run.stages[-1].stop
     sequences = pretraining_batches(
         PreparedRows.open(folder),
         batch_size=stage.batch_size,
         mixing=config.mixing,
         start_row=used,
+        progress=lambda step: (start + step) / max(1, steps - 1),
         **shared,
     )
     size = stage.batch_size // stage.accumulate  # a micro-batch fits into memory

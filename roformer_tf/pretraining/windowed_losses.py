@@ -76,7 +76,7 @@ def predicted_texts(
     for number, (ids, words) in enumerate(texts):
         masked = mask_rows(
             np.stack([ids, words != NO_WORD, words])[None],  # (1, 3, T)
-            predictions=predictions_per_row(len(ids) + SPECIALS, masking.mask_rate),
+            predictions=predictions_per_row(len(ids) + SPECIALS, masking.highest_rate),
             rngs=[row_generator(seed, 0, number)],
             config=masking,
             mask_id=tokenizer.mask_id,

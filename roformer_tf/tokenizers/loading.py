@@ -22,7 +22,7 @@ def open_vocabulary(source: str | Path) -> Iterator[OpenedSource]:
     Raises InputError if it does not exist.
     """
     try:
-        if registry.find(str(source)) is None:
+        if not registry.is_name(source):
             Path(source).stat()
     except OSError as error:
         raise _unreadable(Path(source), error) from None

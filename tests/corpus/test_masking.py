@@ -31,7 +31,7 @@ def rows_of(word_sizes, length):
     return pack(documents, length, cls_id=CLS, sep_id=SEP, dtype=np.uint16)[0]
 
 
-def mask(row, predictions=9, which=(0, 0, 0), config=MaskingConfig()):  # noqa: B008 (frozen)
+def mask(row, predictions=9, which=(0, 0, 0), config=MaskingConfig(), **settings):  # noqa: B008
     masked = mask_rows(
         row[None],
         predictions=predictions,
@@ -39,6 +39,7 @@ def mask(row, predictions=9, which=(0, 0, 0), config=MaskingConfig()):  # noqa: 
         config=config,
         mask_id=MASK,
         random_ids=RANDOM,
+        **settings,
     )
     return MaskedRows(*(array[0] for array in masked))
 
@@ -169,6 +170,19 @@ def test_there_are_slots_for_every_prediction(sizes, length, rate):
     assert predictions == 1 or predictions <= rate * (length - 2) + 0.5
 
 
+@pytest.mark.parametrize("rates", [(0.3, 0.15), (0.1, 0.4)])
+def test_the_rate_goes_from_the_first_to_the_second(rates):
+    row = rows_of([[1] * 402], 404)[0]
+    config = MaskingConfig(rates)
+    predictions = predictions_per_row(404, config.highest_rate)
+    first, last = rates
+    for progress in (0.0, 0.25, 0.5, 0.9, 1.0):
+        masked = mask(row, predictions, config=config, progress=progress)
+        rate = first + progress * (last - first)
+        assert masked.weights.sum() == pytest.approx(402 * rate, abs=0.51)
+    assert mask(row, predictions, config=config).weights.sum() == round(402 * last)
+
+
 def test_no_special_token_replaces_a_word():
     vocabulary = {"[PAD]": 0, "字": 1, "[unused1]": 2, "[": 3, "]": 4, "[MASK]": 5, "##x": 9}
     ids = replacement_ids(vocabulary)
@@ -181,6 +195,8 @@ def test_no_special_token_replaces_a_word():
     [
         ((0, 0.8, 0.1), "mask_rate is 0,"),
         ((1, 0.8, 0.1), "mask_rate is 1,"),
+        (((0.3, 0.0), 0.8, 0.1), "mask_rate is 0,"),
+        (((1.3, 0.1), 0.8, 0.1), "mask_rate is 1.3,"),
         ((0.15, 0.8, 0.3), "together at most 1"),
         ((0.15, -0.1, 0.3), "must be 0 or more"),
     ],

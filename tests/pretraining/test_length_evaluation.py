@@ -292,6 +292,7 @@ def test_each_scaling_is_the_model_with_other_keys(models, corpus, tmp_path, cap
         ("--max-tokens 0", "max_tokens is 0"),
         ("--trained-length 0", "trained_length is 0"),
         ("--held-out 1", "held_out is 1"),
+        ("--mask-rate 0.3 0.15", "an evaluation has no steps"),
         ("--data x.tsv", "give either --corpus"),
         ("--output x.png", "the plot next to it"),
         ("--objective masked", "is a causal model"),

@@ -2,6 +2,7 @@ import re
 import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 import yaml
 
@@ -77,7 +78,7 @@ def untraced(eagerly):
 def flags(pretrain_flags, tmp_path_factory):
     """flags(output) of a run whose six stages are in a YAML file."""
     file = tmp_path_factory.mktemp("yaml") / "stages.yaml"
-    file.write_text(yaml.safe_dump({"stages": SIX}))
+    file.write_text(yaml.safe_dump({"stages": SIX, "mask-rate": [0.3, 0.15]}))
     settings = {
         "steps": None,
         "length": None,
@@ -99,10 +100,17 @@ def first_rows():
 
 
 @pytest.fixture(scope="module")
-def six(flags, first_rows, tmp_path_factory):
+def read_batches():
+    """The batches of each stage of `six`, from its first step on."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def six(flags, first_rows, read_batches, tmp_path_factory):
     def batches(rows, start_row, **settings):
         first_rows.append(start_row)
-        return pretraining_batches(rows, start_row=start_row, **settings)
+        read_batches.append(pretraining_batches(rows, start_row=start_row, **settings))
+        return read_batches[-1]
 
     output = tmp_path_factory.mktemp("six") / "run"
     with pytest.MonkeyPatch.context() as patch:
@@ -148,6 +156,19 @@ def test_the_learning_rate_rises_and_falls_in_each(six):
         peak = 5e-4 if stop == BORDERS[-1] else 1e-3
         assert rates[start] == pytest.approx(peak)
         assert rates[stop - 1] == pytest.approx(peak / (stop - start))
+
+
+def test_the_mask_rate_falls_over_the_steps_of_all(six, read_batches):
+    """Every token is a word here, so the number of masked ones is exact."""
+    for batches, start, stop in zip(read_batches, [0, *BORDERS], BORDERS, strict=False):
+        for step in range(start, stop):
+            inputs, _, weights = batches[step - start]
+            documents = inputs["sequence_ids"]
+            tokens = (documents > 0).sum(1) - 2 * documents.max(1)  # without [CLS] and [SEP]
+            rate = 0.3 - 0.15 * step / (BORDERS[-1] - 1)
+            want = np.maximum(1, np.round(rate * tokens))
+            assert np.abs(weights.sum(1) - want).max() <= 1  # a half may round either way
+            assert np.abs(weights.sum(1) - want).mean() < 0.2
 
 
 def test_one_schedule_may_span_them_all(pretrain_flags, tmp_path):
