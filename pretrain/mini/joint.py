@@ -7,7 +7,6 @@ the tokens, to find the text below a title among those of a batch. The weights s
 ordinary masked language model: the second objective has none of its own.
 """
 
-import dataclasses
 import json
 import zlib
 from collections.abc import Iterator
@@ -25,17 +24,21 @@ from roformer_tf.corpus.masking import MaskingConfig
 from roformer_tf.corpus.mixing import MixingConfig
 from roformer_tf.corpus.objectives import make_objective
 from roformer_tf.corpus.shards import PreparedRows
+from roformer_tf.files import temporary_file
 from roformer_tf.models.heads import RoFormerForMaskedLM
 from roformer_tf.pretraining.evaluation import TokenMetrics, evaluate
+from roformer_tf.tokenizers.padding import padded
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.training.callbacks import MetricsFile, PeriodicCallback, StepLog
-from roformer_tf.training.checkpointing import RunState, publish, resume, save_checkpoint
+from roformer_tf.training.checkpointing import RunState, resume, save_checkpoint
 from roformer_tf.training.feeding import fed
-from roformer_tf.training.optimizers.adamw import ema_weights
 from roformer_tf.training.optimizers.factory import make_optimizer
-from roformer_tf.training.run_files import CHECKPOINTS, METRICS_FILE
+from roformer_tf.training.run_files import CHECKPOINTS, EVALUATIONS_FILE, METRICS_FILE
 from roformer_tf.training.settings import OptimizerConfig
 from roformer_tf.training.training_model import TrainingModel, tensorflow_gradients
+
+# Held-out rows that are evaluated.
+EVALUATED = 512
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,9 +71,11 @@ class JointConfig:
     """Steps between two checkpoints."""
     seed: int = 0
     """Seed of order and masks."""
-    masking: MaskingConfig = dataclasses.field(default_factory=MaskingConfig)
-    mixing: MixingConfig = dataclasses.field(default_factory=MixingConfig)
-    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+    masking: MaskingConfig = MaskingConfig(mask_rate=0.2)  # noqa: RUF009 (frozen)
+    mixing: MixingConfig = MixingConfig()  # noqa: RUF009
+    optimizer: OptimizerConfig = OptimizerConfig(  # noqa: RUF009
+        "muon", learning_rate=7e-4, warmup=0.02, schedule="wsd", decay_share=0.4
+    )
 
 
 class JointModel(TrainingModel):
@@ -103,9 +108,19 @@ class JointModel(TrainingModel):
 
     def vectors(self, token_ids: Any, training: bool | None) -> tuple[Any, Any]:
         """The first token's vectors and the mean of all, each (B, H) float32."""
-        hidden = ops.cast(self.model.encoder({"token_ids": token_ids}, training=training), "float32")
+        hidden = ops.cast(
+            self.model.encoder({"token_ids": token_ids}, training=training), "float32"
+        )
         present = ops.cast(ops.not_equal(token_ids, 0), "float32")[..., None]
         return hidden[:, 0], ops.sum(hidden * present, axis=1) / ops.sum(present, axis=1)
+
+
+def tokens_per_step(config: JointConfig) -> int:
+    """Tokens of the rows and of the pairs, padding included."""
+    rows = PreparedRows.open(Path(config.rows)).length
+    return config.batch_size * rows + config.pair_batch_size * (
+        config.title_length + config.text_length
+    )
 
 
 def contrast(a: Any, b: Any, temperature: float) -> Any:
@@ -124,18 +139,21 @@ def read_pairs(config: JointConfig, tokenizer: RoFormerTokenizer) -> tuple[np.nd
     """Titles (N, T) and texts (N, S) int32, padded with 0; kept as a file next to the run."""
     cache = Path(config.output) / "pairs.npz"
     if not cache.exists():
-        with open(config.pairs, encoding="utf-8") as lines:
-            entries = [json.loads(line) for line in lines]
-        arrays = {}
-        for name, length in (("text_a", config.title_length), ("text_b", config.text_length)):
-            arrays[name] = np.zeros((len(entries), length), "int32")
-            for row, entry in zip(arrays[name], entries, strict=True):
-                token_ids = tokenizer.encode(entry[name], max_length=length)[0]
-                row[: len(token_ids)] = token_ids
-        cache.parent.mkdir(parents=True, exist_ok=True)
-        np.savez(cache, **arrays)
-    with np.load(cache) as file:
-        return file["text_a"], file["text_b"]
+        lines = Path(config.pairs).read_text(encoding="utf-8").splitlines()
+        entries = [json.loads(line) for line in lines]
+
+        def encoded(side: str, length: int) -> np.ndarray:
+            texts = [tokenizer.encode(entry[side], max_length=length)[0] for entry in entries]
+            return padded([np.array(text, "int32") for text in texts], (len(texts), length))
+
+        with temporary_file(cache) as temporary, temporary.open("wb") as file:
+            titles, texts = (
+                encoded("text_a", config.title_length),
+                encoded("text_b", config.text_length),
+            )
+            np.savez(file, titles=titles, texts=texts)
+    with np.load(cache) as arrays:
+        return arrays["titles"], arrays["texts"]
 
 
 def batches(config: JointConfig, tokenizer: RoFormerTokenizer, start: int) -> Iterator[Any]:
@@ -161,54 +179,70 @@ def batches(config: JointConfig, tokenizer: RoFormerTokenizer, start: int) -> It
 def main(config: JointConfig) -> None:
     """Train, or continue; the model is in OUTPUT/model."""
     output = Path(config.output)
+    output.mkdir(parents=True, exist_ok=True)
     keras.utils.set_random_seed(config.seed)
-    keras.config.set_dtype_policy("mixed_bfloat16")
-    model = RoFormerForMaskedLM.from_pretrained(config.init_from)
+    model = RoFormerForMaskedLM.from_pretrained(config.init_from, dtype="mixed_bfloat16")
     tokenizer = RoFormerTokenizer.from_pretrained(config.init_from)
     joint = JointModel(model, config)
-    optimizer = make_optimizer(
-        config.optimizer, joint.trainable_variables, config.steps, model.compute_dtype
+    joint.compile(
+        make_optimizer(
+            config.optimizer, joint.trainable_variables, config.steps, model.compute_dtype
+        ),
+        jit_compile=False,
     )
-    joint.compile(optimizer, loss=lambda _, loss: loss, jit_compile=False)
-    name = str(zlib.crc32(repr(config).encode()))
-    start, _ = resume(output / CHECKPOINTS, joint, name)
-    held_out = held_out_batches(
-        PreparedRows.open(Path(config.rows), "held_out"),
-        batch_size=32,
-        seed=0,
-        objective=make_objective("masked", tokenizer, MaskingConfig()),
-        numbers=range(0, 2048, 4),
-    )
+    settings = str(zlib.crc32(repr(config).encode()))
+    start, _ = resume(output / CHECKPOINTS, joint, settings)
+    span: dict[str, Any] = {"start": start, "last": config.steps}
+    evaluated = held_out(config, tokenizer)
     metrics = TokenMetrics(model)
     with (
         MetricsFile(output / METRICS_FILE, resumed_at=start) as lines,
+        MetricsFile(output / EVALUATIONS_FILE, resumed_at=start) as evaluations,
         StepLog(
             lines,
             every=10,
-            tokens_per_step=config.batch_size * 128
-            + config.pair_batch_size * (config.title_length + config.text_length),
+            tokens_per_step=tokens_per_step(config),
             uniform_loss=float("inf"),
-            start=start,
-            last=config.steps,
+            **span,
         ) as log,
     ):
 
         def save(step: int) -> None:
-            with ema_weights(joint):
-                log.say(f"step {step}: {evaluate(metrics, held_out, {'all': 512})}")
-                model.save_pretrained(output / "model")
-            save_checkpoint(output / CHECKPOINTS, RunState(step, name), joint, keep=1)
+            result = evaluate(metrics, evaluated, {"all": EVALUATED})
+            evaluations.write({"step": step} | result.line())
+            log.say(f"step {step:,}: {result}")
+            model.save_pretrained(
+                output / "model", max_length=PreparedRows.open(Path(config.rows)).length
+            )
+            save_checkpoint(output / CHECKPOINTS, RunState(step, settings), joint, keep=1)
 
-        joint.fit(
-            fed(_Iterable(config, tokenizer, start), static_shapes=True),
-            steps_per_epoch=config.steps - start,
-            callbacks=[log, PeriodicCallback(save, every=config.save_every, log=log, start=start, last=config.steps)],
-            verbose=0,
-        )
+        if start < config.steps:
+            joint.fit(
+                fed(_Batches(config, tokenizer, start), static_shapes=True),
+                steps_per_epoch=config.steps - start,
+                shuffle=False,  # the batches are shuffled already
+                callbacks=[log, PeriodicCallback(save, every=config.save_every, log=log, **span)],
+                verbose=0,
+            )
+
+
+def held_out(config: JointConfig, tokenizer: RoFormerTokenizer) -> Any:
+    """Batches of an even sample of the held-out rows, with 15 % of the words masked."""
+    rows = PreparedRows.open(Path(config.rows), "held_out")
+    every = max(1, len(rows) // EVALUATED)
+    return held_out_batches(
+        rows,
+        batch_size=config.batch_size,
+        seed=0,
+        objective=make_objective("masked", tokenizer, MaskingConfig()),
+        numbers=range(0, len(rows), every)[:EVALUATED],
+    )
 
 
 @dataclass(frozen=True)
-class _Iterable:
+class _Batches:
+    """The batches from a step on, as often as they are asked for."""
+
     config: JointConfig
     tokenizer: RoFormerTokenizer
     start: int

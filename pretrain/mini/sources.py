@@ -25,7 +25,8 @@ _FRONT_MATTER = re.compile(r"\A---\n.*?\n---\n", re.DOTALL)
 _CODE = re.compile(r"^\s*(```|~~~).*?^\s*\1", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"!?\[([^\]]*)\]\([^)]*\)")
 _MARKS = re.compile(r"[*_`#|]+|^[\s>*+-]+|^\s*\d+\.\s", re.MULTILINE)
-_LIVE = re.compile(r"^央视网消息\s*[(（]新闻联播[)）]\s*[:：]\s*")  # how news of the television begin
+# How an article of the television's news begins.
+_LIVE = re.compile(r"^央视网消息\s*[(（]新闻联播[)）]\s*[:：]\s*")
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
 
 
@@ -107,7 +108,7 @@ def dialogues(path: Path) -> Iterator[str]:
 def strings(path: Path) -> Iterator[str]:
     """Of a .json or .jsonl file, the Chinese strings of each top-level element."""
     if path.suffix == ".jsonl":
-        content = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+        content: Any = list(map(json.loads, path.read_text(encoding="utf-8").splitlines()))
     else:
         content = json.loads(path.read_bytes())
     if isinstance(content, dict):
@@ -144,9 +145,7 @@ SOURCES = (
     Source(
         "questions", "lonnyzhang423/zhihu-hot-hub", "MIT", ("raw/hot-question-*.json",), questions
     ),
-    Source(
-        "headlines", "justjavac/weibo-trending-hot-search", "MIT", ("raw/*.json",), titles
-    ),
+    Source("headlines", "justjavac/weibo-trending-hot-search", "MIT", ("raw/*.json",), titles),
     Source("headlines", "justjavac/zhihu-trending-hot-questions", "MIT", ("raw/*.json",), titles),
     Source("headlines", "justjavac/zhihu-trending-top-search", "MIT", ("raw/*.json",), titles),
     Source(
@@ -175,7 +174,10 @@ SOURCES = (
         strings,
     ),
     Source(
-        "facts", "ruixiangcui/AGIEval", "MIT", ("data/v1/gaokao-[bcgh]*.jsonl", "data/v1/l*-zh.jsonl"),
+        "facts",
+        "ruixiangcui/AGIEval",
+        "MIT",
+        ("data/v1/gaokao-[bcgh]*.jsonl", "data/v1/l*-zh.jsonl"),
         strings,
     ),
     Source("manuals", "pingcap/docs-cn", "CC BY-SA 3.0", ("**/*.md",), markdown, 3_000_000),
@@ -183,7 +185,9 @@ SOURCES = (
     Source("manuals", "reactjs/zh-hans.react.dev", "CC BY 4.0", ("src/content/**/*.md",), markdown),
     Source("manuals", "vuejs-translations/docs-zh-cn", "CC BY 4.0", ("src/**/*.md",), markdown),
     Source("manuals", "Snailclimb/JavaGuide", "Apache-2.0", ("docs/**/*.md",), markdown, 2_000_000),
-    Source("technology", "LCTT/TranslateProject", "Apache-2.0", ("technology.jsonl.xz",), json_lines),
+    Source(
+        "technology", "LCTT/TranslateProject", "Apache-2.0", ("technology.jsonl.xz",), json_lines
+    ),
     Source("law", "LawRefBook/Laws", "public domain", ("law.jsonl.xz",), json_lines, 5_000_000),
     Source(
         "novels",

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 from pretrain.mini.sources import CHINESE, PAIRS, SOURCES, Source, chinese_strings, folder_of
 from roformer_tf.files import temporary_folder
@@ -74,14 +74,11 @@ def shingles(text: str) -> Iterator[str]:
 
 
 def write_text(output: Path, clones: Path, corpora: Path, test_files: Iterable[Path]) -> None:
-    """Write OUTPUT/NAME.jsonl for each corpus, pairs.jsonl, and counts.json.
-
-    Two thirds of the pairs' titles are documents together with their texts, as in all sources.
-    """
+    """Write OUTPUT/NAME.jsonl for each corpus, pairs.jsonl, and counts.json."""
     tested = {part for text in test_texts(test_files) for part in shingles(text)}
     tested = {part for part in tested if len(part) >= SHORTEST}
     cleaner = Cleaner(tested)
-    report = {"test_shingles": len(tested), "sources": []}
+    report: dict[str, Any] = {"test_shingles": len(tested), "sources": []}
     with temporary_folder(output) as folder:
         files: dict[str, IO[str]] = {}
         for source in SOURCES:
@@ -129,7 +126,7 @@ def write_pairs(path: Path, clones: Path, tested: set[str]) -> None:
     with path.open("w", encoding="utf-8") as file:
         for source in SOURCES:
             read = PAIRS.get(source.repository)
-            if read is None or source.files[0].startswith("tag"):
+            if read is None:
                 continue
             cleaner, counts = Cleaner(tested), Counts()
             for name in sorted((clones / source.repository).glob(source.files[0])):

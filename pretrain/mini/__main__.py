@@ -1,0 +1,90 @@
+"""Public text → the checkpoint `chinese_roformer-tf-mini`, by one command.
+
+    python -m pretrain.mini --clones CLONES --corpora DATA/corpus --test-sets DATA
+
+CLONES holds clones of the repositories in `sources.py`, each as owner/name. Every step is skipped
+if it was finished, and resumed if it was interrupted.
+
+OUTPUT/text/      documents, pairs of title and text, and counts.json
+OUTPUT/rows/      the vocabulary, and sequences of tokens
+OUTPUT/words/     the first stage: masked words
+OUTPUT/joint/     the second stage: also titles that find their texts
+OUTPUT/model/     the result in float16, with its card
+"""
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import tyro
+import yaml
+
+from pretrain.demo.__main__ import command
+from pretrain.mini import joint
+from pretrain.mini.card import write_card
+from pretrain.mini.text import write_text
+from roformer_tf.corpus.mixing import MixingConfig
+from roformer_tf.files import remove
+
+FOLDER = Path(__file__).parent
+VOCABULARY = 18_000
+LENGTH = 128
+
+
+@dataclass(frozen=True, kw_only=True)
+class MiniConfig:
+    """Make the checkpoint."""
+
+    clones: Path
+    """Folder of clones, each as owner/name."""
+    corpora: Path
+    """Folder with law, technology and historical_novels as .jsonl.xz."""
+    test_sets: Path
+    """Folder of evaluation sets: no line that shares 13 characters with `*/*test*` is learned."""
+    output: Path = Path("runs/mini")
+    """Folder of all files."""
+    steps: int = 1500
+    """Of the first stage."""
+    joint_steps: int = 3000
+    """Of the second stage."""
+
+
+def main(config: MiniConfig) -> int:
+    """Run all steps; return the exit code of the command that failed, or 0."""
+    text, rows, words = (config.output / name for name in ("text", "rows", "words"))
+    if not text.exists():
+        write_text(text, config.clones, config.corpora, sorted(config.test_sets.glob("*/*test*")))
+    settings = yaml.safe_load((FOLDER / "training.yaml").read_text(encoding="utf-8"))
+    weights = settings["corpus-weights"]
+    if code := command(
+        "prepare",
+        *("--corpus", *(f"{name}={text / name}.jsonl" for name in weights)),
+        *("--vocab-size", VOCABULARY, "--length", LENGTH, "--held-out", 0.005, "--output", rows),
+    ):
+        return code
+    training = ("--config", FOLDER / "training.yaml", "--rows", rows, "--steps", config.steps)
+    if code := command("pretrain", *training, "--output", words):
+        return code
+    second = joint.JointConfig(
+        init_from=str(words / "model"),
+        rows=str(rows),
+        pairs=str(text / "pairs.jsonl"),
+        output=str(config.output / "joint"),
+        steps=config.joint_steps,
+        mixing=MixingConfig(weights),
+    )
+    joint.main(second)
+    result = config.output / "model"
+    remove(result)
+    trained = config.output / "joint" / "model"
+    if code := command(
+        "checkpoints", "convert", trained, result, "--to", "own", "--dtype", "float16"
+    ):
+        return code
+    tokens = (settings["batch-size"] * LENGTH, joint.tokens_per_step(second))
+    write_card(config.output, LENGTH, tokens)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(tyro.cli(MiniConfig)))

@@ -1,0 +1,43 @@
+"""The model card of `chinese_roformer-tf-mini`: data, licences, steps and figures of a run."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.models.heads import RoFormerForMaskedLM
+from roformer_tf.training.run_files import EVALUATIONS_FILE, METRICS_FILE, read_metrics
+
+TEMPLATE = Path(__file__).with_name("card.md.jinja")
+
+
+def write_card(run: Path, length: int, tokens: tuple[int, int]) -> None:
+    """Write RUN/model/README.md from the files of a run; `tokens` of a step of both stages."""
+    counts: dict[str, Any] = json.loads((run / "text" / "counts.json").read_text(encoding="utf-8"))
+    for name in ("characters", "repeated_lines", "other_lines", "tested_lines"):
+        counts[name] = sum(source[name] for source in counts["sources"])
+    environment = jinja2.Environment(trim_blocks=True, keep_trailing_newline=True)
+    card = environment.from_string(TEMPLATE.read_text(encoding="utf-8")).render(
+        config=RoFormerConfig.from_file(run / "model" / "config.json"),
+        parameters=RoFormerForMaskedLM.from_pretrained(run / "model").count_params(),
+        stages=[
+            stage("masked words", run / "words", tokens[0]),
+            stage("masked words, and titles that find their texts", run / "joint", tokens[1]),
+        ],
+        evaluation=read_metrics(run / "joint" / EVALUATIONS_FILE)[-1],
+        counts=counts,
+        length=length,
+    )
+    (run / "model" / "README.md").write_text(card, encoding="utf-8")
+
+
+def stage(name: str, folder: Path, tokens: int) -> dict[str, Any]:
+    """Steps, tokens and hours of a training with so many tokens a step."""
+    lines = read_metrics(folder / METRICS_FILE)
+    steps = lines[-1]["step"]
+    speeds = [line["tokens_per_second"] for line in lines if line["tokens_per_second"]]
+    # Each line stands for as many steps, so the mean time of a token is that of the lines.
+    hours = steps * tokens * sum(1 / speed for speed in speeds) / len(speeds) / 3600
+    return {"name": name, "steps": steps, "tokens": steps * tokens, "hours": hours}

@@ -1,0 +1,153 @@
+"""The text and the second training stage of our own checkpoint."""
+
+import gzip
+import json
+
+import keras
+import numpy as np
+import pytest
+
+from pretrain.mini import joint, sources, text
+from pretrain.mini.joint import JointConfig, contrast
+from roformer_tf import RoFormerConfig, RoFormerForMaskedLM
+from roformer_tf.cli import main as roformer_tf
+from roformer_tf.training.run_files import read_metrics
+
+TESTED = "这家酒店的早餐种类很多，房间也十分干净整洁"
+
+
+@pytest.fixture
+def clones(tmp_path):
+    """Two tiny clones: news with markup, and questions of which one is in a test set."""
+    news = tmp_path / "china-data" / "xwlb" / "assets" / "2019"
+    news.mkdir(parents=True)
+    detail = {
+        "title": "[视频]各地多措并举保障春耕",
+        "content": "<p>央视网消息（新闻联播）：眼下正是春耕的好时节，各地备足农资。</p>\r\n"
+        "<p>农业部门的技术人员走进田间&mdash;指导农民。<br/></p>",
+    }
+    (news / "1.json").write_text(json.dumps({"videoList": [{"video_detail": detail}, {}]}))
+    questions = tmp_path / "lonnyzhang423" / "zhihu-hot-hub" / "raw"
+    questions.mkdir(parents=True)
+    entries = [
+        {"title_area": {"text": title}, "excerpt_area": {"text": excerpt}}
+        for title, excerpt in (
+            ("怎样才能养成每天早起的习惯？", "试过很多方法，都坚持不了几天。"),
+            ("如何评价下面的说法？", f"有人说：{TESTED}。"),
+        )
+    ]
+    content = json.dumps({"data": [{"target": entry} for entry in entries]})
+    for day in (1, 2):  # the same questions on both days
+        (questions / f"hot-question-{day}.json").write_text(content)
+    return tmp_path
+
+
+@pytest.fixture
+def written(clones, tmp_path, monkeypatch):
+    """The text of these clones alone."""
+    chosen = [x for x in sources.SOURCES if (clones / x.repository).exists()]
+    monkeypatch.setattr(text, "SOURCES", chosen)
+    tests = tmp_path / "test.tsv.gz"
+    tests.write_bytes(gzip.compress(f"text\tlabel\n{TESTED}\t1\n".encode()))
+    text.write_text(tmp_path / "text", clones, tmp_path, [tests])
+    return tmp_path / "text"
+
+
+def documents(path):
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def test_text_has_no_markup_no_line_twice_and_no_test_text(written):
+    assert [x["text"] for x in documents(written / "news.jsonl")] == [
+        "各地多措并举保障春耕\n眼下正是春耕的好时节，各地备足农资。\n"
+        "农业部门的技术人员走进田间—指导农民。"
+    ]
+    assert [x["text"] for x in documents(written / "questions.jsonl")] == [
+        "怎样才能养成每天早起的习惯？\n试过很多方法，都坚持不了几天。",
+        "如何评价下面的说法？",
+    ]
+    counts = json.loads((written / "counts.json").read_text(encoding="utf-8"))["sources"]
+    assert counts[1]["tested_lines"] == 2  # on both days
+    assert counts[1]["repeated_lines"] == 3
+
+
+def test_pairs_are_titles_and_their_texts(written):
+    pairs = documents(written / "pairs.jsonl")
+    assert [pair["text_a"] for pair in pairs] == [
+        "各地多措并举保障春耕", "怎样才能养成每天早起的习惯？"
+    ]  # fmt: skip
+    assert pairs[1]["text_b"] == "试过很多方法，都坚持不了几天。"
+
+
+@pytest.mark.parametrize(
+    ("page", "expected"),
+    [
+        ("---\ntitle: 甲\n---\n# 标题\n见[文档](https://x.y)。", "标题\n见文档。"),
+        ("前\n```python\n代码 = 1\n```\n后 **重点**", "前\n后 重点"),
+        ("- 一<br>\n2. 二", "一\n二"),
+    ],
+)
+def test_markdown_leaves_text(tmp_path, page, expected):
+    (tmp_path / "page.md").write_text(page, encoding="utf-8")
+    text = next(sources.markdown(tmp_path / "page.md"))
+    assert [x.strip() for x in text.splitlines() if x.strip()] == expected.splitlines()
+
+
+def test_contrast_is_the_cross_entropy_of_both_directions():
+    rng = np.random.default_rng(0)
+    a, b = rng.normal(size=(2, 5, 8)).astype("float32")
+    unit = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in (a, b)]
+    scores = (unit[0] @ unit[1].T).astype("float64") / 0.1
+    expected = np.mean(
+        [np.log(np.exp(matrix).sum(axis=1)) - np.diag(matrix) for matrix in (scores, scores.T)]
+    )
+    assert float(contrast(a, b, 0.1)) == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_second_stage_trains_and_continues(written, tmp_path):
+    """Six steps at once are two and four: the same weights, and a model that loads."""
+    rows = tmp_path / "rows"
+    corpus = [f"{name}={written / name}.jsonl" for name in ("news", "questions")]
+    flags = ["--vocab-size", "200", "--length", "16", "--held-out", "0.3", "--workers", "1"]
+    assert roformer_tf(["prepare", "--corpus", *corpus, *flags, "--output", str(rows)]) == 0
+    vocabulary = len((rows / "vocab.txt").read_text(encoding="utf-8").splitlines())
+    keras.utils.set_random_seed(0)
+    model = RoFormerForMaskedLM(
+        RoFormerConfig(
+            vocab_size=vocabulary, hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+            intermediate_size=16,
+        )
+    )  # fmt: skip
+    model.tokenizer = joint.RoFormerTokenizer.from_pretrained(rows)
+    model.save_pretrained(tmp_path / "start")
+
+    def config(output, **settings):
+        return JointConfig(
+            init_from=str(tmp_path / "start"), rows=str(rows), pairs=str(written / "pairs.jsonl"),
+            output=str(tmp_path / output), steps=6, batch_size=2, pair_batch_size=2, **settings,
+        )  # fmt: skip
+
+    joint.main(config("whole", save_every=6))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(joint, "batches", _stopping(joint.batches, after=3))
+        with pytest.raises(Exception, match="killed"):
+            joint.main(config("parts", save_every=2))
+    joint.main(config("parts", save_every=2))
+    first, second = (
+        RoFormerForMaskedLM.from_pretrained(tmp_path / name / "model")
+        for name in ("whole", "parts")
+    )
+    for name, variable in first.named_variables().items():
+        np.testing.assert_array_equal(variable, second.named_variables()[name], err_msg=name)
+    losses = [line["loss"] for line in read_metrics(tmp_path / "parts" / "metrics.jsonl")]
+    assert np.isfinite(losses).all()
+
+
+def _stopping(batches, after):
+    def stopped(*arguments):
+        for number, batch in enumerate(batches(*arguments)):
+            if number == after:
+                raise RuntimeError("killed")
+            yield batch
+
+    return stopped
