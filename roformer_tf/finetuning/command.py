@@ -27,7 +27,7 @@ from roformer_tf.export.formats import check_export
 from roformer_tf.export.task_export import export
 from roformer_tf.files import locked
 from roformer_tf.finetuning.losses import check_loss
-from roformer_tf.finetuning.rates import MAX_EPOCHS, default_epochs, default_rate, spelled
+from roformer_tf.finetuning.rates import USUAL_EPOCHS, default_epochs, default_rate, spelled
 from roformer_tf.finetuning.report.analysis import analyse
 from roformer_tf.finetuning.report.pages import model_card, write_report
 from roformer_tf.finetuning.results import Results, print_summary
@@ -229,9 +229,15 @@ def choose_epochs(config: FinetuneConfig, task: Task, sets: Sets) -> FinetuneCon
         return config
     rate = float(config.optimizer.learning_rate)
     steps = max(1, _epoch_batches(config, task, len(sets.train)) // config.optimizer.accumulate)
-    epochs = MAX_EPOCHS if config.from_scratch else default_epochs(rate, steps)
-    why = f": {len(sets.train):,} examples are many at a learning rate of {spelled(rate)}"
-    print(f"epochs {epochs}{why if epochs < MAX_EPOCHS else ''}")
+    epochs = default_epochs(rate, steps)
+    if config.from_scratch:  # random weights do not overfit so soon
+        epochs = max(epochs, USUAL_EPOCHS)
+    why = ""
+    if epochs > USUAL_EPOCHS:
+        why = f": {len(sets.train):,} examples are few"
+    elif epochs < USUAL_EPOCHS:
+        why = f": {len(sets.train):,} examples are many at a learning rate of {spelled(rate)}"
+    print(f"epochs {epochs}{why}")
     return dataclasses.replace(config, epochs=epochs)
 
 

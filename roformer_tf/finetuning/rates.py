@@ -12,8 +12,11 @@ BASE_RATE, BASE_WIDTH, BASE_DEPTH = 3e-5, 768, 12
 HIGHEST = 1e-3
 # Factor on the rate for randomly initialized weights.
 FROM_SCRATCH = 2.0
-# Default number of epochs for a small training set.
-MAX_EPOCHS = 3
+# Default number of epochs for a training set of usual size.
+USUAL_EPOCHS = 3
+# Of a few hundred examples these are a dozen steps, in which a new head learns little. They are
+# repeated for about this number of steps, in at most this number of epochs.
+FEW_STEPS, MOST_EPOCHS = 100, 10
 # Learning rate times steps after which no further epoch starts: at 5e-4, 500 steps.
 ENOUGH = 0.25
 
@@ -31,13 +34,17 @@ def default_rate(architecture: RoFormerConfig, from_scratch: bool = False) -> fl
 
 
 def default_epochs(rate: float, steps: int) -> int:
-    """The default number of epochs, each of `steps` steps: 3, fewer for large training sets.
+    """The default number of epochs, each of `steps` steps: 3, or what the size of the data needs.
 
+    Few examples are repeated up to 10 times, until they are 100 steps (docs/LOG.md).
     High rates overfit sooner: in an epoch, Adam moves the embedding of a rare word by some thirty
     times the rate. So at 5e-4 the examples are memorized when they are seen again (docs/LOG.md).
     At a base model's rate that takes a hundred thousand examples.
     """
-    return max(1, min(MAX_EPOCHS, math.ceil(ENOUGH / (rate * steps))))
+    repeats = min(MOST_EPOCHS, math.ceil(FEW_STEPS / steps))
+    if repeats > USUAL_EPOCHS:
+        return repeats
+    return max(1, min(USUAL_EPOCHS, math.ceil(ENOUGH / (rate * steps))))
 
 
 def nearest(rate: float) -> float:

@@ -84,8 +84,8 @@ class FinetuneConfig:
     from_scratch: bool = False
     """Use only the architecture and vocabulary of the checkpoint, for comparison."""
     epochs: int | Literal["auto"] = "auto"
-    """Passes over the training examples. "auto" is 3; with many examples at a high learning rate,
-    as small models have it, 2 or 1: more would overfit."""
+    """Passes over the training examples. "auto" is 3. Up to 10 with a few hundred examples;
+    2 or 1 with many at a high learning rate, as small models have it: more would overfit."""
     batch_size: int = 32
     """Examples per batch."""
     optimizer: FinetuneOptimizerConfig = dataclasses.field(default_factory=FinetuneOptimizerConfig)

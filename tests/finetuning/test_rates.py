@@ -50,7 +50,10 @@ def test_a_rate_is_spelled_as_people_type_it():
 @pytest.mark.parametrize(
     ("rate", "steps", "epochs"),
     [
-        (5e-4, 1, 3),
+        (5e-4, 1, 10),
+        (5e-4, 5, 10),  # 160 examples: 10 epochs were better than 3
+        (2e-5, 20, 5),
+        (5e-4, 38, 3),  # 1,185 examples: 6 were no better
         (5e-4, 157, 3),  # 5,000 examples: of two tasks the third epoch was the best
         (5e-4, 249, 3),
         (5e-4, 251, 2),
@@ -60,5 +63,5 @@ def test_a_rate_is_spelled_as_people_type_it():
         (1e-3, 10**6, 1),
     ],
 )
-def test_fewer_epochs_are_usual_where_steps_are_many_and_large(rate, steps, epochs):
+def test_epochs_suit_the_number_of_steps(rate, steps, epochs):
     assert default_epochs(rate, steps) == epochs
