@@ -13,7 +13,7 @@ OLDEST_TESTS := $(addprefix tests/,checkpoints tokenizers kernels layers models 
 # Else each process of the tests, some hundred, would compile the package and the tests anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo poems test test-slow test-browser test-hf test-oldest lint docs translations bench
+.PHONY: help demo poems test test-slow test-browser test-hf test-oldest lint docs translations bench suite
 .NOTPARALLEL:
 
 help:
@@ -29,6 +29,8 @@ help:
 	@echo "make bench      measure against bert4keras and Hugging Face, about an hour and a half;"
 	@echo "                make bench CASES=\"inference startup\" measures some of it; the service, which"
 	@echo "                prints its figures, only where it is named: make bench CASES=\"inference serve\""
+	@echo "make suite      fine-tune a checkpoint on many sets, compared with TF-IDF, some hours;"
+	@echo "                make suite CHECKPOINT=folder SUITE_FLAGS=\"--quick\", under 15 minutes"
 
 demo: $(VENV)/.installed-demo
 	@echo "demo: pretraining a small RoFormer on real Chinese text, about 10 minutes on 2 cores"
@@ -91,6 +93,12 @@ bench: $(VENV)/.installed-dev
 	@echo "bench: ours beside bert4keras and Hugging Face, about an hour and a half on 2 cores"
 	@$(if $(CASES),$(if $(MEASURED),$(RUN) -m benchmarks.run --cases $(MEASURED),true),$(RUN) -m benchmarks.run)
 	@$(if $(filter serve,$(CASES)),$(RUN) -m benchmarks.bench_serve --rivals,true)
+
+CHECKPOINT ?= runs/demo/model
+SUITE_FLAGS ?=  # such as "--quick", "--data FOLDER", "--sets tnews bustm"
+suite: $(VENV)/.installed-dev
+	@echo "suite: fine-tuning $(CHECKPOINT) on the sets of ../shared/data, or of --data"
+	@$(RUN) -m benchmarks.suite --checkpoint $(CHECKPOINT) $(SUITE_FLAGS)
 
 # pip asks an index that it cannot reach again and again, for minutes, with a warning each time.
 # This has it fetch one small dependency first, by the same index, mirror, proxy or folder of

@@ -93,6 +93,14 @@ def test_the_tests_with_torch_install_it_beside_the_others_and_run_alone(make, w
     assert any(".[demo,dev," in command for command in commands)
 
 
+def test_the_suite_gets_the_checkpoint_and_the_flags(make, wheels):
+    done, commands = make(
+        "suite", PIP_FIND_LINKS=str(wheels), CHECKPOINT="x", SUITE_FLAGS="--quick"
+    )
+    assert done.returncode == 0, done.stderr
+    assert commands[-1] == "-m benchmarks.suite --checkpoint x --quick"
+
+
 def test_help_names_every_target(make):
     done, _ = make("help")
     makefile = (ROOT / "Makefile").read_text(encoding="utf-8")

