@@ -67,6 +67,7 @@ def main(config: LabelIssuesBenchmark) -> None:
             train=paths["train"],
             valid=paths["valid"],
             test=paths["test"],
+            lexical_features="no",
         )
     )
     report = json.loads((run / "report.json").read_text(encoding="utf-8"))

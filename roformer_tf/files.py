@@ -94,8 +94,13 @@ def temporary_folder(target: str | Path) -> Iterator[Path]:
 
 def write_text(target: str | Path, text: str) -> None:
     """Write UTF-8 text with Unix line endings, atomically."""
+    write_bytes(target, text.encode())
+
+
+def write_bytes(target: str | Path, content: bytes) -> None:
+    """Write a file atomically. Another name of an existing file keeps the old content."""
     with temporary_file(target) as file:
-        file.write_text(text, encoding="utf-8", newline="\n")
+        file.write_bytes(content)
 
 
 def read_json(path: Path, advice: str) -> Any:

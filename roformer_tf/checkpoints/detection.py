@@ -16,6 +16,8 @@ GPT = "chinese_roformer-gpt-char"
 """Prefix of the released GPT models, whose configs do not record that they are causal."""
 TASK_FILE = "task.json"
 """File of a fine-tuned model: its task, labels, columns and maximum length."""
+LEXICAL_FILE = "lexical.npz"
+"""File of a fine-tuned model whose predictions are combined with those of TF-IDF."""
 
 
 def parts(checkpoint: Checkpoint) -> set[str]:

@@ -13,6 +13,7 @@ import tyro
 from roformer_tf.checkpoints import embedding_config, huggingface, tf1, whitening
 from roformer_tf.checkpoints.arrays import LazyArrays, largest_difference
 from roformer_tf.checkpoints.detection import (
+    LEXICAL_FILE,
     TASK_FILE,
     described,
     embedding_settings,
@@ -120,7 +121,7 @@ def extra_files(checkpoint: Checkpoint, source: OpenedSource) -> dict[str, bytes
     A model that was not fine-tuned has none, unless it is a sim model. Raises InputError for
     damaged ones.
     """
-    contents = {name: source.read(name) for name in (TASK_FILE, *_VECTOR_FILES)}
+    contents = {name: source.read(name) for name in (TASK_FILE, LEXICAL_FILE, *_VECTOR_FILES)}
     files = {name: content for name, content in contents.items() if content is not None}
     settings = embedding_settings(checkpoint, source)
     # Every other model has the default "mean" if it has no file, so none is written.

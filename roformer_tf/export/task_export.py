@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from roformer_tf.checkpoints.detection import LEXICAL_FILE
 from roformer_tf.engines.model import onnx_session
 from roformer_tf.errors import InputError
 from roformer_tf.export.formats import (
@@ -55,6 +56,12 @@ def export_finetuned(
             "of labelled examples that the model was not trained on."
         )
     finetuned = opened.finetuned()
+    if finetuned.lexical is not None:
+        raise InputError(
+            f"{opened.name} has lexical features ({LEXICAL_FILE}), which no export can hold. Give "
+            "the model of a run of `finetune` with --lexical-features no; the same command with "
+            "this flag writes it without training again."
+        )
     model = finetuned.model
     # Decoding needs some weights that a graph does not hold.
     task = finetuned.task.decoding.with_weights(model)

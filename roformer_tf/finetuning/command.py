@@ -1,7 +1,8 @@
 """The body of `finetune`: labelled examples → a model that predicts, and a report on it.
 
 OUTPUT/settings.yaml   every setting; usable as --config
-OUTPUT/model/          the best weights, the tokenizer, task.json, and README.md, the model card
+OUTPUT/model/          the best weights, the tokenizer, task.json, and README.md, the model card;
+                       lexical.npz, if TF-IDF is combined with the model
 OUTPUT/report.md, report.html, report.json, predictions.tsv
 OUTPUT/label_issues.tsv  examples whose label is probably wrong, if any; .xlsx where --train is one
 OUTPUT/validation_pairs.jsonl  for a model of pairs: `search --rerank` measures it on them
@@ -60,7 +61,7 @@ from roformer_tf.translation import choose_language
 # it, and the report then has the figures of the new test set.
 MAY_CHANGE = (
     *("output", "save_every", "log_every"),
-    *("export", "language", "baseline", "first_line", "strict"),
+    *("export", "language", "baseline", "lexical_features", "first_line", "strict"),
 )
 
 # How a text's vector is computed, in words.
@@ -89,6 +90,7 @@ def _finetune(config: FinetuneConfig) -> None:
     layout = find_layout(config.train, config.columns, config.task, TASKS)
     print(layout.report)
     check_vector_settings(layout.task, config.vectors)
+    check_lexical_features(layout.task, config)
     sets = read_sets(config, layout)
     task = define_task(config, layout, sets)
     for line in task.labelling.notes(sets.train):
@@ -166,6 +168,17 @@ def check_vector_settings(task: type[Task], config: VectorConfig) -> None:
                 f"{field.name} is a setting for sentence vectors, which the task {task.name} does "
                 f"not train. Remove --{field.name.replace('_', '-')}."
             )
+
+
+def check_lexical_features(task: type[Task], config: FinetuneConfig) -> None:
+    """Raise InputError if the task has none; print why "auto" does not try them."""
+    if task.metrics.linear_model:
+        if config.lexical_features == "auto" and config.export:
+            print("no lexical features, because a model with them cannot be exported")
+    elif config.lexical_features == "yes":
+        raise InputError(
+            f"lexical features are not for the task {task.name}. Remove --lexical-features."
+        )
 
 
 def read_sets(config: FinetuneConfig, layout: Layout) -> Sets:

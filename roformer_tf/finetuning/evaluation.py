@@ -24,7 +24,7 @@ from roformer_tf.finetuning.report.figures import (
     lowest_f1,
     reasons,
 )
-from roformer_tf.inference.opening import open_finetuned, predict_encoded
+from roformer_tf.inference.opening import Finetuned, open_finetuned
 from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import Layout, find_layout, read_examples
@@ -34,7 +34,6 @@ from roformer_tf.tasks.metrics import ACCURACY
 from roformer_tf.tasks.scoring import JsonObject
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.terminal import printable, table, terminal_width
-from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.training.run_files import write_json
 from roformer_tf.translation import Translator
 
@@ -88,7 +87,7 @@ def evaluate(config: EvaluateConfig) -> None:
     opened = open_finetuned(config.model, config.engine, config.precision)
     for note in opened.notes:
         print(note)
-    model, tokenizer, task = opened.model, opened.tokenizer, opened.task
+    task = opened.task
     layout, columns = find_columns(config.data, config.columns, task)
     print(layout.report)
     examples = [
@@ -97,7 +96,7 @@ def evaluate(config: EvaluateConfig) -> None:
     ]
     check_labels(config.data, task, examples)
     task = TASKS[task.name].adapted(task, examples)
-    report = evaluated(model, tokenizer, task, examples, config.batch_size)
+    report = evaluated(dataclasses.replace(opened, task=task), examples, config.batch_size)
     report = {"model": config.model, "file": config.data} | report
     if config.output is not None:
         write_json(config.output, report)
@@ -155,19 +154,16 @@ def check_labels(path: str, task: Task, examples: Sequence[Example]) -> None:
 
 
 def evaluated(
-    model: Any,
-    tokenizer: RoFormerTokenizer,
-    task: Task,
-    examples: Sequence[Example],
-    batch_size: int = BATCH_SIZE,
+    finetuned: Finetuned, examples: Sequence[Example], batch_size: int = BATCH_SIZE
 ) -> JsonObject:
     """Predict the examples, and compare: the part of a report that is about its test set.
 
-    `model` is one that `Task.decoding.run` accepts. → {"task": …, "test": {"accuracy": 0.93, …},
+    → {"task": …, "test": {"accuracy": 0.93, …},
     "intervals": {"test": {"accuracy": [0.92, 0.94], …}}, "per_class": […], "mistakes": […], …}
     """
-    encoded = task.labelling.encode(examples, tokenizer)
-    predictions = predict_encoded(model, task, encoded, batch_size)
+    task = finetuned.task
+    encoded = task.labelling.encode(examples, finetuned.tokenizer)
+    predictions = finetuned.predict(examples, batch_size, encoded)
     result = EvaluatedSet(examples=examples, lengths=encoded.lengths, predictions=predictions)
     report = {
         **described_task(task, SET, {SET: result}),

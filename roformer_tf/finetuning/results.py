@@ -1,21 +1,22 @@
 """Results of the training runs of a search: the data of the report, and the output files."""
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
+from roformer_tf.checkpoints.detection import LEXICAL_FILE, TASK_FILE
 from roformer_tf.checkpoints.huggingface import MODEL_CARD
 from roformer_tf.engines.choice import Precision, installed
 from roformer_tf.errors import InputError
 from roformer_tf.export.formats import MAX_MEASURED
 from roformer_tf.files import write_text
 from roformer_tf.finetuning.label_issues import CheckedSet, LabelIssues, find_issues
-from roformer_tf.finetuning.lexical import lexical_baselines
 from roformer_tf.finetuning.report.analysis import EvaluatedSet, ReportData
 from roformer_tf.finetuning.report.figures import compare
+from roformer_tf.finetuning.search_baselines import search_baselines
 from roformer_tf.inference.opening import open_finetuned, save_int8_cost
 from roformer_tf.inference.prediction_files import cell_names, cells, prediction_file, text_names
 from roformer_tf.labelled.examples import Example
@@ -26,10 +27,14 @@ from roformer_tf.tasks.metrics import Scores, score_text
 from roformer_tf.training.checkpointing import publish
 from roformer_tf.training.devices import describe_machine
 from roformer_tf.training.run_files import BEST, EVALUATIONS_FILE, METRICS_FILE, read_metrics
+from roformer_tf.translation import Translator
 
 if TYPE_CHECKING:
     from roformer_tf.finetuning.search import Search
     from roformer_tf.finetuning.trial import TrialResult
+
+# Those of a training run, by set.
+Predictions: TypeAlias = "Callable[[TrialResult], dict[str, list[Prediction]]]"
 
 PREDICTIONS = "predictions.tsv"
 # Its column with the labels of the data.
@@ -71,9 +76,12 @@ class Results:
     @property
     def predictions(self) -> list[Prediction]:
         """The predictions for `examples`."""
+        return self._of_examples(lambda result: result.predictions)
+
+    def _of_examples(self, predictions: "Predictions") -> list[Prediction]:
         if self.search.sets.test:
-            return self.best.predictions["test"]
-        return self._joined([result.predictions["valid"] for result in self.validated])
+            return predictions(self.best)["test"]
+        return self._joined([predictions(result)["valid"] for result in self.validated])
 
     def _joined(self, parts: Sequence[Sequence[Prediction]]) -> list[Prediction]:
         """The predictions for several sets, concatenated."""
@@ -87,7 +95,12 @@ class Results:
     def save(self, card: str) -> None:
         """Write the model of the best run, its card and metrics, and the predictions."""
         output, folder, task = self.search.output, self.best.trial.folder, self.search.task
-        publish(folder / BEST, output / "model", {MODEL_CARD: card})
+        files = {MODEL_CARD: card.encode(), TASK_FILE: self.best.task.to_json().encode()}
+        if self.best.lexical is not None:
+            files[LEXICAL_FILE] = self.best.lexical.to_bytes()
+        else:  # a finished run may be repeated without them
+            (output / "model" / LEXICAL_FILE).unlink(missing_ok=True)
+        publish(folder / BEST, output / "model", files)
         self._keep_int8_cost(output / "model")
         for name in (METRICS_FILE, EVALUATIONS_FILE):
             if folder != output:
@@ -140,12 +153,14 @@ class Results:
         not trained on it. Texts that are also in the training set are skipped. The report decides
         whether labels are checked: there must be a baseline, and the model must be better.
         """
-        comparison, parts = compare(report), self.search.sets
+        alone = {**report, **report.get("lexical", {})}  # with the figures of the model alone
+        comparison, parts = compare(alone), self.search.sets
         sets = []
         for number, result in enumerate(self.validated):
             trial = result.trial
             baseline = self._fitted[number][0].valid if "baseline" in report else []
-            checked = CheckedSet(trial.valid, result.predictions["valid"], baseline)
+            # Combined with the baseline, the model would no longer be another opinion.
+            checked = CheckedSet(trial.valid, result.alone["valid"], baseline)
             sets.append(checked.without(example.texts for example in trial.train))
         total = len(parts.train) + len(parts.valid)
         is_better = comparison is not None and comparison.verdict != "no better"
@@ -157,10 +172,12 @@ class Results:
         began = time.perf_counter()
         baselines, problem = self._baselines() if with_baseline else ([], "")
         fitted = time.perf_counter() - began
+        fitted += sum(result.tfidf.seconds for result in self.validated if result.tfidf)
         name, of_baseline = baselines[0] if baselines else ("", [])
         reported = self._evaluated(
             self.examples,
             predictions=self.predictions,
+            alone=self._of_examples(lambda result: result.alone) if self.best.lexical else [],
             baseline=of_baseline,
             duplicates=self._duplicates(),
         )
@@ -173,6 +190,7 @@ class Results:
             test=reported if search.sets.test else None,
             baseline=name,
             other_baselines=baselines[1:],
+            lexical=_described(self.best),
             no_baseline=problem,
             losses=read_metrics(trial.folder / METRICS_FILE),
             evaluations=read_metrics(trial.folder / EVALUATIONS_FILE),
@@ -225,8 +243,11 @@ class Results:
         task, test, trial = self.search.task, self.search.sets.test, result.trial
         if task.texts_apart:
             tokenizer = self.search.initial.tokenizer
-            baselines = lexical_baselines(result.task, trial.valid, test or trial.valid, tokenizer)
+            baselines = search_baselines(result.task, trial.valid, test or trial.valid, tokenizer)
             return [FittedBaseline(name, x, x) for name, x in baselines]
+        if (tfidf := result.tfidf) is not None:
+            name, of = tfidf.name, partial(tfidf.predictions, task, valid=trial.valid)
+            return [FittedBaseline(name, of(trial.valid), of(test))]
         name, predictions = task.metrics.baseline(
             trial.train, [*trial.valid, *test], trial.valid, self.search.metric
         )
@@ -251,15 +272,27 @@ def print_summary(output: Path, report: Mapping[str, Any]) -> None:
     """Print the figures and warnings of a report, and where the files are."""
     name_of_set = report["judged"]
     baselines = [report.get("baseline", {}), *report.get("other_baselines", ())]
+    lexical = report.get("lexical")
     for name in (name_of_set, f"{name_of_set}_unseen"):
         if name in report:
             print(f"{name}: {_figures(report[name])}")
+            if lexical:
+                print(f"  without lexical features: {_figures(lexical[name])}")
             for baseline in baselines:
                 if name in baseline:
                     print(f"  {baseline['name']}: {_figures(baseline[name])}")
     for warning in report["warnings"]:
         print(f"! {warning}")
     print(f"the model is in {output / 'model'}, the report in {output / 'report.html'}")
+
+
+def _described(result: "TrialResult") -> dict[str, Any]:
+    """Lexical features as an entry of report.json; {} without any."""
+    if result.lexical is None or result.tfidf is None:
+        return {}
+    name = result.tfidf.name
+    names = {"name": str(name), "name_zh": Translator("zh")(name)}
+    return names | {"weight": result.lexical.weight, "factors": result.lexical.factors}
 
 
 def _line(result: "TrialResult") -> dict[str, Any]:

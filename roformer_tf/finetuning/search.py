@@ -2,19 +2,20 @@
 
 import dataclasses
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
 import numpy as np
 
-from roformer_tf.errors import DivergedError
+from roformer_tf.errors import DivergedError, InputError
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.finetuning.trainer import InitialState, Trainer
 from roformer_tf.finetuning.trial import Trial, TrialResult, run_trial
 from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.base import Task
+from roformer_tf.tasks.baselines import FittedTfIdf, fit_tfidf
 from roformer_tf.tasks.metrics import Metric
 from roformer_tf.terminal import Progress
 from roformer_tf.training.run_files import TRIALS
@@ -45,6 +46,8 @@ class Search:
     task: Task
     # On the validation set, the best weights have the best value of it.
     metric: Metric
+    # By the `id` of a training set, which all seeds have in common.
+    fitted: dict[int, FittedTfIdf | None] = field(default_factory=dict)
 
     def run(self) -> list[TrialResult]:
         """Do all trainings, each in a folder of its own if there are several.
@@ -130,8 +133,24 @@ class Search:
             config=dataclasses.replace(self.config, optimizer=optimizer),
             metric=self.metric,
             teacher=partial(teacher_vectors, source) if source else None,
+            fit_tfidf=partial(self._tfidf, train, valid),
         )
         return run_trial(trial, trainer, self.task, self.sets.test)
+
+    def _tfidf(self, train: list[Example], valid: list[Example]) -> FittedTfIdf | None:
+        """TF-IDF to combine a model with; None if that is not wanted, or for "auto" fails."""
+        wanted = self.config.lexical_features
+        automatic = wanted == "auto" and self.config.baseline and not self.config.export
+        if not self.task.metrics.linear_model or not (wanted == "yes" or automatic):
+            return None
+        if id(train) not in self.fitted:
+            try:
+                self.fitted[id(train)] = fit_tfidf(self.task, train, valid, self.metric)
+            except Exception as error:  # scikit-learn, SciPy and NumPy raise many kinds
+                if wanted == "yes":
+                    raise InputError(f"--lexical-features yes is not possible: {error}.") from error
+                self.fitted[id(train)] = None  # the report's baseline gives the reason
+        return self.fitted[id(train)]
 
 
 def teacher_vectors(source: str, texts: Sequence[str]) -> np.ndarray:

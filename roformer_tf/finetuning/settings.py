@@ -9,6 +9,7 @@ from roformer_tf.errors import MAX_SEED, InputError, check_number, check_numbers
 from roformer_tf.export.formats import Format
 from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import LongTexts
+from roformer_tf.tasks.lexical import Wanted
 from roformer_tf.tasks.losses import LossConfig
 from roformer_tf.tasks.table import TaskName
 from roformer_tf.training.settings import FinetuneOptimizerConfig, Precision
@@ -112,6 +113,10 @@ class FinetuneConfig:
     "auto", around the default rate for the model's size."""
     baseline: bool = True
     """Fit a simple baseline (TF-IDF) on the same examples, for comparison."""
+    lexical_features: Wanted = "auto"
+    """Combine the model's predictions with those of TF-IDF, by a weight that is chosen on the
+    validation set; such a model cannot be exported. "auto": if that is better there beyond
+    chance, and not with --export or --no-baseline."""
     language: AskedLanguage = "auto"
     """Language of the report and the model card. "auto": Chinese if most letters of the texts are
     Chinese."""
@@ -140,6 +145,11 @@ class FinetuneConfig:
             raise InputError(
                 "valid_share is 0, but the best weights need a validation set. Give --valid, or a "
                 "fraction above 0."
+            )
+        if self.lexical_features == "yes" and self.export:
+            raise InputError(
+                "a model with lexical features cannot be exported. Remove --export, or give "
+                "--lexical-features no."
             )
         if self.folds == 1:
             raise InputError("folds is 1, but cross-validation needs at least 2.")

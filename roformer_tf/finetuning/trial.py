@@ -14,7 +14,7 @@ import json
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -34,6 +34,8 @@ from roformer_tf.labelled.paraphrases import ParaphraseBatches
 from roformer_tf.labelled.text_sides import SideBatches
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.tasks.base import Prediction, Task
+from roformer_tf.tasks.baselines import FittedTfIdf
+from roformer_tf.tasks.lexical import LexicalFeatures, choose_lexical
 from roformer_tf.tasks.metrics import Metric, Scores, score_text
 from roformer_tf.tasks.table import load_task
 from roformer_tf.training.callbacks import MetricsFile, PeriodicCallback, StepLog
@@ -74,6 +76,8 @@ class Trial:
     metric: Metric
     # Texts → the vectors of the teacher, if there is one.
     teacher: Callable[[Sequence[str]], np.ndarray] | None = None
+    # Fits TF-IDF to `train`, to combine the model with; → None if that is not wanted.
+    fit_tfidf: Callable[[], FittedTfIdf | None] = lambda: None
 
 
 @dataclass(frozen=True)
@@ -91,6 +95,11 @@ class TrialResult:
     seconds: float
     # Engine and precision of the predictions.
     choice: Choice = Choice("keras", "float32")  # noqa: RUF009 (it is frozen)
+    # The predictions of the model alone, and what they may be combined with: TF-IDF, if it was
+    # fitted, and if it is used, its weight.
+    alone: dict[str, list[Prediction]] = field(default_factory=dict)
+    tfidf: FittedTfIdf | None = None
+    lexical: LexicalFeatures | None = None
 
     @property
     def goodness(self) -> float:
@@ -124,8 +133,18 @@ def run_trial(trial: Trial, trainer: "Trainer", task: Task, test: Sequence[Examp
         )
     remove(trial.folder / CHECKPOINTS)  # large, and of no more use
     model, chosen, choice = _open_best(initial, task, trial.folder / BEST)
-    predictions = {name: predict_encoded(model, chosen, x) for name, x in encoded.items()}
+    alone = {name: predict_encoded(model, chosen, x) for name, x in encoded.items()}
     task = task.decoding.with_choices_of(chosen)
+    predictions, tfidf, lexical = alone, trial.fit_tfidf(), None
+    if tfidf is not None:
+        wanted = trial.config.lexical_features
+        lexical = choose_lexical(task, tfidf.model, trial.valid, alone["valid"], wanted)
+        weight = f"weight {lexical.weight:.0%}" if lexical else "no gain on the validation set"
+        print(f"lexical features: {weight} ({tfidf.name})")
+    if lexical is not None:
+        combined = {name: lexical.combined(task, x, alone[name]) for name, x in sets.items()}
+        task = task.decoding.with_choices(labels_of(trial.valid), combined["valid"])
+        predictions = {name: list(map(task.decoding.reread, x)) for name, x in combined.items()}
     return TrialResult(
         trial,
         predictions,
@@ -133,6 +152,9 @@ def run_trial(trial: Trial, trainer: "Trainer", task: Task, test: Sequence[Examp
         task,
         finished["seconds"],
         choice=choice,
+        alone=alone,
+        tfidf=tfidf,
+        lexical=lexical,
     )
 
 

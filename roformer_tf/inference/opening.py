@@ -11,6 +11,7 @@ build what they need from the opened model: `embed` vectors, `fill_mask` a maske
 `generate` a generator. The engine and the precision of all of them are chosen by `choice`.
 """
 
+import dataclasses
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -21,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 from roformer_tf.checkpoints import embedding_config
 from roformer_tf.checkpoints.detection import (
+    LEXICAL_FILE,
     TASK_FILE,
     attention_type,
     is_called_gpt,
@@ -38,6 +40,7 @@ from roformer_tf.labelled.encoding import EncodedTexts
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.rows import BATCH_SIZE, check_finite
 from roformer_tf.tasks.base import Prediction, Task
+from roformer_tf.tasks.lexical import LexicalFeatures
 from roformer_tf.tasks.metrics import Scores, score_text
 from roformer_tf.tasks.table import parse_task, task_of_problem
 from roformer_tf.tasks.tagging import Tagging
@@ -62,12 +65,22 @@ class Finetuned:
     choice: Choice
     notes: tuple[str, ...] = ()
     """For the user: what was chosen without being asked for, and what int8 costs."""
+    lexical: LexicalFeatures | None = None
+    """TF-IDF that its predictions are combined with."""
 
     def predict(
-        self, examples: Sequence[Example], batch_size: int = BATCH_SIZE
+        self,
+        examples: Sequence[Example],
+        batch_size: int = BATCH_SIZE,
+        encoded: EncodedTexts | None = None,
     ) -> list[Prediction]:
-        """Predict each example, whatever its label."""
-        return predict(self.model, self.tokenizer, self.task, examples, batch_size)
+        """Predict each example, whatever its label; `encoded` if they are encoded already."""
+        if encoded is None:
+            encoded = self.task.labelling.encode(examples, self.tokenizer)
+        predictions = predict_encoded(self.model, self.task, encoded, batch_size)
+        if self.lexical is None:
+            return predictions
+        return self.lexical.combined(self.task, examples, predictions)
 
 
 @dataclass(frozen=True)
@@ -222,7 +235,12 @@ class OpenedModel:
                 f"labels, but its model {config.num_labels}. Put back the files that `finetune` "
                 "wrote."
             )
-        return self.classifier(task, threads, shared)
+        finetuned = self.classifier(task, threads, shared)
+        content = self.files.read(LEXICAL_FILE)
+        if content is None:
+            return finetuned
+        lexical = LexicalFeatures.from_bytes(content, finetuned.task, self.name)
+        return dataclasses.replace(finetuned, lexical=lexical)
 
     def classifier(
         self, task: Task, threads: int | None = None, shared: Path | None = None

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 
 from roformer_tf.engines.choice import Engine, Precision
 from roformer_tf.errors import InputError, check_numbers
-from roformer_tf.inference.opening import open_finetuned, predict_encoded
+from roformer_tf.inference.opening import open_finetuned
 from roformer_tf.inference.prediction_files import (
     STANDARD,
     bad_cells,
@@ -155,7 +155,7 @@ def predict_file(config: PredictConfig) -> None:
         for chunk in chain([first], parts):
             good = [row for row in chunk if isinstance(row, Example)]
             encoded = task.labelling.encode(good, finetuned.tokenizer)
-            predictions = predict_encoded(finetuned.model, task, encoded, config.batch_size)
+            predictions = finetuned.predict(good, config.batch_size, encoded)
             lengths = encoded.lengths.tolist()
             cut = [max(0, n - task.max_length) if table.cuts else 0 for n in lengths]
             # Bad rows keep their place between the good ones, which have been predicted together.

@@ -268,7 +268,7 @@ def publish_checkpoint(output: Path, checkpoint: Path) -> None:
     own: dict[str, Any] = next((line for line in reversed(lines) if line["step"] == step), {})
     cards = {}
     if not (checkpoint / MODEL / MODEL_CARD).exists():  # a RoFormerV2's own card is kept
-        cards[MODEL_CARD] = model_card(read_settings(output), step, own)
+        cards[MODEL_CARD] = model_card(read_settings(output), step, own).encode()
     publish(checkpoint / MODEL, output / MODEL, cards)
     best = best_evaluation(lines)
     if best is not None and best[0] == step:

@@ -9,7 +9,6 @@ from roformer_tf.labelled.cells import without_nan
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks import metrics
 from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task, part
-from roformer_tf.tasks.baselines import check_size, logistic_probabilities
 from roformer_tf.tasks.decoding import LabelDecoding
 from roformer_tf.tasks.labelling import Labelling
 from roformer_tf.tasks.metrics import Figures, Measure, Metric
@@ -21,6 +20,7 @@ from roformer_tf.tasks.probabilities import (
     fit_temperature,
 )
 from roformer_tf.tasks.scoring import JsonObject, Metrics, calibration, confusion
+from roformer_tf.tasks.tfidf import LinearModel, fit_logistic
 from roformer_tf.translation import Message
 
 if TYPE_CHECKING:
@@ -97,22 +97,18 @@ class ClassificationMetrics(Metrics):
         """Macro F1 and ROC AUC need an example of every label."""
         return self._without_missing(gold, metrics.MACRO_F1, metrics.ROC_AUC)
 
-    def fit_linear(
-        self, examples: Examples, features: Any, new_features: Any, strength: float
-    ) -> list[Prediction]:
-        """The most probable label, by a model of each label against the rest."""
-        labels = self.task.labels
-        check_size(features, len(labels))
-        numbers = [self.task.labelling.target(example) for example in examples]
-        targets = np.eye(len(labels), dtype=bool)[numbers]  # (N, C)
-        if len(labels) == 2:  # one model is enough: the probabilities add up to 1
-            second = logistic_probabilities(features, targets[:, 1:], new_features, strength)
-            scores = np.hstack([1 - second, second])
-        else:
-            scores = logistic_probabilities(features, targets, new_features, strength)
-            # Independent models: their probabilities do not add up to 1.
-            scores /= scores.sum(axis=1, keepdims=True)
-        return [Prediction(labels[int(np.argmax(row))], row) for row in scores]
+    def fit_linear(self, targets: np.ndarray, features: Any, strength: float) -> LinearModel:
+        """A model of each label against the rest; of two labels one model, of the second."""
+        labels = np.arange(len(self.task.labels))
+        is_label = targets[:, None] == (labels[1:] if len(labels) == 2 else labels)
+        return fit_logistic(is_label, features, strength)
+
+    def linear_logits(self, outputs: np.ndarray) -> np.ndarray:
+        """Of two labels 0 and the output; of several the logarithms of their probabilities."""
+        if outputs.shape[1] == 1:
+            return np.hstack([np.zeros_like(outputs), outputs])
+        # Independent models: their probabilities do not add up to 1 before a softmax.
+        return -np.logaddexp(0, -outputs)
 
     def calibrated(self, examples: Examples, predictions: Predictions) -> list[Prediction]:
         """Temperature scaling: all logits are divided by one number."""

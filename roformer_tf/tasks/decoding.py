@@ -15,7 +15,14 @@ from roformer_tf.engines.network import Part as NetworkPart
 from roformer_tf.errors import InputError, check_number
 from roformer_tf.labelled.encoding import EncodedTexts, mean_of_rows
 from roformer_tf.labelled.examples import Example
-from roformer_tf.tasks.probabilities import LISTED, MANY_LABELS, likeliest, shortest, softmax
+from roformer_tf.tasks.probabilities import (
+    LISTED,
+    MANY_LABELS,
+    SMALLEST,
+    likeliest,
+    shortest,
+    softmax,
+)
 from roformer_tf.tasks.task_settings import Gold, Part, Prediction, Predictions, TaskSettings
 
 if TYPE_CHECKING:
@@ -64,6 +71,10 @@ class Decoding(Part):
     def shifted(self, prediction: Prediction, count: int) -> Prediction:
         """The prediction, if the examples of its set are appended to `count` other examples."""
         return prediction
+
+    def logits(self, scores: np.ndarray) -> np.ndarray:
+        """Logits (N, C) float64 for which `predict` gives these scores (N, C)."""
+        raise NotImplementedError(f"{type(self).__name__} has no linear model")
 
     # What decoding depends on besides logits: trained weights, choices on the validation set
 
@@ -198,6 +209,10 @@ class LabelDecoding(Decoding):
     def predict(self, logits: np.ndarray) -> Prediction:
         """The most probable label."""
         return Prediction(self.names[int(np.argmax(logits))], softmax(logits))
+
+    def logits(self, scores: np.ndarray) -> np.ndarray:
+        """Logarithms of the probabilities."""
+        return np.log(np.maximum(scores.astype(np.float64), SMALLEST))
 
     def probabilities(self, scores: np.ndarray) -> dict[str, float]:
         """By label its probability: of all, or of the `listed` most probable ones in this order."""

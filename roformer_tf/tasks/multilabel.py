@@ -10,13 +10,13 @@ from roformer_tf.labelled.cells import read_labels
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.tasks import metrics
 from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task, part
-from roformer_tf.tasks.baselines import check_size, logistic_probabilities
 from roformer_tf.tasks.decoding import LabelDecoding, listed_cells
 from roformer_tf.tasks.labelling import Labelling
 from roformer_tf.tasks.metrics import Figures, LabelItem, Measure, Metric
 from roformer_tf.tasks.objective import SigmoidObjective
-from roformer_tf.tasks.probabilities import likeliest, shortest, sigmoid
+from roformer_tf.tasks.probabilities import SMALLEST, likeliest, shortest, sigmoid
 from roformer_tf.tasks.scoring import JsonObject, Metrics, calibration
+from roformer_tf.tasks.tfidf import LinearModel, fit_logistic
 from roformer_tf.translation import Message
 
 if TYPE_CHECKING:
@@ -82,6 +82,11 @@ class MultilabelDecoding(LabelDecoding):
         scores = np.array([prediction.scores for prediction in predictions])
         thresholds = best_thresholds(has_label(self.task, gold), scores)
         return dataclasses.replace(self.task, thresholds=thresholds)
+
+    def logits(self, scores: np.ndarray) -> np.ndarray:
+        """Logarithms of the odds."""
+        scores = np.clip(scores.astype(np.float64), SMALLEST, 1 - 2.0**-24)
+        return np.log(scores / (1 - scores))
 
     def reread(self, prediction: Prediction) -> Prediction:
         """The labels above the current thresholds."""
@@ -158,14 +163,9 @@ class MultilabelMetrics(Metrics):
         """Each label."""
         return {(name,) for name in label}
 
-    def fit_linear(
-        self, examples: Examples, features: Any, new_features: Any, strength: float
-    ) -> list[Prediction]:
-        """The probability of each label by a model of its own; `reread` decides on the labels."""
-        check_size(features, len(self.task.labels))
-        targets = np.array([self.task.labelling.target(example) for example in examples]) > 0
-        scores = logistic_probabilities(features, targets, new_features, strength)
-        return [Prediction((), row) for row in scores]
+    def fit_linear(self, targets: np.ndarray, features: Any, strength: float) -> LinearModel:
+        """A model of each label."""
+        return fit_logistic(targets > 0, features, strength)
 
     def details(self, examples: Examples, predictions: Predictions) -> JsonObject:
         """Calibration of every label's probability, and figures of each label."""

@@ -12,13 +12,13 @@ from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.splits import Question, example_key
 from roformer_tf.readers.records import text_key
 from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task, part
-from roformer_tf.tasks.baselines import overlap
 from roformer_tf.tasks.decoding import LabelDecoding
 from roformer_tf.tasks.labelling import Labelling
 from roformer_tf.tasks.metrics import ACCURACY, Measure, Metric, mean
 from roformer_tf.tasks.objective import SigmoidObjective
 from roformer_tf.tasks.probabilities import sigmoid
 from roformer_tf.tasks.scoring import JsonObject, Metrics, calibration
+from roformer_tf.tasks.tfidf import overlap
 from roformer_tf.translation import Message
 
 if TYPE_CHECKING:

@@ -18,6 +18,7 @@ from roformer_tf.tasks.losses import number_divergence, squared_errors
 from roformer_tf.tasks.metrics import Figures, Measure, Metric
 from roformer_tf.tasks.objective import TrainingObjective
 from roformer_tf.tasks.scoring import POINTS, JsonObject, Metrics
+from roformer_tf.tasks.tfidf import LinearModel
 from roformer_tf.translation import Message
 
 if TYPE_CHECKING:
@@ -91,6 +92,10 @@ class RegressionDecoding(NumberDecoding):
         value = logits.astype(np.float32) * self.task.deviation + self.task.mean
         return Prediction(float(value[0]), value)
 
+    def logits(self, scores: np.ndarray) -> np.ndarray:
+        """In deviations."""
+        return (scores.astype(np.float64) - self.task.mean) / self.task.deviation
+
     def outside_labels(self) -> tuple[str, ...]:
         """The number's name, as in our own predictions."""
         return (self.number_name,)
@@ -147,15 +152,12 @@ class RegressionMetrics(Metrics):
             else {}
         )
 
-    def fit_linear(
-        self, examples: Examples, features: Any, new_features: Any, strength: float
-    ) -> list[Prediction]:
-        """Numbers by ridge regression. The usual strength of 10 is scikit-learn's alpha of 1."""
+    def fit_linear(self, targets: np.ndarray, features: Any, strength: float) -> LinearModel:
+        """Ridge regression. The usual strength of 10 is scikit-learn's alpha of 1."""
         from sklearn.linear_model import Ridge
 
-        numbers = np.array([example.label for example in examples], np.float64)
-        values = Ridge(alpha=10 / strength).fit(features, numbers).predict(new_features)
-        return [Prediction(float(x), np.array([x])) for x in values.astype(np.float32)]
+        model = Ridge(alpha=10 / strength).fit(features, targets[:, 0])
+        return LinearModel(model.coef_[:, None], np.array([model.intercept_]))
 
     def details(self, examples: Examples, predictions: Predictions) -> JsonObject:
         """Pairs of true and predicted numbers."""

@@ -12,10 +12,11 @@ import numpy as np
 
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.tasks import metrics
-from roformer_tf.tasks.baselines import tfidf_baseline
+from roformer_tf.tasks.baselines import fit_tfidf
 from roformer_tf.tasks.metrics import Counts, Ends, LabelItem, Measure, Metric, Scores
 from roformer_tf.tasks.probabilities import LabelIssue
 from roformer_tf.tasks.task_settings import Examples, Gold, Part, Prediction, Predictions
+from roformer_tf.tasks.tfidf import LinearModel
 from roformer_tf.translation import Message
 
 # Maximum number of mistakes in a report.
@@ -169,13 +170,16 @@ class Metrics(Part):
         """
         if not self.linear_model:
             return Message(""), []
-        return tfidf_baseline(self.task, training, test, valid, metric or self.usable()[0])
+        fitted = fit_tfidf(self.task, training, valid, metric or self.usable()[0])
+        return fitted.name, fitted.predictions(self.task, test, valid)
 
-    def fit_linear(
-        self, examples: Examples, features: Any, new_features: Any, strength: float
-    ) -> list[Prediction]:
-        """Fit `linear_model` to features (N, F) of examples; predict from new features (M, F)."""
+    def fit_linear(self, targets: np.ndarray, features: Any, strength: float) -> LinearModel:
+        """Fit `linear_model` to features (N, F) and the targets (N, …) of `Labelling.target`."""
         raise NotImplementedError(f"{type(self).__name__} has no linear model")
+
+    def linear_logits(self, outputs: np.ndarray) -> np.ndarray:
+        """Outputs of `linear_model` → logits (N, C), as the model's."""
+        return outputs
 
     def calibrated(self, examples: Examples, predictions: Predictions) -> list[Prediction]:
         """The predictions with calibrated probabilities, fitted to these labelled examples.

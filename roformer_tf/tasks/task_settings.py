@@ -138,12 +138,15 @@ class TaskSettings:
         return {label: number for number, label in enumerate(self.labels)}
 
     def save(self, folder: str | Path) -> None:
-        """Write `task.json`. Settings of sequence labels are written only where they are set."""
+        """Write `task.json`."""
+        write_text(Path(folder) / TASK_FILE, self.to_json())
+
+    def to_json(self) -> str:
+        """The content of `task.json`; settings of sequence labels only where they are set."""
         values = {"name": self.name} | asdict(self)
         del values["top_k"]
         # Folders of other tasks stay readable by versions that do not have these settings.
         for name in ("scheme", "crf", "transitions"):
             if not values[name]:
                 del values[name]
-        content = json.dumps(values, ensure_ascii=False, indent=2) + "\n"
-        write_text(Path(folder) / TASK_FILE, content)
+        return json.dumps(values, ensure_ascii=False, indent=2) + "\n"

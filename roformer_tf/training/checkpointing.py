@@ -32,7 +32,7 @@ from roformer_tf.files import (
     remove,
     temporary_file,
     temporary_folder,
-    write_text,
+    write_bytes,
 )
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.training.distribution import to_numpy
@@ -135,24 +135,24 @@ def restore_checkpoint(checkpoint: Path, model: PretrainedModel) -> RunState:
     return state
 
 
-def publish(model: Path, target: Path, texts: Mapping[str, str] | None = None) -> None:
+def publish(model: Path, target: Path, files: Mapping[str, bytes] | None = None) -> None:
     """Publish a saved model as `target`, by hard links where possible.
 
-    `texts` are further files, by name, that are published together with it. If the weights are
-    there already, only these files are updated.
+    `files` are further ones, by name, or other versions of the model's, that are published together
+    with it. If the weights are there already, only these files are updated.
     """
-    texts = texts or {}
+    files = files or {}
     weights = target / WEIGHTS
     if not (weights.is_file() and filecmp.cmp(model / WEIGHTS, weights, shallow=False)):
         with temporary_folder(target) as temporary:
             shutil.copytree(model, temporary, copy_function=_link, dirs_exist_ok=True)
-            for name, text in texts.items():
-                write_text(temporary / name, text)
+            for name, content in files.items():
+                write_bytes(temporary / name, content)
         return
-    for name, text in texts.items():
+    for name, content in files.items():
         file = target / name
-        if not file.is_file() or file.read_text(encoding="utf-8") != text:
-            write_text(file, text)
+        if not file.is_file() or file.read_bytes() != content:
+            write_bytes(file, content)
 
 
 class CheckpointWriter:

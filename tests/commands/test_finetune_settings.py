@@ -345,7 +345,7 @@ def test_no_failure_of_a_baseline_costs_the_report(finetune, tmp_path, monkeypat
     def fails(*_):
         raise MemoryError("no room\nfor it")
 
-    monkeypatch.setattr(Classification.metrics, "baseline", fails)
+    monkeypatch.setattr(Classification.metrics, "fit_linear", fails)
     (run / "report.json").unlink()
     capsys.readouterr()
     finetune("run", train=train, batch_size=64)

@@ -227,6 +227,12 @@ TABLES = {
             Row("--folds 2", REPORT, slow=True),
             Row("--sweep", REPORT),
             Row("--no-baseline", REPORT),
+            Row(
+                "--lexical-features yes",
+                REPORT,
+                has("'lexical'"),
+                without="--lexical-features no",
+            ),
             Row("--language en", "run/report.md"),
             Row("--export onnx", "run/export/onnx/model.onnx"),
             Row(

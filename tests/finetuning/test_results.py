@@ -77,6 +77,7 @@ def run(shallow, folder):
         "learning-rate": 1e-2,
         "layer-decay": 1.0,
         "precision": "float32",
+        "lexical-features": "no",
     } | {name: folder / f"{name}.tsv" for name in DATA}
     flags = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
     with pytest.MonkeyPatch.context() as patch:
@@ -321,12 +322,13 @@ def test_validation_sets_are_checked_if_the_models_are_better_than_the_baseline(
             Example((f"{name}{i}", kind), "0" if kind == "0" else "1", f"{name}:{i}")
             for i, kind in enumerate(("0", "1", "0", "doubtful"))
         ]
-        trial = SimpleNamespace(valid=examples, train=[Example((f"{name}2", "0"), "0", "")])
+        train = [Example((f"{name}2", "0"), "0", "")]
+        trial = SimpleNamespace(valid=examples, train=train)
         predictions = {"valid": [doubtful_prediction(item) for item in examples]}
-        return SimpleNamespace(trial=trial, predictions=predictions, goodness=0.0, task=task)
+        return SimpleNamespace(trial=trial, alone=predictions, tfidf=None, goodness=0.0, task=task)
 
     trials = [trial_result(name) for name in "ab"]
-    trials[0].predictions["test"] = [doubtful_prediction(item) for item in TEST]
+    trials[0].alone["test"] = [doubtful_prediction(item) for item in TEST]
     train = [example for item in trials for example in item.trial.valid]
     for test, folds, actual in (
         ([], [([], [])] * 2, ["a:3", "b:3"]),

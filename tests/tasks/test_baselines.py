@@ -3,9 +3,9 @@ import pytest
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.examples import Example
-from roformer_tf.tasks import baselines
-from roformer_tf.tasks.baselines import overlap
+from roformer_tf.tasks import baselines, tfidf
 from roformer_tf.tasks.table import TASKS
+from roformer_tf.tasks.tfidf import overlap
 from roformer_tf.translation import Translator
 
 GOOD, BAD = ("很好", "喜欢", "满意"), ("太差", "讨厌", "失望")
@@ -105,19 +105,18 @@ def test_it_is_tuned_on_the_validation_set_alone(name):
     metric = task.metrics.usable()[1]
     tried = []
     with pytest.MonkeyPatch.context() as patch:
-        features = baselines.NgramCounts.features
+        fit = baselines.TfIdfModel.fit
 
-        def remember(counts, min_df):
-            tried.append((counts.longest, min_df, len(counts.sets[1])))
-            return features(counts, min_df)
+        def fitted(task, examples, setting, counts):
+            tried.append(setting)
+            return fit(task, examples, setting, counts)
 
-        patch.setattr(baselines.NgramCounts, "features", remember)
+        patch.setattr(baselines.TfIdfModel, "fit", fitted)
         words, _ = task.metrics.baseline(training, test, noisy, metric)
     assert "chosen on the validation set" in words
     assert "在验证集上选取" in Translator("zh")(words)
     *searched, last = tried
-    assert {rest for _, _, rest in searched} == {60}  # never the test set
-    assert {(longest, min_df) for longest, min_df, _ in searched} == {
+    assert {setting[:2] for setting in searched} == {
         (longest, min_df) for longest in (0, 2, 3) for min_df in (1, 2)
     }
     unit = "words" if last[0] == 0 else f"1–{last[0]} characters"
@@ -233,10 +232,14 @@ def test_words_of_one_character_count_where_every_unit_has_a_label():
     assert predictions[0].label[2] in ("r", "n")  # unknown: what is most frequent
 
 
-def test_a_regression_that_would_take_hours_is_refused():
-    """As of 30,000 labels: memory and time grow with labels × features, and labels × examples."""
-    from scipy.sparse import csr_matrix
-
-    for shape in ((200, 1_000_000), (1_000_000, 200)):
-        with pytest.raises(InputError, match="100 labels"):
-            baselines.check_size(csr_matrix(shape, dtype=np.float32), 100)
+def test_a_regression_that_would_take_hours_is_refused(monkeypatch):
+    training = [*examples("multilabel", 40, 0)]
+    counts = [tfidf.counted(item, 3) for item in training]
+    size = sum(len(ngrams) for ((ngrams, _),) in counts)
+    task = TASKS["multilabel"].from_examples(training)
+    setting = tfidf.Setting(3, 1)
+    monkeypatch.setattr(tfidf, "MAX_PRODUCTS", 2 * size)
+    tfidf.TfIdfModel.fit(task, training, setting, counts)
+    monkeypatch.setattr(tfidf, "MAX_PRODUCTS", 2 * size - 1)
+    with pytest.raises(InputError, match=f"2 labels on texts with {size:,} different n-grams"):
+        tfidf.TfIdfModel.fit(task, training, setting, counts)

@@ -221,13 +221,13 @@ def test_an_older_model_is_replaced_whole(trained, checkpoint, tmp_path):
 
 def test_further_files_come_with_a_published_model_and_are_brought_up_to_date(checkpoint, tmp_path):
     model, target = checkpoint / "model", tmp_path / "model"
-    publish(model, target, {"README.md": "first"})
+    publish(model, target, {"README.md": b"first"})
     assert (target / "README.md").read_text(encoding="utf-8") == "first"
     assert not (model / "README.md").exists()
     stamps = [(target / name).stat().st_mtime_ns for name in ("README.md", "config.json")]
-    publish(model, target, {"README.md": "first"})
+    publish(model, target, {"README.md": b"first"})
     assert [(target / x).stat().st_mtime_ns for x in ("README.md", "config.json")] == stamps
-    publish(model, target, {"README.md": "second"})
+    publish(model, target, {"README.md": b"second"})
     assert (target / "README.md").read_text(encoding="utf-8") == "second"
     assert (target / "config.json").stat().st_mtime_ns == stamps[1]
     RoFormerForMaskedLM.from_pretrained(target)

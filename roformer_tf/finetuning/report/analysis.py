@@ -28,6 +28,8 @@ class EvaluatedSet:
     # The model's; none for the training examples.
     predictions: Sequence[Prediction] = ()
     baseline: Sequence[Prediction] = ()
+    # The model's without lexical features, if it has them.
+    alone: Sequence[Prediction] = ()
     # Which of its examples are also in the training or the validation set.
     duplicates: Duplicates | None = None
 
@@ -52,7 +54,9 @@ class ReportData:
     baseline: str = ""
     # Further ones: name of the method, and its predictions for the test set, or for `valid`.
     other_baselines: Sequence[tuple[str, Sequence[Prediction]]] = ()
-    # Why there is none although it was requested.
+    # Of lexical features: `name`, `weight`, `factors`.
+    lexical: Mapping[str, Any] = field(default_factory=dict)
+    # Why there is no baseline although it was requested.
     no_baseline: str = ""
     # Lines with `step` and `loss`.
     losses: Sequence[Mapping[str, float]] = ()
@@ -169,6 +173,10 @@ def _figures(data: ReportData, main_set: str, evaluated: EvaluatedSet) -> JsonOb
 
     valid = {"valid": LabelledPredictions(data.valid.gold, data.valid.predictions)}
     report = with_intervals(data.task, valid | with_new_texts(evaluated.predictions))
+    if evaluated.alone:
+        report["lexical"] = {**data.lexical} | with_intervals(
+            data.task, with_new_texts(evaluated.alone)
+        )
     if data.no_baseline:
         report["no_baseline"] = data.no_baseline
     if evaluated.baseline:

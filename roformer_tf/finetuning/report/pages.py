@@ -96,6 +96,7 @@ def report_templates(
         "baseline_name": partial(baseline_name, _=_),
         "duration": partial(duration, _=_),
         "hardware_rows": partial(hardware_rows, _=_),
+        "lexical_note": partial(lexical_note, _=_),
         "plots": plots,
         "set_name": partial(set_name, _=_),
         "share": ACCURACY,  # any metric that is written in per cent
@@ -149,14 +150,18 @@ class FiguresRow(NamedTuple):
 
 
 def figure_rows(report: Report, _: Translator) -> Iterator[FiguresRow]:
-    """The model, then the baselines, on the set of the report; then the validation set."""
+    """The model, then the baselines, on the set of the report; then the validation set.
+
+    A model with lexical features is followed by the model alone.
+    """
     reported = report["judged"]
     sizes = {data["name"]: data["examples"] for data in report["data"]}
     sizes[f"{reported}_unseen"] = report["leaks"].get("unseen", 0)
     # With a single baseline its method is named once, below the table.
     several = report.get("other_baselines", [])
     baselines = [report["baseline"], *several] if "baseline" in report else []
-    for source in (report, *baselines):
+    alone = [report["lexical"]] if "lexical" in report else []
+    for source in (report, *alone, *baselines):
         for key in (reported, f"{reported}_unseen"):
             if key not in source:
                 continue
@@ -164,6 +169,8 @@ def figure_rows(report: Report, _: Translator) -> Iterator[FiguresRow]:
             ours = source is report
             if not ours:
                 method = baseline_name(source, _) if several else _("baseline")
+                if source in alone:
+                    method = _("without lexical features")
                 title = _("{name}, {set}", name=method, set=title)
             yield FiguresRow(title, sizes[key], source[key], source["intervals"][key], ours, True)
     if reported != "valid":
@@ -174,6 +181,16 @@ def figure_rows(report: Report, _: Translator) -> Iterator[FiguresRow]:
 def baseline_name(baseline: Mapping[str, Any], _: Translator) -> str:
     """A baseline's method."""
     return str(baseline["name_zh" if _.language == "zh" else "name"])
+
+
+def lexical_note(report: Report, _: Translator) -> str:
+    """What lexical features are, in a report of a model that has them."""
+    return _(
+        "Lexical features: the predictions are combined with those of {name}. The weight of these "
+        "is {weight:.0%}, chosen on the validation set.",
+        name=baseline_name(report["lexical"], _),
+        weight=report["lexical"]["weight"],
+    )
 
 
 def task_name(task: type[Task] | Task, language: Language) -> str:

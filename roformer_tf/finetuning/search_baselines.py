@@ -22,7 +22,7 @@ METHODS: dict[Message, type[BM25] | type[TfIdfSearch]] = {
 AT_ONCE = 256
 
 
-def lexical_baselines(
+def search_baselines(
     task: Task,
     valid: Sequence[Example],
     test: Sequence[Example],

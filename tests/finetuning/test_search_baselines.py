@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from sklearn.metrics import roc_auc_score
 
-from roformer_tf.finetuning.lexical import lexical_baselines
+from roformer_tf.finetuning.search_baselines import search_baselines
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.vectors.embedding import Embedding
 from roformer_tf.tasks.vectors.scored_pairs import ScoredPairs
@@ -21,7 +21,7 @@ NAMES = ["BM25 of words", "TF-IDF cosine of 1–3 characters"]
 def test_documents_are_found_by_words_they_share():
     examples = [Example((text[-2:], text), BELONGS, "") for text in TEXTS]
     examples.append(Example(("学习", TEXTS[0]), BELONGS, ""))  # which has none of its words
-    actual = lexical_baselines(Embedding(), [], examples, TOKENIZER)
+    actual = search_baselines(Embedding(), [], examples, TOKENIZER)
     assert [name for name, _ in actual] == NAMES
     for _, answers in actual:
         ranks = [item.label.rank for item in answers]
@@ -35,7 +35,7 @@ def test_documents_are_found_by_words_they_share():
 def test_single_texts_are_asked_for_as_the_model_is():
     examples = [Example((f"{text}。{text[::-1]}。",), BELONGS, "") for text in TEXTS]
     task = Embedding(data="texts")
-    for _, answers in lexical_baselines(task, [], examples, TOKENIZER):
+    for _, answers in search_baselines(task, [], examples, TOKENIZER):
         assert len(answers) == 5
         assert np.mean([item.label.rank for item in answers]) < 3
 
@@ -46,7 +46,7 @@ def test_a_threshold_is_chosen_on_the_validation_set():
     gold = [float(a.endswith(b)) for a, b in pairs]
     valid = [Example(pair, x, "") for pair, x in zip(pairs, gold, strict=True)]
     judged = valid[::-1]
-    for _, answers in lexical_baselines(task, valid, judged, TOKENIZER):
+    for _, answers in search_baselines(task, valid, judged, TOKENIZER):
         metrics = task.metrics.compute([item.label for item in judged], answers)
         assert metrics["accuracy"] == 1.0
         scores = [item.scores[0] for item in answers]

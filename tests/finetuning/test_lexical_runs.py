@@ -1,0 +1,170 @@
+"""A run with lexical features: one set of figures, whichever way the model is opened."""
+
+import json
+
+import numpy as np
+import pytest
+import yaml
+
+import roformer_tf
+from roformer_tf.cli import main
+from roformer_tf.errors import InputError
+from roformer_tf.finetuning.report import pages as report_pages
+from roformer_tf.finetuning.settings import FinetuneConfig
+from roformer_tf.inference.opening import open_finetuned
+from roformer_tf.labelled.examples import Example
+from roformer_tf.serving.serve_predictions import as_example, load_served_task
+
+LABELS = ("甲", "乙")
+SIZES = {"train": 96, "valid": 48, "test": 60}
+
+
+def rows_of(size, seed):
+    """Texts with a pair of characters for each of their labels; a tenth of the labels is wrong."""
+    rng = np.random.default_rng(seed)
+    for _ in range(size):
+        has = [bool(x) for x in rng.random(2) < 0.4]
+        pairs = ["好看" if has[0] else "看好", "中国" if has[1] else "国中"]
+        text = "".join(x for pair in pairs for x in (*rng.choice(list("今天我们的了在"), 3), pair))
+        right = rng.random(2) < 0.9
+        yield text, ",".join(x for x, own in zip(LABELS, has == right, strict=True) if own)
+
+
+DATA = {name: [*rows_of(size, seed)] for seed, (name, size) in enumerate(SIZES.items())}
+
+
+@pytest.fixture(scope="module")
+def finetune(shallow, tmp_path_factory):
+    """finetune(*flags) → exit code; always the same run."""
+    folder = tmp_path_factory.mktemp("lexical")
+    for name, rows in DATA.items():
+        lines = "".join(f"{text}\t{labels}\n" for text, labels in rows)
+        (folder / f"{name}.tsv").write_text("text\tlabels\n" + lines, encoding="utf-8")
+    files = [word for name in DATA for word in (f"--{name}", str(folder / f"{name}.tsv"))]
+    flags = ["--checkpoint", str(shallow), "--output", str(folder / "run"), "--task", "multilabel"]
+    flags += ["--epochs", "2", "--batch-size", "16", "--precision", "float32"]
+
+    def run(*more):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(report_pages, "cut_font", lambda characters: b"font")  # takes long
+            return main(["finetune", *flags, *files, *more])
+
+    run.folder = folder
+    return run
+
+
+@pytest.fixture(scope="module")
+def run(finetune):
+    """The folder of the finished run."""
+    assert finetune() == 0
+    return finetune.folder / "run"
+
+
+@pytest.fixture(scope="module")
+def report(run):
+    return json.loads((run / "report.json").read_text(encoding="utf-8"))
+
+
+def micro_f1(gold, predicted):
+    both = sum(len(set(a) & set(b)) for a, b in zip(gold, predicted, strict=True))
+    return 2 * both / sum(map(len, [*gold, *predicted]))
+
+
+GOLD = [tuple(filter(None, labels.split(","))) for _, labels in DATA["test"]]
+TEXTS = [text for text, _ in DATA["test"]]
+
+
+def test_the_figures_are_those_of_every_way_to_predict(run, report, tmp_path, capsys):
+    """load, serve, predict and evaluate, with the thresholds of the combined probabilities."""
+    loaded = roformer_tf.load(run / "model")(TEXTS)
+    assert micro_f1(GOLD, [x["labels"] for x in loaded]) == pytest.approx(
+        report["test"]["micro_f1"]
+    )
+    assert len(set(report["thresholds"].values())) == 1
+    served = load_served_task(run / "model")
+    examples = [as_example([text], served.task) for text in TEXTS]
+    for prediction, other in zip(loaded, served.predict(examples), strict=True):
+        assert prediction["scores"] == served.task.decoding.as_json(None, other)["probabilities"]
+    source, target = run.parent / "test.tsv", tmp_path / "out.tsv"
+    assert (
+        main(["predict", str(run / "model"), "--input", str(source), "--output", str(target)]) == 0
+    )
+    assert target.read_text("utf-8").split("\n")[1:5] == [
+        line.split("\t", 2)[2]
+        for line in (run / "predictions.tsv").read_text("utf-8").split("\n")[1:5]
+    ]
+    flags = ["--data", str(source), "--output", str(tmp_path / "figures.json")]
+    assert main(["evaluate", str(run / "model"), *flags]) == 0
+    assert json.loads((tmp_path / "figures.json").read_text("utf-8"))["test"] == report["test"]
+
+
+def test_the_report_has_the_model_alone_and_the_card_says_which_is_which(run, report):
+    alone = open_finetuned(run / "best")
+    assert alone.lexical is None
+    predictions = alone.predict([Example((text,), None, "") for text in TEXTS])
+    lexical = report["lexical"]
+    actual = micro_f1(GOLD, [x.label for x in predictions])
+    assert lexical["test"]["micro_f1"] == pytest.approx(actual)
+    assert report["test"]["micro_f1"] > actual
+    assert lexical["name"] == report["baseline"]["name"]
+    weight = open_finetuned(run / "model").lexical.weight
+    assert lexical["weight"] == weight > 0.2
+    card = (run / "model" / "README.md").read_text(encoding="utf-8")
+    for page in (card, (run / "report.md").read_text(encoding="utf-8")):
+        assert f"词面特征：预测与{lexical['name_zh']}的预测合并，后者的权重为 {weight:.0%}" in page
+    row = next(line for line in card.splitlines() if line.startswith("| 微平均 F1"))
+    figures = [report["test"], lexical["test"], report["baseline"]["test"]]
+    assert [f"{x['micro_f1']:.1%}" for x in figures] == [
+        cell.strip() for cell in row.split("|")[2:] if "[" not in cell and cell.strip()
+    ]
+    assert "其他库不读取" in card
+
+
+def test_what_does_not_hold_them_is_refused_and_the_flag_that_is_named_helps(
+    finetune, run, report, tmp_path, capsys
+):
+    export = ["export", str(run / "model"), "--to", "savedmodel", "--output", str(tmp_path / "1")]
+    assert main(export) == 2
+    assert "--lexical-features no" in capsys.readouterr().err
+    assert not (tmp_path / "1").exists()
+    trained = (run / "metrics.jsonl").read_bytes()
+    before = {path.name: path.read_bytes() for path in (run / "model").iterdir() if path.is_file()}
+    assert finetune("--lexical-features", "no") == 0
+    again = json.loads((run / "report.json").read_text(encoding="utf-8"))
+    assert "lexical" not in again
+    assert again["test"] == report["lexical"]["test"]
+    assert not (run / "model" / "lexical.npz").exists()
+    assert "lexical" not in (run / "model" / "README.md").read_text(encoding="utf-8")
+    assert (run / "model" / "task.json").read_bytes() == (run / "best" / "task.json").read_bytes()
+    capsys.readouterr()
+    assert finetune("--export", "savedmodel") == 0  # as "auto" does here
+    assert "no lexical features, because a model with them cannot be exported" in (
+        capsys.readouterr().out
+    )
+    assert not (run / "model" / "lexical.npz").exists()
+    assert finetune() == 0  # and back
+    after = {path.name: path.read_bytes() for path in (run / "model").iterdir() if path.is_file()}
+    assert after == before
+    assert (run / "metrics.jsonl").read_bytes() == trained
+    assert yaml.safe_load((run / "settings.yaml").read_text("utf-8"))["lexical_features"] == "auto"
+
+
+def test_converted_folders_keep_them(run, tmp_path):
+    words = [str(run / "model"), str(tmp_path / "copy"), "--to", "huggingface"]
+    assert main(["checkpoints", "convert", *words]) == 0
+    name = "lexical.npz"
+    assert (tmp_path / "copy" / name).read_bytes() == (run / "model" / name).read_bytes()
+    predict = [roformer_tf.load(folder) for folder in (run / "model", tmp_path / "copy")]
+    assert predict[0](TEXTS[:5]) == predict[1](TEXTS[:5])
+
+
+def test_what_cannot_be_is_refused_before_training(shallow, tmp_path, capsys):
+    settings = {"checkpoint": "a", "train": "b", "output": "c", "lexical_features": "yes"}
+    with pytest.raises(InputError, match="Remove --export, or give --lexical-features no"):
+        FinetuneConfig(**settings, export=("onnx",))
+    path = tmp_path / "pairs.tsv"
+    path.write_text("a\tb\n" + "今天好\t今天很好\n中国\t人民\n" * 20, encoding="utf-8")
+    words = ["--checkpoint", str(shallow), "--train", str(path), "--output", str(tmp_path / "run")]
+    assert main(["finetune", *words, "--task", "embedding", "--lexical-features", "yes"]) == 2
+    assert "lexical features are not for the task embedding" in capsys.readouterr().err
+    assert not (tmp_path / "run" / "model").exists()

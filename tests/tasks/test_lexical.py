@@ -1,0 +1,202 @@
+import io
+
+import numpy as np
+import pytest
+from scipy.special import expit, logit, softmax
+
+from roformer_tf.errors import InputError
+from roformer_tf.labelled.examples import Example
+from roformer_tf.tasks.base import Prediction
+from roformer_tf.tasks.lexical import LexicalFeatures, choose_lexical
+from roformer_tf.tasks.table import TASKS
+from roformer_tf.tasks.tfidf import Setting, TfIdfModel, counted
+
+LABELS = "甲乙丙"
+
+
+def made(name, count, seed, noise=0.3):
+    """Examples whose texts show their label, or, in a fraction of them, another one."""
+    rng = np.random.default_rng(seed)
+    for number in range(count):
+        own = int(rng.integers(3))
+        shown = own if rng.random() > noise else int(rng.integers(3))
+        text = "".join(rng.permutation([*"今天我们去看", LABELS[shown]]))
+        texts = (text, text[::-1]) if name == "pair" else (text,)
+        label = {"multilabel": (LABELS[own],), "regression": float(own)}.get(name, LABELS[own])
+        yield Example(texts, label, f"made:{number}")
+
+
+def fitted(name):
+    training = [*made(name, 200, 0)]
+    columns = ("a", "b") if name == "pair" else ("a",)
+    task = TASKS[name].from_examples(training, text_columns=columns)
+    counts = [counted(example, 2) for example in training]
+    return task, TfIdfModel.fit(task, training, Setting(2, 1, 1.0), counts)
+
+
+def guesses(task, examples, strength, seed=5):
+    """Predictions of a model that sees the label with noise, and is as certain as it should be."""
+    rng = np.random.default_rng(seed)
+    targets = np.stack([task.labelling.target(example) for example in examples])
+    is_label = targets if targets.ndim == 2 else np.eye(3)[targets]
+    seen = strength * is_label + rng.normal(size=is_label.shape)
+    if task.name == "regression":
+        logits = strength / (strength**2 + 1) * seen
+    else:  # the logarithm of the odds; a third of all labels is right
+        logits = strength * seen - strength**2 / 2 - np.log(2)
+    return task.decoding.predict_all(logits)
+
+
+def loss(task, examples, predictions):
+    """Mean cross-entropy or squared error, in plain NumPy."""
+    targets = np.stack([task.labelling.target(example) for example in examples])
+    scores = np.array([x.scores for x in predictions], np.float64)
+    if task.name == "regression":
+        return np.mean(((scores - task.mean) / task.deviation - targets) ** 2)
+    if targets.ndim == 2:
+        return -np.mean(np.log(np.where(targets > 0, scores, 1 - scores)))
+    return -np.mean(np.log(scores[np.arange(len(targets)), targets]))
+
+
+NAMES = ["classification", "pair", "multilabel", "regression"]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_two_that_err_independently_are_better_together(name):
+    task, model = fitted(name)
+    valid, test = [*made(name, 200, 1)], [*made(name, 300, 2)]
+    lexical = choose_lexical(task, model, valid, guesses(task, valid, 1.0))
+    assert 0 < lexical.weight < 1
+    ours = guesses(task, test, 1.0, seed=6)
+    combined = loss(task, test, lexical.combined(task, test, ours))
+    assert combined < loss(task, test, ours) - 0.02
+    assert combined < loss(task, test, model.predictions(task, test)) - 0.02
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_predictions_are_what_the_formula_says(name):
+    task, model = fitted(name)
+    test = [*made(name, 9, 2)]
+    ours = guesses(task, test, 1.0)
+    a, b = (
+        np.array([x.scores for x in predictions], np.float64)
+        for predictions in (ours, model.predictions(task, test))
+    )
+    if name == "regression":
+        want = task.mean + 0.5 * (a - task.mean) + 2 * (b - task.mean)
+    elif name == "multilabel":
+        want = expit(0.5 * logit(a) + 2 * logit(b))
+    else:
+        want = softmax(0.5 * np.log(a) + 2 * np.log(b), axis=1)
+    lexical = LexicalFeatures(model, (0.5, 2.0), 0.6)
+    actual = np.array([x.scores for x in lexical.combined(task, test, ours)])
+    assert actual == pytest.approx(want, rel=1e-4, abs=1e-5)
+    assert actual.dtype == np.float32
+    assert lexical.combined(task, [], []) == []
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_what_adds_nothing_is_used_only_if_the_user_says_so(name):
+    task, _ = fitted(name)
+    rng = np.random.default_rng(0)
+    training = [*made(name, 200, 0)]
+    labels = [example.label for example in training]
+    wrong = [example._replace(label=labels[rng.integers(200)]) for example in training]
+    model = TfIdfModel.fit(task, wrong, Setting(2, 1, 1.0), [counted(x, 2) for x in wrong])
+    valid = [*made(name, 200, 1)]
+    ours = guesses(task, valid, 3.0)
+    assert choose_lexical(task, model, valid, ours, "auto") is None
+    assert 0 <= choose_lexical(task, model, valid, ours, "yes").weight < 0.2
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_model_that_knows_nothing_leaves_the_prediction_to_tfidf(name):
+    task, model = fitted(name)
+    valid, test = [*made(name, 200, 1)], [*made(name, 200, 2)]
+    lexical = choose_lexical(task, model, valid, guesses(task, valid, 0.0))
+    assert lexical.weight >= 0.8
+    combined = lexical.combined(task, test, guesses(task, test, 0.0, seed=6))
+    assert loss(task, test, combined) < loss(task, test, model.predictions(task, test)) + 0.03
+
+
+def test_the_weight_does_not_depend_on_how_confident_either_is():
+    task, model = fitted("classification")
+    valid = [*made("classification", 200, 1)]
+    ours = guesses(task, valid, 1.0)
+    usual = choose_lexical(task, model, valid, ours)
+    confident = [
+        Prediction(x.label, softmax(5 * np.log(x.scores)).astype(np.float32)) for x in ours
+    ]
+    other = choose_lexical(task, model, valid, confident)
+    assert other.weight == pytest.approx(usual.weight, abs=0.03)
+    assert other.factors == pytest.approx((usual.factors[0] / 5, usual.factors[1]), rel=0.01)
+
+
+def test_a_few_examples_that_are_all_right_do_not_make_the_model_certain():
+    task, model = fitted("classification")
+    valid = [*made("classification", 6, 1, noise=0)]
+    ours = guesses(task, valid, 4.0)
+    assert [x.label for x in ours] == [x.label for x in valid]
+    lexical = choose_lexical(task, model, valid, ours, "yes")
+    assert max(lexical.factors) < 4
+
+
+def test_certain_predictions_stay_finite():
+    for name in ("classification", "multilabel"):
+        task, model = fitted(name)
+        test = [*made(name, 3, 2)]
+        certain = [Prediction(x.label, np.float32([1, 0, 0])) for x in test]
+        for lexical in (
+            LexicalFeatures(model, (1.0, 0.1), 0.1),
+            choose_lexical(task, model, test, certain, "yes"),
+        ):
+            actual = np.array([x.scores for x in lexical.combined(task, test, certain)])
+            assert np.isfinite(actual).all()
+        assert (
+            LexicalFeatures(model, (1.0, 0.01), 0).combined(task, test, certain)[0].scores[0] > 0.99
+        )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_file_gives_the_same_predictions(name):
+    task, model = fitted(name)
+    valid = [*made(name, 60, 1)]
+    ours = guesses(task, valid, 1.0)
+    lexical = choose_lexical(task, model, valid, ours, "yes")
+    again = LexicalFeatures.from_bytes(lexical.to_bytes(), task, "folder")
+    assert (again.weight, again.factors) == (lexical.weight, lexical.factors)
+    want, actual = lexical.combined(task, valid, ours), again.combined(task, valid, ours)
+    for before, after in zip(want, actual, strict=True):
+        assert (before.label, before.scores.tolist()) == (after.label, after.scores.tolist())
+    assert lexical.to_bytes() == lexical.to_bytes()
+
+
+def changed(content, **changes):
+    arrays = dict(np.load(io.BytesIO(content)))
+    file = io.BytesIO()
+    np.savez(file, **{name: x for name, x in (arrays | changes).items() if x is not None})
+    return file.getvalue()
+
+
+def test_a_file_that_is_damaged_or_of_another_model_is_refused():
+    task, model = fitted("classification")
+    good = LexicalFeatures(model.compact(), (1.0, 1.0), 0.5).to_bytes()
+    pickled = np.array([{}], object)
+    other_task, _ = fitted("pair")
+    bad = {
+        "empty": (b"", task),
+        "text": (b"weights", task),
+        "cut": (good[:200], task),
+        "overwritten": (good[:99] + b"damage" * 9 + good[153:], task),
+        "without": (changed(good, idf=None), task),
+        "pickled": (changed(good, idf=pickled), task),
+        "labels": (changed(good, intercepts=np.zeros(2, np.float32)), task),
+        "rows": (changed(good, ngrams=np.arange(3, dtype=np.uint64)), task),
+        "pair": (good, other_task),
+        "factors": (changed(good, factors=np.array([1.0])), task),
+    }
+    LexicalFeatures.from_bytes(changed(good), task, "folder")
+    for name, (content, of) in bad.items():
+        with pytest.raises(InputError, match=r"cannot read folder/lexical\.npz") as told:
+            LexicalFeatures.from_bytes(content, of, "folder")
+        assert "fine-tune again" in str(told.value), name
