@@ -66,7 +66,7 @@ COMMANDS = {
         settings="roformer_tf.pretraining.settings:PretrainConfig",
     ),
     "finetune": Command(
-        "roformer_tf.finetuning.command:finetune",
+        "roformer_tf.adaptation:finetune",
         "fine-tune on labelled texts",
         _MODELS,
         settings="roformer_tf.finetuning.settings:FinetuneConfig",
