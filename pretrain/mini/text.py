@@ -20,14 +20,14 @@ SHORTEST = 6
 CHINESE_SHARE = 0.4
 # Shorter lines, such as "是的。", may repeat.
 REPEATABLE = 10
-# Characters of the longest document; the rest of a longer one is left out.
+# Characters of the longest document; a longer one is cut.
 LONGEST = 20_000
 _SPACE = re.compile(r"[ \t\u3000\xa0]+")
 
 
 @dataclass
 class Counts:
-    """What was read of a source, and what was left out."""
+    """What was read of a source, and what was removed."""
 
     documents: int = 0
     characters: int = 0
