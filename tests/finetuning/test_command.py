@@ -219,8 +219,8 @@ def test_the_precision_r_drop_and_fgm_that_are_asked_for_reach_the_step(given_to
 
 
 def test_the_chosen_epochs_are_written_down_and_the_same_command_continues(given_to_fit, tmp_path):
-    """16 examples, 4 a batch."""
+    """12 examples for training, 4 a batch: few, so they are repeated 10 times."""
     for _ in range(2):
         given_to_fit("--precision", "float32")
     settings = tmp_path / "run--precision-float32" / "settings.yaml"
-    assert yaml.safe_load(settings.read_text(encoding="utf-8"))["epochs"] == 3
+    assert yaml.safe_load(settings.read_text(encoding="utf-8"))["epochs"] == 10
