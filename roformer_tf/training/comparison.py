@@ -16,7 +16,6 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Annotated, Any, TypeAlias
 
-import tyro
 import yaml
 
 from roformer_tf.errors import InputError
@@ -46,13 +45,13 @@ class RunsConfig:
     """Compare runs of `pretrain` and `finetune`: progress, metrics and settings that differ.
 
     Runs that are still training are shown with what they have so far.
+
+    Examples:
+        roformer-tf runs runs/
+        roformer-tf runs runs/a runs/b --plot losses.png
     """
 
-    folder: Annotated[
-        tuple[Path, ...],
-        tyro.conf.Positional,
-        tyro.conf.arg(metavar="DIR [DIR ...]", help_behavior_hint="(required)"),
-    ]
+    folder: Annotated[tuple[Path, ...], "DIR"]
     """Folders of runs, or folders that contain such folders."""
     plot: Path | None = None
     """PNG file for a plot of the losses of all runs."""

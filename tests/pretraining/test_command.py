@@ -335,10 +335,10 @@ def test_what_changes_no_weight_may_change(copy, pretrain_flags, changes):
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"learning_rate": 2e-3}, "learning_rate was 0.001 and is 0.002"),
+        ({"learning_rate": 2e-3}, "--learning-rate was 0.001 and is 0.002"),
         ({"seed": 1}, "seed was 0 and is 1"),
         ({"steps": 23}, "steps was 22 and is 23"),
-        ({"mask_rate": 0.2}, "mask_rate was 0.15 and is 0.2"),
+        ({"mask_rate": 0.2}, "--mask-rate was 0.15 and is 0.2"),
         ({"length": 64}, "length"),
         ({"architecture": None}, "architecture"),
     ],
@@ -549,12 +549,12 @@ def test_a_new_model_has_positions_for_its_rows(pretrained):
         ({"vocab": "vocab.txt"}, "vocab"),
         ({"length": 1}, "length is 1"),
         ({"seed": -1}, "seed is -1"),
-        ({"batch_size": 0}, "batch_size is 0"),
+        ({"batch_size": 0}, "--batch-size is 0"),
         ({"steps": 0}, "steps is 0"),
-        ({"save_every": 0}, "save_every is 0"),
-        ({"log_every": 0}, "log_every is 0"),
-        ({"evaluation_rows": 0}, "evaluation_rows is 0"),
-        ({"keep_checkpoints": 0}, "keep_checkpoints is 0"),
+        ({"save_every": 0}, "--save-every is 0"),
+        ({"log_every": 0}, "--log-every is 0"),
+        ({"evaluation_rows": 0}, "--evaluation-rows is 0"),
+        ({"keep_checkpoints": 0}, "--keep-checkpoints is 0"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(settings, message):
