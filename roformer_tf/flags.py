@@ -73,8 +73,8 @@ def parsed(settings: Any, words: Sequence[str]) -> Any:
     Raises InputError, in flag names, for unknown and missing flags and for wrong values.
     """
     types = flag_types(settings)
-    typed = _words_by_flag(words, types | {"config": str})
-    if "config" in typed:
+    typed = _words_by_flag(words, {"config": str} | types)
+    if "config" in typed and "config" not in types:
         if not (file := "".join(typed.pop("config"))):
             raise InputError("--config needs a YAML file, or the name of a recipe such as base.")
         typed = yaml_values(find_recipe(file), settings) | typed

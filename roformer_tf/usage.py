@@ -56,7 +56,8 @@ def help_page(program: str, settings: Any, usual: str, everything: bool, _: Tran
     for title, group in _groups(rest, settings, _).items() if everything else ():
         lines += ["", *_wrapped(title, width), *_entries(group, width, _)]
     config = _("YAML file with flags as its keys, or the name of a recipe.")
-    lines += [""] * everything + _entry("--config FILE", config, width)
+    if "config" not in flags:
+        lines += [""] * everything + _entry("--config FILE", config, width)
     if rest and not everything:
         lines += _entry("--help-all", _("Show all {number} flags.", number=len(flags)), width)
     return "\n".join([*lines, "", _("examples:"), textwrap.indent(textwrap.dedent(examples), "  ")])

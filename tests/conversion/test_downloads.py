@@ -52,7 +52,7 @@ def test_what_is_here_is_shown_with_its_size(cache, tmp_path):
 
 def test_download_prints_the_path_alone(cache, tmp_path, capsys):
     content = make_zip(tmp_path / "mine.zip")
-    download(DownloadConfig(NAME, tmp_path / "mine.zip"))
+    download(DownloadConfig(name=NAME, from_file=tmp_path / "mine.zip"))
     assert capsys.readouterr().out == f"{cache / FILE}\n"
     assert (cache / FILE).read_bytes() == content
 
