@@ -81,7 +81,9 @@ def parsed(settings: Any, words: Sequence[str]) -> Any:
     values = {flag: _value(flag, texts, types[flag]) for flag, texts in typed.items()}
     required = [flag.name for flag in flags_of(settings) if flag.required]
     if missing := [f"--{name}" for name in required if name not in values]:
-        raise InputError(Message("these flags are required: {flags}.", flags=missing))
+        raise InputError(
+            Message("these flags are required: {flags}. `--help` has examples.", flags=missing)
+        )
     return _built(settings, values)
 
 

@@ -59,8 +59,6 @@ class RunsConfig:
     """JSON file for the same figures."""
 
     def __post_init__(self) -> None:
-        if not self.folder:
-            raise InputError("give the folder of a run, or one that holds runs, such as runs/.")
         if self.plot and self.plot.suffix.lower() != ".png":
             raise InputError(f"--plot {self.plot} will be a PNG file. Give a name ending in .png.")
         for flag, file in (("--plot", self.plot), ("--json", self.json)):

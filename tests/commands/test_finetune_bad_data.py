@@ -87,7 +87,7 @@ BAD = {  # flags: what the message has to name
     "--train good.tsv --valid-share 0": ["--valid-share is 0", "--valid"],
     "--train good.tsv --folds 3 --seeds 2": ["--seeds"],
     "--train good.tsv --layer-decay 0": ["--layer-decay is 0"],
-    "--train good.tsv --learning-rate inf": ["learning_rate is inf"],
+    "--train good.tsv --learning-rate inf": ["--learning-rate is inf"],
     "--train good.tsv --learning-rate nan": ["--learning-rate is nan"],
     "--train good.tsv --label-smoothing 1": ["--label-smoothing is 1"],
     "--train numbers.tsv --focal 2": ["focal", "regression"],
