@@ -68,11 +68,11 @@ COMMANDS = {
         "fine-tune on labelled texts",
         _MODELS,
         settings="roformer_tf.finetuning.settings:FinetuneConfig",
-        usual="valid test task label-column max-length epochs batch-size learning-rate seed",
+        usual="checkpoint valid test task label-column max-length epochs batch-size learning-rate",
     ),
     "predict": Command(
         "roformer_tf.inference.predict_file:predict_file",
-        "predict for each text of a file with a fine-tuned model",
+        "predict for each text of a file",
         usual="input output with-text top-k text-columns batch-size engine precision",
     ),
     "embed": Command(
@@ -82,7 +82,7 @@ COMMANDS = {
     ),
     "similarity": Command(
         "roformer_tf.inference.similarity:similarity",
-        "compute the similarity of texts: the cosine of their vectors",
+        "compute the similarity of texts by their vectors",
         usual="input output pooling text-columns batch-size engine precision",
     ),
     "search": Command(
@@ -92,7 +92,7 @@ COMMANDS = {
     ),
     "evaluate": Command(
         "roformer_tf.finetuning.evaluation:evaluate",
-        "evaluate a fine-tuned model on labelled data, or a language model on text",
+        "evaluate a model on labelled data or on text",
         _MODELS,
         variants={"corpus": "roformer_tf.pretraining.length_evaluation:evaluate_corpus"},
         usual="lengths scalings max-tokens text-columns label-column output batch-size engine",
@@ -112,7 +112,7 @@ COMMANDS = {
     ),
     "serve": Command(
         "roformer_tf.serving.command:serve",
-        "serve models over HTTP: predict, embed, generate, search",
+        "serve models over HTTP, with a page to try them",
         usual="port host index hybrid rerank workers batch-size engine precision top-k",
     ),
     "fill-mask": Command(
@@ -122,7 +122,7 @@ COMMANDS = {
     ),
     "generate": Command(
         "roformer_tf.inference.generate:generate",
-        "continue or paraphrase a text with a causal language model",
+        "continue or paraphrase a text",
         _MODELS,
         usual="input output max-tokens samples top-k top-p temperature beams paraphrases seed",
     ),
@@ -154,7 +154,7 @@ COMMANDS = {
     ),
     "checkpoints verify": Command(
         "roformer_tf.conversion.verify:verify",
-        "compare a checkpoint's outputs with those of another library",
+        "compare outputs with those of another library",
         _TENSORFLOW + _MODELS,
     ),
 }
@@ -274,7 +274,7 @@ def run(name: str, flags: Sequence[str]) -> None:
             import_quickly(modules, backend)
         load_function(name, flags)(values)
     except InputError as error:
-        raise InputError(in_flag_names(str(error), settings)) from None
+        raise InputError(in_flag_names(error.args[0], settings)) from None
 
 
 def load_function(name: str, flags: Sequence[str] = ()) -> Callable[[Any], Any]:
@@ -351,7 +351,8 @@ def _usage(group: str = "") -> str:
             "",
             *lines,
             "",
-            "`roformer-tf COMMAND --help` lists a command's flags; --config FILE.yaml reads them.",
+            "`roformer-tf COMMAND --help` shows the usual flags and examples, --help-all all",
+            "flags. --config FILE.yaml reads flags. --completion prints a script for bash.",
         ]
     )
 

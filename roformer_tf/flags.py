@@ -81,9 +81,7 @@ def parsed(settings: Any, words: Sequence[str]) -> Any:
     values = {flag: _value(flag, texts, types[flag]) for flag, texts in typed.items()}
     required = [flag.name for flag in flags_of(settings) if flag.required]
     if missing := [f"--{name}" for name in required if name not in values]:
-        raise InputError(
-            Message("these flags are required: {flags}. `--help` has examples.", flags=missing)
-        )
+        raise InputError(Message("{flags} must be given. `--help` has examples.", flags=missing))
     return _built(settings, values)
 
 
@@ -105,8 +103,7 @@ def _words_by_flag(words: Sequence[str], types: Mapping[str, Any]) -> dict[str, 
     """
     negated = {f"no-{name}": name for name, kind in types.items() if kind is bool}
     typed: dict[str, list[str]] = {}
-    unknown: list[str] = []
-    rest: list[str] = []
+    unknown, rest = list[str](), list[str]()
     values, room = rest, 0  # of the last flag: its words, and how many more it takes
     for index, word in enumerate(words):
         name, (stem, equals, value) = _flag_name(word), word.partition("=")
@@ -320,4 +317,5 @@ def in_flag_names(text: str, settings: Any) -> str:
     names = {flag.field.name: f"--{flag.name}" for flag in flags_of(settings)}
     # In a sentence a word such as "text" is no flag, but a name with an underscore is one.
     pattern = r"(^[a-z]|(?<=\s)[a-z]+_)[a-z0-9_]*(?= (is|was) (?!in ))"
-    return re.sub(pattern, lambda name: names.get(name[0], name[0]), text)
+    changed = re.sub(pattern, lambda name: names.get(name[0], name[0]), text)
+    return text if changed == text else changed  # a Message can be translated

@@ -6,6 +6,7 @@ import inspect
 import shutil
 import textwrap
 from collections.abc import Iterator, Sequence
+from functools import cache
 from itertools import pairwise, takewhile
 from pathlib import Path
 from types import NoneType
@@ -127,12 +128,11 @@ def default_of(flag: Flag) -> str:
     value = flag.field.default
     if value is dataclasses.MISSING or value is None or value is False:
         return ""
-    if value is True:
-        return "yes"
-    values = value if isinstance(value, tuple) else (value,)
+    values = value if isinstance(value, tuple) else ("yes" if value is True else value,)
     return " ".join(f"{x:g}" if isinstance(x, float) else str(x) for x in values)
 
 
+@cache
 def docstrings(settings: type) -> dict[str, str]:
     """Field → the string after it in the class, or in a class that it inherits from."""
     texts = {}

@@ -30,6 +30,13 @@ def page(monkeypatch, capsys):
     return page
 
 
+def test_the_list_of_commands_fits_on_a_screen(capsys):
+    assert cli.main(["--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 50
+    assert max(map(width, lines)) <= 80
+
+
 def width(line):
     return len(line.encode("gbk"))  # a Chinese character takes two columns and two bytes
 

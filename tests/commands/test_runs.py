@@ -102,7 +102,7 @@ def test_neither_keras_nor_tensorflow_is_loaded_for_the_plot(runs, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "these flags are required: --folder."),
+        ([], "--folder must be given."),
         (["nowhere"], "there is no folder nowhere"),
         (["empty"], "empty holds no run"),
         (["runs", "empty"], "empty holds no run"),

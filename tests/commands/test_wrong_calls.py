@@ -12,7 +12,7 @@ CALLS = {
         "roformer-tf: there is no command finetun. Did you mean finetune?"
     ),
     "finetune --checkpoint released.zip --train reviews.csv": (
-        "roformer-tf finetune: these flags are required: --output. `--help` has examples."
+        "roformer-tf finetune: --output must be given. `--help` has examples."
     ),
     f"{FINETUNE} --learning-rat 1e-4": (
         "roformer-tf finetune: there is no flag --learning-rat. Did you mean --learning-rate?"

@@ -549,12 +549,12 @@ def test_a_new_model_has_positions_for_its_rows(pretrained):
         ({"vocab": "vocab.txt"}, "vocab"),
         ({"length": 1}, "length is 1"),
         ({"seed": -1}, "seed is -1"),
-        ({"batch_size": 0}, "--batch-size is 0"),
+        ({"batch_size": 0}, "batch_size is 0"),
         ({"steps": 0}, "steps is 0"),
-        ({"save_every": 0}, "--save-every is 0"),
-        ({"log_every": 0}, "--log-every is 0"),
-        ({"evaluation_rows": 0}, "--evaluation-rows is 0"),
-        ({"keep_checkpoints": 0}, "--keep-checkpoints is 0"),
+        ({"save_every": 0}, "save_every is 0"),
+        ({"log_every": 0}, "log_every is 0"),
+        ({"evaluation_rows": 0}, "evaluation_rows is 0"),
+        ({"keep_checkpoints": 0}, "keep_checkpoints is 0"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(settings, message):
