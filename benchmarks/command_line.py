@@ -12,11 +12,15 @@ def settings_of(kind: Any, first: str = "") -> Any:
 
     The flag `first` may be omitted: words at the beginning are its values.
     """
+    spec = sys.modules["__main__"].__spec__
+    program = (
+        f"python -m {spec.name.removesuffix('.__main__')}" if spec else f"python {sys.argv[0]}"
+    )
     words = sys.argv[1:]
     if first and words and not words[0].startswith("-"):
         words = [f"--{first}", *words]
     try:
-        return from_words(kind, words, f"python {sys.argv[0]}")
+        return from_words(kind, words, program)
     except InputError as error:
-        print(f"{sys.argv[0]}: {error}", file=sys.stderr)
+        print(f"{program}: {error}", file=sys.stderr)
         raise SystemExit(2) from None

@@ -129,7 +129,7 @@ def _words_by_flag(words: Sequence[str], types: Mapping[str, Any]) -> dict[str, 
             number = _max_values(types[name])
             typed[name], rest = rest[:number], rest[number:]
     if rest:
-        raise InputError(Message("{words} belongs to no flag.", words=shlex.join(rest)))
+        raise InputError(Message("these words belong to no flag: {words}.", words=shlex.join(rest)))
     return typed
 
 
@@ -269,7 +269,7 @@ def _keys_twice(root: Any) -> Iterator[str]:
             name = _dashed(key.value) if node is root else str(key.value)
             line = key.start_mark.line + 1
             if name in lines:
-                yield f"line {line}: {key.value} is in line {lines[name]} already. Remove one."
+                yield f"line {line}: {key.value!r} is in line {lines[name]} already. Remove one."
             lines[name] = line
 
 
@@ -315,7 +315,8 @@ def in_flag_names(text: str, settings: Any) -> str:
     The settings have their field names in messages because Python programs construct them, too.
     """
     names = {flag.field.name: f"--{flag.name}" for flag in flags_of(settings)}
-    # In a sentence a word such as "text" is no flag, but a name with an underscore is one.
-    pattern = r"(^[a-z]|(?<=\s)[a-z]+_)[a-z0-9_]*(?= (is|was) (?!in ))"
+    # In a sentence a word such as "text" is no flag, but one with an underscore is, if it is not
+    # in quotes or in a path.
+    pattern = r"^[a-z]+(?= (is|was) )|(?<![\w./'\"`-])[a-z]+(_[a-z0-9]+)+(?!\.?[\w/'\"`=])"
     changed = re.sub(pattern, lambda name: names.get(name[0], name[0]), text)
     return text if changed == text else changed  # a Message can be translated

@@ -123,7 +123,7 @@ class PreparationConfig(CorpusConfig):
         check_similarity(self.similarity)
         if (self.vocab is None) == (self.vocab_size is None):
             raise InputError(
-                "give either a vocabulary (vocab) or the size of one to build (vocab_size)."
+                "give either a vocabulary (--vocab) or the size of one to build (vocab_size)."
             )
         check_numbers(self, "held_out", at_least=0, below=1)
         check_numbers(self, "fill", at_least=0, at_most=1)

@@ -32,12 +32,16 @@ CALLS = {
         "roformer-tf finetune: --batch-size is 0, but must be at least 1."
     ),
     f"{FINETUNE} --seed": "roformer-tf finetune: --seed is empty, but must be a whole number.",
-    f"{FINETUNE} 3": "roformer-tf finetune: 3 belongs to no flag.",
+    f"{FINETUNE} 3": "roformer-tf finetune: these words belong to no flag: 3.",
     f"{FINETUNE} --config no-such-recipe": "there is no recipe 'no-such-recipe'. Give a path",
     f"{FINETUNE} --config keys.yaml": "keys.yaml has an unknown key 'epoch'. Did you mean epochs?",
     f"{FINETUNE} --label-column stars": "no column 'stars'",
     FINETUNE.replace("reviews.csv", "nowhere.csv"): "nowhere.csv",
     "predict nowhere --input reviews.csv --output answers.csv": "nowhere",
+    "prepare --corpus reviews.csv --output rows": (
+        "roformer-tf prepare: give either a vocabulary (--vocab) or the size of one to build "
+        "(--vocab-size)."
+    ),
     "pretrain --corpus reviews.csv --output run --precision half": (
         "roformer-tf pretrain: --precision is half, but must be auto, float32 or mixed_bfloat16."
     ),
