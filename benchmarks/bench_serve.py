@@ -29,14 +29,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 from urllib.parse import urlsplit
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 import numpy as np
-import tyro
 
+from benchmarks.command_line import settings_of
 from benchmarks.environments import make_environment, python_of
 
 REQUESTS, CLIENTS, ALONE = 1000, 16, 100
@@ -79,7 +78,7 @@ def make_texts(count: int) -> list[str]:
 class BenchConfig:
     """Measure services."""
 
-    folders: Annotated[tuple[Path, ...], tyro.conf.Positional] = ()
+    folders: tuple[Path, ...] = ()
     rounds: int = 3
     """Turns of each service."""
     rivals: bool = False
@@ -278,4 +277,4 @@ def commands(folder: Path, config: BenchConfig) -> Iterator[tuple[str, list[str]
 
 
 if __name__ == "__main__":
-    main(tyro.cli(BenchConfig))
+    main(settings_of(BenchConfig, "folders"))

@@ -24,8 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import tyro
-
+from benchmarks.command_line import settings_of
 from benchmarks.corpus import write_mixed
 from roformer_tf.corpus.documents import find_files
 from roformer_tf.corpus.shards import read_manifest
@@ -311,4 +310,4 @@ def render(
 
 
 if __name__ == "__main__":
-    main(tyro.cli(ClusterConfig))
+    main(settings_of(ClusterConfig))

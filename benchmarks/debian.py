@@ -16,8 +16,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import tyro
-
+from benchmarks.command_line import settings_of
 from roformer_tf.errors import InputError
 from roformer_tf.files import temporary_file
 
@@ -137,4 +136,4 @@ def _run_for(package: str, folder: Path, *commands: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(DebianConfig))
+    main(settings_of(DebianConfig))

@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tyro
 
+from benchmarks.command_line import settings_of
 from roformer_tf.adaptation import finetune
 from roformer_tf.errors import InputError
 from roformer_tf.finetuning.settings import FinetuneConfig
@@ -157,7 +157,7 @@ def precision(listed: Sequence[int], changed: set[int]) -> dict[str, Any]:
 
 if __name__ == "__main__":
     try:
-        main(tyro.cli(LabelIssuesBenchmark))
+        main(settings_of(LabelIssuesBenchmark))
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

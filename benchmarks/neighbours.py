@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tyro
 
+from benchmarks.command_line import settings_of
 from benchmarks.peers.worker import peak_memory
 from roformer_tf.errors import InputError
 from roformer_tf.search.graph import WHEN_SEARCHED, Neighbours
@@ -123,7 +123,7 @@ def _graph(blocks: Iterable[tuple[np.ndarray, np.ndarray]], vectors: int, size: 
 
 if __name__ == "__main__":
     try:
-        main(tyro.cli(NeighbourBenchmark))
+        main(settings_of(NeighbourBenchmark))
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

@@ -35,7 +35,6 @@ from roformer_tf.corpus.preparation import PreparationConfig, prepare
 from roformer_tf.corpus.shards import PreparedRows
 from roformer_tf.errors import InputError
 from roformer_tf.files import locked, remove, temporary_file, write_text
-from roformer_tf.flags import check_names, parsed, with_yaml
 from roformer_tf.pretraining.settings import MAY_CHANGE, PretrainConfig
 from roformer_tf.recipes import find_recipe
 from roformer_tf.training.devices import describe_machine
@@ -51,6 +50,7 @@ from roformer_tf.training.run_files import (
     write_settings,
 )
 from roformer_tf.training.settings import OptimizerConfig, Precision
+from roformer_tf.usage import from_words
 
 PROGRAM = "python -m benchmarks.positions"
 
@@ -338,8 +338,7 @@ def _plot(report: Mapping[str, Any], target: Path) -> None:
 def main(words: list[str]) -> int:
     """Run the comparison that the flags ask for; return the exit code."""
     try:
-        check_names(words, ComparisonConfig, PROGRAM)
-        compare(parsed(ComparisonConfig, with_yaml(words, ComparisonConfig), PROGRAM))
+        compare(from_words(ComparisonConfig, words, PROGRAM))
     except InputError as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)
         return 2

@@ -14,10 +14,10 @@ from pathlib import Path
 
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
-import tyro
 from tqdm import tqdm
 
 from benchmarks.cases import BY_NAME_ALONE, CASES, Material, Measurement
+from benchmarks.command_line import settings_of
 from benchmarks.environments import make_environment
 from benchmarks.report import summary, write_report
 from benchmarks.results import FILE, Results, this_commit, this_machine
@@ -91,4 +91,4 @@ def _measured(measurement: Measurement, rounds: int, bar: "tqdm[Measurement]") -
 
 
 if __name__ == "__main__":
-    main(tyro.cli(RunConfig))
+    main(settings_of(RunConfig))

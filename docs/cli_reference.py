@@ -1,19 +1,17 @@
 """MkDocs hook: `<!-- cli-reference -->` becomes tables of all flags of all commands."""
 
-import ast
-import dataclasses
 import inspect
 import re
 import textwrap
 from collections.abc import Iterator
 from functools import cache
-from itertools import pairwise
-from typing import Any, get_args, get_origin, get_type_hints
+from typing import Any
 
 from roformer_tf.cli import COMMANDS, load_settings
+from roformer_tf.flags import POSITIONAL, flags_of
+from roformer_tf.usage import choices_of, default_of, docstrings, metavar
 
 SPECIAL = re.compile(r"[|*_<\[\]]")  # characters of Markdown in a docstring
-KINDS = {int: "N", float: "X", str: "TEXT", bool: "yes or no"}
 
 
 def on_page_markdown(markdown: str, **_: Any) -> str:
@@ -30,11 +28,11 @@ def reference() -> str:
 
 def section(name: str) -> Iterator[str]:
     """Yield the lines of the section of a command."""
-    command = COMMANDS[name]
+    command, settings = COMMANDS[name], load_settings(name)
     yield f"## {name}\n\n{command.help[0].upper()}{command.help[1:]}.\n"
-    if command.alone:
-        yield f"`--{command.alone}` may be omitted: its value can be the first argument.\n"
-    yield from table(load_settings(name))
+    examples = (inspect.getdoc(settings) or "").partition("\n\nExamples:\n")[2]
+    yield f"```bash\n{textwrap.dedent(examples)}\n```\n"
+    yield from table(settings)
     for flag in command.variants:
         yield f"\nWith `--{flag}`:\n"
         yield from table(load_settings(name, [f"--{flag}"]))
@@ -42,53 +40,18 @@ def section(name: str) -> Iterator[str]:
 
 
 def table(settings: type) -> Iterator[str]:
-    """Yield the lines of a table of the flags of a settings class."""
+    """Yield the lines of a table of the flags of a settings class, nested ones included."""
     yield "| flag | values | default | meaning |\n| --- | --- | --- | --- |"
-    yield from rows(settings)
+    for flag in flags_of(settings):
+        meaning = escaped(docstrings(flag.settings)[flag.field.name])
+        values = ", ".join(f"`{x}`" for x in choices_of(flag.kind)) or escaped(metavar(flag))
+        default = "required" if flag.required else default_of(flag)
+        if flag.kind is bool:
+            values, default = "yes or no", default or "no"
+        name = f"[--{flag.name}]" if flag.name in POSITIONAL else f"--{flag.name}"
+        yield f"| `{name}` | {values} | {escaped(default)} | {meaning} |"
 
 
-def rows(settings: type) -> Iterator[str]:
-    """Yield a row for every field; nested settings are flattened, as on the command line."""
-    hints, meanings = get_type_hints(settings), docstrings(settings)
-    for field in dataclasses.fields(settings):
-        if dataclasses.is_dataclass(hints[field.name]):
-            yield from rows(hints[field.name])
-            continue
-        meaning = SPECIAL.sub(r"\\\g<0>", meanings.get(field.name, ""))
-        flag, values = field.name.replace("_", "-"), values_of(hints[field.name])
-        yield f"| `--{flag}` | {values} | {default_of(field)} | {meaning} |"
-
-
-def docstrings(settings: type) -> dict[str, str]:
-    """Field → the string after it in the class, or in a class that it inherits from."""
-    texts = {}
-    for base in reversed(settings.__mro__[:-1]):
-        body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0].body
-        for field, text in pairwise(body):
-            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
-                texts[field.target.id] = " ".join(ast.literal_eval(text.value).split())
-    return texts
-
-
-def values_of(hint: Any) -> str:
-    """The values that a flag takes, such as "N" or "TEXT …"."""
-    if hint in KINDS:
-        return KINDS[hint]
-    arguments = [x for x in get_args(hint) if x not in (type(None), Ellipsis)]
-    if arguments and not isinstance(arguments[0], type) and not get_args(arguments[0]):
-        return ", ".join(f"`{x}`" for x in arguments)
-    inner = " or ".join(dict.fromkeys(map(values_of, arguments))) or "FILE"
-    return f"{inner} …" if get_origin(hint) in (tuple, dict) else inner
-
-
-def default_of(field: dataclasses.Field) -> str:
-    """The default of a field as it is typed, "" if it has none."""
-    value = field.default
-    if field.default_factory is not dataclasses.MISSING:
-        value = field.default_factory()
-    if value is dataclasses.MISSING:
-        return "required"
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    items = value if isinstance(value, tuple) else (value,)
-    return f"`{' '.join(map(str, items))}`" if value not in (None, (), {}) else ""
+def escaped(text: str) -> str:
+    """Text in which Markdown's characters mean themselves."""
+    return SPECIAL.sub(r"\\\g<0>", text)

@@ -24,15 +24,10 @@ from roformer_tf.errors import (
     InputError,
     TerminatedError,
 )
-from roformer_tf.flags import (
-    check_names,
-    given_names,
-    nearest,
-    parsed,
-    with_flag,
-    with_yaml,
-)
+from roformer_tf.flags import given_names, hint, in_flag_names, nearest
 from roformer_tf.startup import import_quickly, quiet_tensorflow
+from roformer_tf.translation import Message
+from roformer_tf.usage import from_words
 
 
 class Command(NamedTuple):
@@ -43,8 +38,8 @@ class Command(NamedTuple):
     help: str
     loads: tuple[str, ...] = ()
     """Modules that load Keras or TensorFlow: `import_quickly` imports them before the function."""
-    alone: str = ""
-    """A flag that may be omitted: its value is then a positional argument."""
+    usual: str = ""
+    """The flags in --help, besides the required ones; --help-all has the rest. Default: all."""
     settings: str = ""
     """ "module:class" of the settings if the function's module takes long to load. `--help` and
     messages about wrong flags do not wait for it then."""
@@ -57,44 +52,50 @@ _MODELS = ("roformer_tf.models.heads",)
 
 COMMANDS = {
     "prepare": Command(
-        "roformer_tf.corpus.preparation:prepare", "prepare a corpus for pretraining"
+        "roformer_tf.corpus.preparation:prepare",
+        "prepare a corpus for pretraining",
+        usual="vocab vocab-size tokenization length held-out duplicates field encoding workers",
     ),
     "pretrain": Command(
         "roformer_tf.pretraining.command:pretrain",
         "pretrain a masked or causal language model",
         _MODELS,
         settings="roformer_tf.pretraining.settings:PretrainConfig",
+        usual="corpus rows vocab vocab-size init-from length batch-size steps learning-rate",
     ),
     "finetune": Command(
         "roformer_tf.adaptation:finetune",
         "fine-tune on labelled texts",
         _MODELS,
         settings="roformer_tf.finetuning.settings:FinetuneConfig",
+        usual="checkpoint valid test task label-column max-length epochs batch-size learning-rate",
     ),
     "predict": Command(
         "roformer_tf.inference.predict_file:predict_file",
-        "predict for each text of a file with a fine-tuned model",
-        alone="model",
+        "predict for each text of a file",
+        usual="input output with-text top-k text-columns batch-size engine precision",
     ),
     "embed": Command(
         "roformer_tf.inference.embed_file:embed_file",
         "write a vector for each text of a file",
-        alone="model",
+        usual="input output pooling dimensions whiten text-columns max-length batch-size engine",
     ),
     "similarity": Command(
         "roformer_tf.inference.similarity:similarity",
-        "compute the similarity of texts: the cosine of their vectors",
+        "compute the similarity of texts by their vectors",
+        usual="input output pooling text-columns batch-size engine precision",
     ),
     "search": Command(
         "roformer_tf.search.command:search",
         "find the documents most relevant to queries",
+        usual="model documents index queries top hybrid rerank where output text-columns",
     ),
     "evaluate": Command(
         "roformer_tf.finetuning.evaluation:evaluate",
-        "evaluate a fine-tuned model on labelled data, or a language model on text",
+        "evaluate a model on labelled data or on text",
         _MODELS,
-        alone="model",
         variants={"corpus": "roformer_tf.pretraining.length_evaluation:evaluate_corpus"},
+        usual="lengths scalings max-tokens text-columns label-column output batch-size engine",
     ),
     "runs": Command(
         "roformer_tf.training.comparison:compare", "compare training runs, finished or in progress"
@@ -108,12 +109,11 @@ COMMANDS = {
         "roformer_tf.export.command:export_model",
         "export a model as SavedModel, ONNX or int8 ONNX",
         _MODELS,
-        alone="model",
     ),
     "serve": Command(
         "roformer_tf.serving.command:serve",
-        "serve models over HTTP: predict, embed, generate, search",
-        alone="model",
+        "serve models over HTTP, with a page to try them",
+        usual="port host index hybrid rerank workers batch-size engine precision top-k",
     ),
     "fill-mask": Command(
         "roformer_tf.inference.fill_mask:fill_mask",
@@ -122,8 +122,9 @@ COMMANDS = {
     ),
     "generate": Command(
         "roformer_tf.inference.generate:generate",
-        "continue or paraphrase a text with a causal language model",
+        "continue or paraphrase a text",
         _MODELS,
+        usual="input output max-tokens samples top-k top-p temperature beams paraphrases seed",
     ),
     "checkpoints list": Command(
         "roformer_tf.conversion.downloads:list_checkpoints", "list the checkpoints with a name"
@@ -153,7 +154,7 @@ COMMANDS = {
     ),
     "checkpoints verify": Command(
         "roformer_tf.conversion.verify:verify",
-        "compare a checkpoint's outputs with those of another library",
+        "compare outputs with those of another library",
         _TENSORFLOW + _MODELS,
     ),
 }
@@ -161,7 +162,7 @@ COMMANDS = {
 BACKENDS = ("tensorflow", "jax")
 """Keras backends that are supported."""
 
-_HELP = ("-h", "--help")
+_HELP = ("-h", "--help", "--help-all")
 BAD_INPUT, FAILED, INTERRUPTED = 2, 1, 130
 
 _STORAGE = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EIO, errno.EFBIG}
@@ -179,16 +180,19 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
         print(roformer_tf.__version__)
         return 0
+    if arguments == ["--completion"]:
+        print(Path(__file__).with_name("completion.bash").read_text("utf-8"), end="")
+        return 0
     name, flags = _split(arguments)
     if name in _groups() and (not flags or flags[0] in _HELP):
         print(_usage(name))
         return 0 if flags else BAD_INPUT
     try:
         if name not in COMMANDS:
-            raise InputError(f"there is no command {name!r}.{_guess(name, flags)}\n\n{_usage()}")
+            raise InputError(_no_command(name, flags))
         run(name, flags)
     except (InputError, DivergedError, DifferenceError) as error:
-        print(f"roformer-tf {name}: {error}", file=sys.stderr)
+        print(f"roformer-tf{f' {name}' * (name in COMMANDS)}: {error}", file=sys.stderr)
         return BAD_INPUT if isinstance(error, InputError) else FAILED
     except Exception as error:
         problem = _storage_problem(error)
@@ -235,18 +239,20 @@ def _split(arguments: list[str]) -> tuple[str, list[str]]:
     return name, arguments[words:]
 
 
-def _guess(name: str, flags: Sequence[str]) -> str:
-    """Suggest a command: one with a similar spelling, or one that lacks its group.
+def _no_command(name: str, flags: Sequence[str]) -> Message:
+    """The message for an unknown command, with one of similar spelling or one that lacks its group.
 
     For `checkpoint list` the name is "checkpoint" and "list" looks like a flag.
     """
     of_groups = {command for command in COMMANDS if " " in command}
     last_words = {command.rpartition(" ")[2]: command for command in of_groups}
-    return (
+    near = (
         (nearest(f"{name} {flags[0]}", of_groups) if flags else "")
         or nearest(name, {*COMMANDS, *_groups()})
         or nearest(last_words.get(name, ""), of_groups)
     )
+    meant = hint([near]) or Message(" `roformer-tf --help` lists the commands.")
+    return Message("there is no command {name}.{hint}", name=name, hint=meant)
 
 
 def _groups() -> set[str]:
@@ -259,21 +265,22 @@ def run(name: str, flags: Sequence[str]) -> None:
     backend = _check_backend()
     quiet_tensorflow()
     settings = load_settings(name, flags)
-    program = f"roformer-tf {name}"
-    typed = with_flag(list(flags), COMMANDS[name].alone, settings)
-    check_names(typed, settings, program)
-    values = parsed(settings, with_yaml(typed, settings), program)
-    needs_keras = getattr(values, "engine", None) == "keras"
-    modules = COMMANDS[name].loads or (_MODELS if needs_keras else ())
-    if modules:
-        import_quickly(modules, backend)
-    load_function(name, flags)(values)
+    command = COMMANDS[name]
+    try:
+        values = from_words(settings, flags, f"roformer-tf {name}", command.usual)
+        needs_keras = getattr(values, "engine", None) == "keras"
+        modules = command.loads or (_MODELS if needs_keras else ())
+        if modules:
+            import_quickly(modules, backend)
+        load_function(name, flags)(values)
+    except InputError as error:
+        raise InputError(in_flag_names(error.args[0], settings)) from None
 
 
 def load_function(name: str, flags: Sequence[str] = ()) -> Callable[[Any], Any]:
     """Import a command's function."""
     command = COMMANDS[name]
-    used = given_names(flags)
+    used = given_names(flags) if command.variants else ()
     variants = [place for flag, place in command.variants.items() if flag in used]
     function: Callable[[Any], Any] = _imported(variants[0] if variants else command.function)
     return function
@@ -344,7 +351,8 @@ def _usage(group: str = "") -> str:
             "",
             *lines,
             "",
-            "`roformer-tf COMMAND --help` lists a command's flags; --config FILE.yaml reads them.",
+            "`roformer-tf COMMAND --help` shows the usual flags and examples, --help-all all",
+            "flags. --config FILE.yaml reads flags. --completion prints a script for bash.",
         ]
     )
 

@@ -2,73 +2,211 @@
 
 import dataclasses
 import difflib
+import re
+import shlex
 import sys
-from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import chain, takewhile
 from pathlib import Path
-from typing import Any, get_args, get_origin, get_type_hints
+from types import NoneType, UnionType
+from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from roformer_tf.errors import InputError
 from roformer_tf.recipes import find_recipe
+from roformer_tf.translation import Message
+
+# Our flags, and their names in other programs, which are refused with ours as a suggestion.
+SYNONYMS = {
+    "learning-rate": "lr",
+    "batch-size": "bs b train-batch-size per-device-train-batch-size",
+    "epochs": "num-epochs num-train-epochs",
+    "max-length": "max-len max-seq-length",
+    "precision": "fp16 bf16 dtype",
+    "train": "data dataset train-file",
+    "valid": "dev eval validation",
+    "output": "o out output-dir",
+}
+# Flags whose names may be omitted in every command that has them.
+POSITIONAL = ("name", "source", "target", "sources", "folder", "recipe", "model", "text")
+
+# As typed, and as YAML files have them.
+_TRUTH = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
+_KINDS = {int: Message("a whole number"), float: Message("a number"), bool: Message("yes or no")}
 
 
-def parsed(settings: Any, flags: Sequence[str], program: str) -> Any:
-    """Parse flags into settings; wrong flags exit with code 2 and a message."""
-    import tyro
+class Flag(NamedTuple):
+    """A field of a settings dataclass, or of a dataclass in it, as a flag.
 
-    return tyro.cli(settings, args=flags, prog=program, config=(tyro.conf.OmitArgPrefixes,))
+    `name` is as typed, without dashes, `kind` the type without annotations, `settings` the
+    dataclass that has the field, `nested` the field that holds it ("" for the command's own).
+    """
+
+    name: str
+    field: Any
+    kind: Any
+    settings: Any
+    nested: str
+    required: bool
 
 
-def given_names(flags: Sequence[str]) -> set[str]:
+def flags_of(settings: Any, nested: str = "") -> Iterator[Flag]:
+    """The flags of a settings dataclass, nested ones included, in the order of the fields."""
+    hints = get_type_hints(settings)
+    for field in dataclasses.fields(settings):
+        kind = hints[field.name]
+        if dataclasses.is_dataclass(kind):
+            yield from flags_of(kind, field.name)
+        else:
+            required = field.default is field.default_factory is dataclasses.MISSING
+            yield Flag(_dashed(field.name), field, kind, settings, nested, required)
+
+
+def flag_types(settings: Any) -> dict[str, Any]:
+    """The flags of a settings dataclass, nested ones included, with their types."""
+    return {flag.name: flag.kind for flag in flags_of(settings)}
+
+
+def parsed(settings: Any, words: Sequence[str]) -> Any:
+    """Parse the words of a command line, and of its `--config` file, into settings.
+
+    Raises InputError, in flag names, for unknown and missing flags and for wrong values.
+    """
+    types = flag_types(settings)
+    typed = _words_by_flag(words, {"config": str} | types)
+    if "config" in typed and "config" not in types:
+        if not (file := "".join(typed.pop("config"))):
+            raise InputError("--config needs a YAML file, or the name of a recipe such as base.")
+        typed = yaml_values(find_recipe(file), settings) | typed
+    values = {flag: _value(flag, texts, types[flag]) for flag, texts in typed.items()}
+    required = [flag.name for flag in flags_of(settings) if flag.required]
+    if missing := [f"--{name}" for name in required if name not in values]:
+        raise InputError(Message("{flags} must be given. `--help` has examples.", flags=missing))
+    return _built(settings, values)
+
+
+def _built(settings: Any, values: Mapping[str, Any]) -> Any:
+    """The settings with the values of flags; nested ones are constructed first."""
+    arguments = {}
+    for name, kind in get_type_hints(settings).items():
+        if dataclasses.is_dataclass(kind):
+            arguments[name] = _built(kind, values)
+        elif _dashed(name) in values:
+            arguments[name] = values[_dashed(name)]
+    return settings(**arguments)
+
+
+def _words_by_flag(words: Sequence[str], types: Mapping[str, Any]) -> dict[str, list[str]]:
+    """Flag → its words; of a repeated flag the last ones.
+
+    Raises InputError for unknown flags, and for words that belong to no flag.
+    """
+    negated = {f"no-{name}": name for name, kind in types.items() if kind is bool}
+    typed: dict[str, list[str]] = {}
+    unknown, rest = list[str](), list[str]()
+    values, room = rest, 0  # of the last flag: its words, and how many more it takes
+    for index, word in enumerate(words):
+        name, (stem, equals, value) = _flag_name(word), word.partition("=")
+        if word == "--":
+            rest += words[index + 1 :]
+            break
+        if name in negated:
+            typed[negated[name]], room = ["no"], 0
+        elif name or re.match("-[A-Za-z]", word):
+            if name not in types:
+                unknown.append(stem.replace("_", "-"))
+            typed[name] = values = [value] if equals else []
+            room = 0 if equals else _max_values(types.get(name, str))
+        else:
+            (values if room else rest).append(word)
+            room = max(room - 1, 0)
+    if unknown:
+        meant = hint([_meant(flag.lstrip("-"), {*types, *negated}) for flag in unknown])
+        meant = meant or Message(" `--help-all` lists the flags.")
+        raise InputError(Message("there is no flag {flags}.{hint}", flags=unknown, hint=meant))
+    for name in POSITIONAL:
+        if rest and name in types and name not in typed:
+            number = _max_values(types[name])
+            typed[name], rest = rest[:number], rest[number:]
+    if rest:
+        raise InputError(Message("these words belong to no flag: {words}.", words=shlex.join(rest)))
+    return typed
+
+
+def _meant(name: str, known: set[str]) -> str:
+    """The flag that was probably meant by an unknown name, with its dashes, or ""."""
+    synonyms = [flag for flag in SYNONYMS if flag in known and name in SYNONYMS[flag].split()]
+    flag = "".join(synonyms[:1]) or nearest(name, known)
+    return flag and f"--{flag}"
+
+
+def _value(flag: str, words: Sequence[str], kind: Any) -> Any:
+    """Convert the words of a flag. Raises InputError if they are no value of its type."""
+    with suppress(ValueError):
+        return _converted(words, kind)
+    parts = [leaf for leaf in leaves(kind) if leaf is not NoneType]
+    names = [
+        _KINDS.get(part, Message("a text")) if isinstance(part, type) else part for part in parts
+    ]
+    message = Message(
+        "--{flag} is {value}, but must be {kind}.{hint}",
+        flag=flag,
+        value=shlex.join(words) or Message("empty"),
+        kind=Message("{first} or {last}", first=", ".join(names[:-1]), last=names[-1])
+        if names[1:]
+        else names[0],
+        hint=hint([nearest("".join(words), [x for x in parts if isinstance(x, str)])]),
+    )
+    raise InputError(message)
+
+
+def _converted(words: Sequence[str], kind: Any) -> Any:
+    """Convert the words of a flag. Raises ValueError if they are no value of its type."""
+    origin, inner = get_origin(kind), get_args(kind)
+    if kind is bool and not words:
+        return True
+    if origin is tuple and words:
+        return tuple(_converted([word], inner[0]) for word in words)
+    if origin is dict:  # such as: news 3 wiki 1
+        pairs = zip(words[::2], words[1::2], strict=True)
+        return {key: _converted([word], inner[1]) for key, word in pairs}
+    (word,) = words
+    if origin in (Union, UnionType):
+        for option in sorted(inner, key=lambda x: x is not NoneType):  # "None" is not a text
+            with suppress(ValueError):
+                return _converted(words, option)
+    elif origin is Literal:
+        return inner[inner.index(word)]
+    elif kind is NoneType and word == "None":
+        return None
+    elif kind is bool and word.lower() in _TRUTH:
+        return _TRUTH[word.lower()]
+    elif kind in (int, float, str, Path):
+        return kind(word)
+    raise ValueError(word)
+
+
+def leaves(kind: Any) -> list[Any]:
+    """The types and choices that a type is composed of."""
+    inner = [part for part in get_args(kind) if part is not Ellipsis]
+    return [leaf for part in inner for leaf in leaves(part)] if inner else [kind]
+
+
+def given_names(words: Sequence[str]) -> set[str]:
     """The names of the typed flags and of the keys of a `--config` file, without dashes.
 
-    A YAML file that cannot be read counts as empty; `yaml_flags` reports the problem later.
+    A YAML file that cannot be read counts as empty; `yaml_values` reports the problem later.
     """
-    typed = list(takewhile(lambda word: word != "--", flags))
+    typed = list(takewhile(lambda word: word != "--", words))
     names = set(filter(None, map(_flag_name, typed)))
     for place, word in enumerate(typed):
         if _flag_name(word) == "config":
+            import yaml
+
             file = word.partition("=")[2] or "".join(typed[place + 1 : place + 2])
-            names |= _yaml_keys(file)
+            with suppress(OSError, ValueError, TypeError, yaml.YAMLError):
+                names.update(map(_dashed, yaml.safe_load(find_recipe(file).read_text("utf-8"))))
     return names
-
-
-def _yaml_keys(name: str) -> set[str]:
-    import yaml
-
-    with suppress(OSError, ValueError, yaml.YAMLError, InputError):
-        values = yaml.safe_load(find_recipe(name).read_text(encoding="utf-8"))
-        return set(map(_dashed, values)) if isinstance(values, dict) else set()
-    return set()
-
-
-def with_flag(flags: list[str], name: str, settings: Any) -> list[str]:
-    """Add an omitted flag to its value: "x --port 80" → "--model x --port 80".
-
-    `name` is the flag that may be omitted, or "" if the command has none. Words after another flag
-    are values of that flag.
-    """
-    if not name or name in map(_flag_name, flags):
-        return flags
-    for index in _positional(flags, flag_types(settings) | {"config": str}):
-        return [*flags[:index], f"--{name}", *flags[index:]]
-    return flags
-
-
-def _positional(flags: Sequence[str], types: Mapping[str, Any]) -> Iterator[int]:
-    """Indices of the words that are neither flags nor values of a flag."""
-    values = 0
-    for index, word in enumerate(flags):
-        if word == "--":
-            return
-        if word.startswith("-") and word != "-":
-            values = 0 if "=" in word else _max_values(types.get(_flag_name(word), bool))
-        elif values:
-            values -= 1
-        else:
-            yield index
 
 
 def _max_values(kind: Any) -> int:
@@ -79,74 +217,43 @@ def _max_values(kind: Any) -> int:
     return sys.maxsize if several else 1
 
 
-def check_names(flags: Sequence[str], settings: Any, program: str) -> None:
-    """Raise InputError for unknown flags, each with the most similar one.
-
-    tyro does so too, but not if a required flag is missing because it is misspelled.
-    """
-    typed = list(takewhile(lambda word: word != "--", flags))
-    if {"-h", "--help"} & set(typed):
-        return
-    types = flag_types(settings)
-    known = {*types, *(f"no-{name}" for name, kind in types.items() if kind is bool), "config"}
-    names = dict.fromkeys(filter(None, map(_flag_name, typed)))
-    wrong = [name for name in names if name not in known and not name.startswith("tyro-")]
-    if wrong:
-        text = " ".join(f"There is no flag --{x}.{nearest(x, known, '--')}" for x in wrong)
-        raise InputError(f"{text[0].lower()}{text[1:]} `{program} --help` lists the flags.")
-
-
 def _flag_name(word: str) -> str:
     """The name in --mask-rate or --mask-rate=0.2, "mask-rate"; "" if the word is no flag."""
     return word[2:].partition("=")[0].replace("_", "-") if word.startswith("--") else ""
 
 
-def with_yaml(flags: list[str], settings: type) -> list[str]:
-    """Replace `--config FILE` by its flags, before all others: typed flags have priority."""
-    indices = [i for i, flag in enumerate(flags) if flag.partition("=")[0] == "--config"]
-    if not indices:
-        return flags
-    index = indices[0]
-    if "=" in flags[index]:
-        file, rest = flags[index].partition("=")[2], flags[:index] + flags[index + 1 :]
-    elif index + 1 < len(flags):
-        file, rest = flags[index + 1], flags[:index] + flags[index + 2 :]
-    else:
-        raise InputError("--config needs a YAML file, or the name of a recipe such as base.")
-    return [*yaml_flags(find_recipe(file), settings), *rest]
+def yaml_values(path: Path, settings: type) -> dict[str, list[str]]:
+    """The keys of a YAML file as flags, with their words.
 
-
-def yaml_flags(path: Path, settings: type) -> list[str]:
-    """The keys of a YAML file as flags.
-
-    Raises InputError for a file that cannot be read, an unknown or repeated key, and a boolean
-    (which `no` and `off` are in YAML) where the flag takes none.
+    Raises InputError for a file that cannot be read, and for an unknown or repeated key.
     """
     import yaml
 
     try:
-        loader = yaml.SafeLoader(path.read_text(encoding="utf-8"))
+        # It reads every value as text: `output: no` is the folder "no".
+        loader = yaml.BaseLoader(path.read_text(encoding="utf-8"))
         root = loader.get_single_node()
         values = (loader.construct_document(root) if root else None) or {}
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}.") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not valid YAML: {error}") from None
+        raise InputError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict):
         raise InputError(f"{path} holds no keys with values, such as `batch-size: 32`.")
     known = flag_types(settings)
-    if wrong := [*_keys_twice(root), *_truth_values(root, known)] if values else []:
-        raise InputError(f"{path}, {wrong[0]}")
-    flags = []
+    for problem in _keys_twice(root):
+        raise InputError(f"{path}, {problem}")
+    typed = {}
     for key, value in values.items():
         flag = _dashed(key)
         if flag not in known:
             raise InputError(
-                f"{path} has an unknown key {key!r}.{nearest(flag, known)} "
+                f"{path} has an unknown key {key!r}.{hint([nearest(flag, known)])} "
                 f"Known keys: {', '.join(sorted(known))}."
             )
-        flags += _as_flags(flag, value, known[flag])
-    return flags
+        if value not in ("", "~", "null", [], {}):
+            typed[flag] = _as_words(value)
+    return typed
 
 
 def _dashed(key: Any) -> str:
@@ -156,55 +263,30 @@ def _dashed(key: Any) -> str:
 
 def _keys_twice(root: Any) -> Iterator[str]:
     """Describe repeated keys of a mapping; at the top, dashes and underscores are the same."""
-    for node in _nodes(root):
+    for node in _nodes(root) if root else ():
         lines: dict[str, int] = {}
         for key, _ in node.value if node.id == "mapping" else ():
             name = _dashed(key.value) if node is root else str(key.value)
             line = key.start_mark.line + 1
             if name in lines:
-                yield f"line {line}: {key.value} is in line {lines[name]} already. Remove one."
+                yield f"line {line}: {key.value!r} is in line {lines[name]} already. Remove one."
             lines[name] = line
 
 
-def _truth_values(root: Any, known: Mapping[str, Any]) -> Iterator[str]:
-    """Describe values that are booleans in YAML, but can only be a text or a number."""
-    for key, value in root.value:
-        kind = known.get(_dashed(key.value), bool)  # unknown keys are reported later
-        for node in _nodes(value) if bool not in (kind, *get_args(kind)) else ():
-            if node.tag == "tag:yaml.org,2002:bool":
-                yield (
-                    f"line {node.start_mark.line + 1}: {key.value} is {node.value}, which is "
-                    "a boolean in YAML, like yes, no, on and off. Put a text in quotes, "
-                    f'"{node.value}", or leave {key.value} out for none.'
-                )
+def _nodes(node: Any) -> Iterator[Any]:
+    """A YAML node and all nodes in it."""
+    yield node
+    if node.id != "scalar":
+        inner = node.value if node.id == "sequence" else chain.from_iterable(node.value)
+        for child in inner:
+            yield from _nodes(child)
 
 
-def _nodes(root: Any) -> Iterator[Any]:
-    """A YAML node and all nodes in it, each once even if aliases refer to it again."""
-    waiting, seen = deque([root]), set[int]()
-    while waiting:
-        node = waiting.popleft()
-        if id(node) in seen:
-            continue
-        seen.add(id(node))
-        yield node
-        if node.id == "sequence":
-            waiting.extend(node.value)
-        elif node.id == "mapping":
-            waiting.extend(chain.from_iterable(node.value))
-
-
-def _as_flags(flag: str, value: Any, kind: Any) -> list[str]:
-    """One key of a YAML file as typed flags."""
-    if value is None:
-        return []
-    if isinstance(value, bool) and kind is bool:  # an optional boolean is `--flag True`
-        return [f"--{flag}" if value else f"--no-{flag}"]
+def _as_words(value: Any) -> list[str]:
+    """A value of a YAML file as the words that would be typed."""
     if isinstance(value, dict):  # such as {news: 3, wiki: 1}
-        values = [word for pair in value.items() for word in pair]
-    else:
-        values = value if isinstance(value, list) else [value]
-    return [f"--{flag}", *map(_as_word, values)] if values else []
+        value = [word for pair in value.items() for word in pair]
+    return [_as_word(item) for item in value] if isinstance(value, list) else [_as_word(value)]
 
 
 def _as_word(value: Any) -> str:
@@ -214,23 +296,27 @@ def _as_word(value: Any) -> str:
     return str(value)
 
 
-def flag_types(settings: Any) -> dict[str, Any]:
-    """The flags of a settings dataclass, nested ones included, with their types."""
-    hints = get_type_hints(settings)
-    types: dict[str, Any] = {}
-    for field in dataclasses.fields(settings):
-        if dataclasses.is_dataclass(hints[field.name]):
-            types |= flag_types(hints[field.name])
-        else:
-            types[field.name.replace("_", "-")] = hints[field.name]
-    return types
-
-
-def nearest(word: str, words: Any, prefix: str = "") -> str:
-    """A question with the word that starts like this one, or the most similar; "" if none is.
-
-    `prefix` is printed before the word and does not count for the similarity.
-    """
+def nearest(word: str, words: Iterable[str]) -> str:
+    """The word that starts like this one, or the most similar; "" if none is."""
     longer = [other for other in sorted(words) if word and other.startswith(f"{word}-")]
     near = longer or difflib.get_close_matches(word, sorted(words), n=1)
-    return f" Did you mean {prefix}{near[0]}?" if near else ""
+    return near[0] if near else ""
+
+
+def hint(names: Iterable[str]) -> str:
+    """A question with the names that were probably meant; "" if there is none."""
+    meant = [name for name in names if name]
+    return Message(" Did you mean {names}?", names=meant) if meant else ""
+
+
+def in_flag_names(text: str, settings: Any) -> str:
+    """A message of settings as the command line has it: "--max-length is 0" for "max_length is 0".
+
+    The settings have their field names in messages because Python programs construct them, too.
+    """
+    names = {flag.field.name: f"--{flag.name}" for flag in flags_of(settings)}
+    # In a sentence a word such as "text" is no flag, but one with an underscore is, if it is not
+    # in quotes or in a path.
+    pattern = r"^[a-z]+(?= (is|was) )|(?<![\w./'\"`-])[a-z]+(_[a-z0-9]+)+(?!\.?[\w/'\"`=])"
+    changed = re.sub(pattern, lambda name: names.get(name[0], name[0]), text)
+    return text if changed == text else changed  # a Message can be translated

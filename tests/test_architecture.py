@@ -24,8 +24,9 @@ MAY_IMPORT = {  # folder or top-level module: what it may import, and all that t
     "files": ("errors",),
     "config": ("errors", "files"),
     "recipes": ("errors",),
-    "flags": ("errors", "recipes"),
     "translation": (),
+    "flags": ("errors", "recipes", "translation"),
+    "usage": ("flags",),  # help pages
     "templates": ("translation",),
     "terminal": (),  # progress of long tasks, tables
     "startup": (),  # how a command loads Keras and TensorFlow
@@ -56,7 +57,7 @@ MAY_IMPORT = {  # folder or top-level module: what it may import, and all that t
     "search": ("inference",),
     "serving": ("search", "inference", "machine"),
     "conversion": ("checkpoints", "tokenizers", "models"),
-    "cli": ("errors", "flags", "startup"),  # and all others when a command is called
+    "cli": ("usage", "startup"),  # and all others when a command is called
 }
 
 
@@ -74,6 +75,7 @@ WITHOUT_KERAS = {
     "config",
     "internals",
     "flags",
+    "usage",
     "machine",
     "translation",
     "templates",

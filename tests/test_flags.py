@@ -4,7 +4,7 @@ import pytest
 
 from roformer_tf import cli
 from roformer_tf.errors import InputError
-from roformer_tf.flags import flag_types, yaml_flags
+from roformer_tf.flags import flag_types, yaml_values
 
 
 def test_patience_is_early_stopping_everywhere():
@@ -28,6 +28,6 @@ def test_an_unknown_key_is_answered_by_the_nearest_and_by_all(tmp_path):
     with pytest.raises(
         InputError, match=r"unknown key 'mask-rat'\. Did you mean mask-rate\?"
     ) as no:
-        yaml_flags(tmp_path / "recipe.yaml", settings)
+        yaml_values(tmp_path / "recipe.yaml", settings)
     known = str(no.value).partition("Known keys: ")[2].rstrip(".").split(", ")
     assert {*known} == flag_types(settings).keys()

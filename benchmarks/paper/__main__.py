@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-import tyro
 
+from benchmarks.command_line import settings_of
 from benchmarks.paper.long_texts import (
     LONG,
     READ,
@@ -65,7 +65,7 @@ LONG_TEXTS = (
 class PaperConfig:
     """Repeat the paper's claims in miniature."""
 
-    parts: tyro.conf.Positional[tuple[str, ...]] = ()
+    parts: tuple[str, ...] = ()
     """Which: loss, positions, long_texts, stages, overhead. None: all."""
     output: Path = Path("runs/paper")
     """Folder of all runs."""
@@ -225,4 +225,4 @@ def main(config: PaperConfig, parts: Sequence[str] = ()) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(PaperConfig))
+    main(settings_of(PaperConfig, "parts"))

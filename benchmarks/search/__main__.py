@@ -15,8 +15,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
-import tyro
 
+from benchmarks.command_line import settings_of
 from benchmarks.search.recipe import RERANKED, SearchRecipe
 from benchmarks.search.search_figures import NEVER, SearchFigures, evaluate, ranks, table
 from roformer_tf.errors import InputError
@@ -144,7 +144,7 @@ def by_reranker(recipe: SearchRecipe, split: str) -> Iterator[tuple[str, SearchF
 
 if __name__ == "__main__":
     try:
-        main(tyro.cli(SearchBenchmark))
+        main(settings_of(SearchBenchmark))
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-import tyro
-
+from benchmarks.command_line import settings_of
 from benchmarks.debian import CHINESE, LEAST_CHINESE, html_text, unpack
 from roformer_tf.errors import InputError
 from roformer_tf.files import temporary_file
@@ -147,4 +146,4 @@ def _write(path: Path, lines: Iterable[str]) -> None:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(ManualConfig))
+    main(settings_of(ManualConfig))

@@ -15,8 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import tyro
-
+from benchmarks.command_line import settings_of
 from benchmarks.debian import CHINESE, unpack
 from roformer_tf.errors import InputError
 from roformer_tf.files import temporary_file
@@ -87,4 +86,4 @@ def _plain(text: str) -> str:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(TranslationConfig))
+    main(settings_of(TranslationConfig))

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
-import tyro
 import yaml
 
+from benchmarks.command_line import settings_of
 from benchmarks.search.__main__ import by_words
 from benchmarks.search.recipe import SearchRecipe, run_command
 from benchmarks.search.search_figures import SearchFigures, evaluate, ranks
@@ -342,7 +342,7 @@ def seen_texts(checkpoint: str) -> list[str]:
 
 if __name__ == "__main__":
     try:
-        main(tyro.cli(SuiteConfig))
+        main(settings_of(SuiteConfig))
     except InputError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)

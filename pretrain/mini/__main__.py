@@ -16,9 +16,9 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-import tyro
 import yaml
 
+from benchmarks.command_line import settings_of
 from pretrain.demo.__main__ import command
 from pretrain.mini import joint
 from pretrain.mini.card import write_card
@@ -87,4 +87,4 @@ def main(config: MiniConfig) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(tyro.cli(MiniConfig)))
+    sys.exit(main(settings_of(MiniConfig)))

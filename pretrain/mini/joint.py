@@ -16,9 +16,9 @@ from typing import Any
 
 import keras
 import numpy as np
-import tyro
 from keras import ops
 
+from benchmarks.command_line import settings_of
 from roformer_tf.corpus.batches import held_out_batches, pretraining_batches
 from roformer_tf.corpus.masking import MaskingConfig
 from roformer_tf.corpus.mixing import MixingConfig
@@ -252,4 +252,4 @@ class _Batches:
 
 
 if __name__ == "__main__":
-    main(tyro.cli(JointConfig, config=(tyro.conf.OmitArgPrefixes,)))
+    main(settings_of(JointConfig))

@@ -36,8 +36,8 @@ from roformer_tf.corpus.part_writer import is_held_out
 from roformer_tf.corpus.shards import PreparedRows
 from roformer_tf.errors import InputError
 from roformer_tf.files import write_text
-from roformer_tf.flags import parsed
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.usage import from_words
 
 if TYPE_CHECKING:
     from roformer_tf.models.heads import RoFormerForCausalLM
@@ -131,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run everything with the flags of `Poems`; return the exit code."""
     arguments = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        return make(parsed(Poems, arguments, PROGRAM))
+        return make(from_words(Poems, arguments, PROGRAM))
     except InputError as error:
         print(f"{PROGRAM}: {error}", file=sys.stderr)
         return 2

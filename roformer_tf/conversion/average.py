@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Annotated
 
 import numpy as np
-import tyro
 
 from roformer_tf.checkpoints.arrays import LazyArrays
 from roformer_tf.checkpoints.detection import described
@@ -49,11 +48,15 @@ class AverageConfig:
 
     The models must have the same architecture, vocabulary and, if fine-tuned, the same task. They
     should have started from the same weights.
+
+    Examples:
+        roformer-tf checkpoints average runs/a/model runs/b/model --output runs/mean
+        roformer-tf checkpoints average first.zip second.zip --output mean
     """
 
-    sources: Annotated[tuple[str, ...], tyro.conf.Positional]
+    sources: Annotated[tuple[str, ...], "MODEL"]
     """Two or more models: released zips, their names, or folders with a checkpoint."""
-    output: Path
+    output: Annotated[Path, "DIR"]
     """The folder to write, in our own format. It must not exist."""
 
 

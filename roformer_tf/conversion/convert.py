@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
-import tyro
 
 from roformer_tf.checkpoints import embedding_config, huggingface, tf1, whitening
 from roformer_tf.checkpoints.arrays import LazyArrays, largest_difference
@@ -50,11 +49,17 @@ class OutputConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ConvertConfig:
-    """Write a checkpoint in another layout, read it back and print the largest difference."""
+    r"""Write a checkpoint in another layout, read it back and print the largest difference.
 
-    source: Annotated[str, tyro.conf.Positional]
+    Examples:
+        roformer-tf checkpoints convert chinese_roformer-base roformer-hf \
+            --to huggingface
+        roformer-tf checkpoints convert runs/mine/model mine.zip --to tf1
+    """
+
+    source: Annotated[str, "MODEL"]
     """A released zip, its name, or a folder with a checkpoint."""
-    target: Annotated[Path, tyro.conf.Positional]
+    target: Annotated[Path, "DIR"]
     """The folder or, for tf1, the zip to write. It must not exist."""
     output: OutputConfig
     attention_type: Literal["bidirectional", "causal", "unilm"] | None = None

@@ -4,9 +4,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
-from typing import Annotated
-
-import tyro
 
 from roformer_tf.checkpoints import registry
 from roformer_tf.checkpoints.archives import CONFIG, WEIGHTS
@@ -16,14 +13,25 @@ from roformer_tf.config import RoFormerConfig
 
 @dataclass(frozen=True, kw_only=True)
 class ListConfig:
-    """List our own and the released checkpoints: names, sizes, and whether they are downloaded."""
+    """List our own and the released checkpoints: names, sizes, and whether they are downloaded.
+
+    Examples:
+        roformer-tf checkpoints list
+        roformer-tf checkpoints download chinese_roformer-base
+    """
 
 
 @dataclass(frozen=True, kw_only=True)
 class DownloadConfig:
-    """Download a released checkpoint into the cache, or resume a broken download."""
+    r"""Download a released checkpoint into the cache, or resume a broken download.
 
-    name: Annotated[str, tyro.conf.Positional]
+    Examples:
+        roformer-tf checkpoints download chinese_roformer-base
+        roformer-tf checkpoints download chinese_roformer-base \
+            --from-file downloaded.zip
+    """
+
+    name: str
     """A name that `roformer-tf checkpoints list` shows."""
     from_file: Path | None = None
     """A zip that you downloaded yourself: it is checked and copied into the cache."""

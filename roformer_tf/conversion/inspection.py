@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from math import prod
 from typing import Annotated
 
-import tyro
-
 from roformer_tf.checkpoints.arrays import is_finite, statistics
 from roformer_tf.checkpoints.detection import attention_type
 from roformer_tf.checkpoints.names import IGNORED
@@ -19,9 +17,14 @@ from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, find_tokenizer
 
 @dataclass(frozen=True, kw_only=True)
 class InspectConfig:
-    """Print the contents of a checkpoint, and which tensors would not be loaded."""
+    """Print the contents of a checkpoint, and which tensors would not be loaded.
 
-    source: Annotated[str, tyro.conf.Positional]
+    Examples:
+        roformer-tf checkpoints inspect chinese_roformer-base
+        roformer-tf checkpoints inspect downloaded.zip --ignore-unknown
+    """
+
+    source: Annotated[str, "MODEL"]
     """A released zip, its name, or a folder with a checkpoint."""
     ignore_unknown: bool = False
     """List tensors that no RoFormer has, instead of refusing the checkpoint."""

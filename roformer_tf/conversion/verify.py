@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import tyro
 
 from roformer_tf.checkpoints import huggingface
 from roformer_tf.checkpoints.arrays import largest_difference
@@ -80,13 +79,18 @@ its metadata, hence --no-deps.)"""
 
 @dataclass(frozen=True, kw_only=True)
 class VerifyConfig:
-    """Compare our outputs with those of another library, layer by layer."""
+    """Compare our outputs with those of another library, layer by layer.
 
-    source: Annotated[str, tyro.conf.Positional]
+    Examples:
+        roformer-tf checkpoints verify chinese_roformer-base --against bert4keras
+        roformer-tf checkpoints verify mine.zip --against transformers
+    """
+
+    source: Annotated[str, "MODEL"]
     """The checkpoint that we read: a released zip, its name, or a folder with a checkpoint."""
     against: Library
     """The library to compare with."""
-    reference: str | None = None
+    reference: Annotated[str | None, "MODEL"] = None
     """The checkpoint that the library reads; it is converted if needed. Default: the same."""
     attention_type: Literal["bidirectional", "causal", "unilm"] | None = None
     """Attention type of both. Default: by the checkpoint's config, name or parts."""

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
-import tyro
 
 from roformer_tf.checkpoints.arrays import LazyArrays
 from roformer_tf.checkpoints.detection import described
@@ -36,11 +35,18 @@ _BY_TOKEN = ("encoder/embeddings/word/embeddings", "mlm/bias")
 
 @dataclass(frozen=True, kw_only=True)
 class VocabularyConfig:
-    """Change the vocabulary of a checkpoint by one of --keep, --simplify and --add."""
+    r"""Change the vocabulary of a checkpoint by one of --keep, --simplify and --add.
 
-    source: Annotated[str, tyro.conf.Positional]
+    Examples:
+        roformer-tf checkpoints vocabulary chinese_roformer-base chars --to own \
+            --simplify
+        roformer-tf checkpoints vocabulary chinese_roformer-base larger.zip --to tf1 \
+            --add words.txt
+    """
+
+    source: Annotated[str, "MODEL"]
     """A released zip, its name, or a folder with a checkpoint."""
-    target: Annotated[Path, tyro.conf.Positional]
+    target: Annotated[Path, "DIR"]
     """The folder or, for tf1, the zip to write. It must not exist."""
     output: OutputConfig
     keep: Path | None = None

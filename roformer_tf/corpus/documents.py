@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple, TypeAlias
+from typing import Annotated, Any, BinaryIO, NamedTuple, TypeAlias
 
 from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.readers.arrow_tables import ParquetRecords
@@ -35,7 +35,7 @@ class CorpusConfig:
     Blank lines and blank texts are skipped.
     """
 
-    corpus: tuple[str, ...]
+    corpus: Annotated[tuple[str, ...], "FILE"]
     """Files, patterns such as 'data/*.jsonl.gz', or URLs that fsspec opens. Several corpora have
     names, such as 'news=data/news/*.jsonl' 'wiki=data/wiki/*.txt': all of a name are one corpus."""
     field: str = "text"

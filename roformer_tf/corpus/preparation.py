@@ -20,7 +20,7 @@ from functools import partial
 from itertools import chain, groupby, islice
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 from roformer_tf.checkpoints.archives import VOCABULARY
 from roformer_tf.corpus.deduplication import (
@@ -75,11 +75,17 @@ Result = TypeVar("Result")
 
 @dataclass(frozen=True, kw_only=True)
 class PreparationConfig(CorpusConfig):
-    """Tokenize and pack a corpus once, into a folder of token ids for any number of runs."""
+    r"""Tokenize and pack a corpus once, into a folder of token ids for any number of runs.
 
-    output: str
+    Examples:
+        roformer-tf prepare --corpus 'data/*.jsonl' --vocab-size 30000 --output rows
+        roformer-tf prepare --corpus news.txt --vocab vocab.txt --length 256 \
+            --output rows-256
+    """
+
+    output: Annotated[str, "DIR"]
     """Folder to write. The same command continues an interrupted preparation."""
-    vocab: str | None = None
+    vocab: Annotated[str | None, "FILE"] = None
     """Vocabulary: a vocab.txt, or a folder or released zip with one. Or give --vocab-size."""
     vocab_size: int | None = None
     """Build a vocabulary of at most this many tokens from the corpus."""
@@ -117,7 +123,7 @@ class PreparationConfig(CorpusConfig):
         check_similarity(self.similarity)
         if (self.vocab is None) == (self.vocab_size is None):
             raise InputError(
-                "give either a vocabulary (vocab) or the size of one to build (vocab_size)."
+                "give either a vocabulary (--vocab) or the size of one to build (vocab_size)."
             )
         check_numbers(self, "held_out", at_least=0, below=1)
         check_numbers(self, "fill", at_least=0, at_most=1)

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from roformer_tf.errors import InputError
 from roformer_tf.export.formats import Format, check_export, write_export
@@ -19,16 +20,22 @@ from roformer_tf.tasks.table import TASKS
 
 @dataclass(frozen=True, kw_only=True)
 class ExportConfig:
-    """Write a fine-tuned model, or a model's vectors, as a folder that runs without roformer_tf."""
+    r"""Write a fine-tuned model, or a model's vectors, as a folder that runs without roformer_tf.
 
-    model: str
+    Examples:
+        roformer-tf export runs/reviews/model --to onnx --output onnx-model
+        roformer-tf export runs/reviews/model --to int8 --output small \
+            --data test.tsv
+    """
+
+    model: Annotated[str, "MODEL"]
     """The model/ folder of a run of `finetune`; or, for its vectors, any other model: a released
     zip or name, a folder. --model itself may be omitted."""
     to: Format
     """savedmodel: for TensorFlow Serving; onnx: for ONNX Runtime; int8: smaller, for CPUs."""
-    output: Path
+    output: Annotated[Path, "DIR"]
     """The folder to write. TensorFlow Serving needs a number as its name, such as sentiment/1."""
-    data: str | None = None
+    data: Annotated[str | None, "FILE"] = None
     """Labelled examples with the columns of training, or for vectors texts, to compare int8 with
     float32 on."""
     dimensions: int | None = None

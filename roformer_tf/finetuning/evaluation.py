@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from roformer_tf.engines.choice import Engine, Precision
 from roformer_tf.errors import InputError, check_numbers
@@ -59,12 +59,16 @@ class EvaluateConfig:
     Columns have the names of training. If the file does not have them, they are detected and
     printed, as by `finetune`. A language model is evaluated on text, with --corpus instead of
     --data: see `roformer-tf evaluate --corpus --help`.
+
+    Examples:
+        roformer-tf evaluate runs/reviews/model --data test.tsv
+        roformer-tf evaluate runs/mine/model --corpus news.jsonl --lengths 512 1024
     """
 
-    model: str
+    model: Annotated[str, "MODEL"]
     """The model/ folder of a run of `finetune`, or an export to onnx or int8; --model itself may be
     omitted."""
-    data: str
+    data: Annotated[str, "FILE"]
     """Labelled examples that the model was not trained on, in a file as for `finetune`."""
     output: Path | None = None
     """JSON file to write: metrics, intervals and mistakes, with the keys of report.json."""

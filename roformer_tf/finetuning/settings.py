@@ -2,7 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 from roformer_tf.checkpoints.registry import MINI
 from roformer_tf.errors import MAX_SEED, InputError, check_number, check_numbers
@@ -30,7 +30,7 @@ class VectorConfig:
     dimensions: tuple[int, ...] = ()
     """For vectors: sizes to which they may be cut later, such as 64 128 256. The full size is
     always trained, too."""
-    teacher: str | None = None
+    teacher: Annotated[str | None, "MODEL"] = None
     """For paraphrases: a model whose cosines between the texts are the training targets, instead of
     the softmax over a batch. This is the second stage of RoFormer-Sim."""
     micro_batches: int = 1
@@ -46,22 +46,27 @@ class VectorConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class FinetuneConfig:
-    """Fine-tune a checkpoint on labelled texts, and write a report.
+    r"""Fine-tune a checkpoint on labelled texts, and write a report.
 
     If the process is killed, the same command resumes from the last checkpoint.
+
+    Examples:
+        roformer-tf finetune --train examples/reviews.csv --output runs/reviews
+        roformer-tf finetune --checkpoint runs/mine/model --train train.tsv \
+            --valid valid.tsv --test test.tsv --epochs 5 --output runs/pairs
     """
 
-    checkpoint: str = MINI
+    checkpoint: Annotated[str, "MODEL"] = MINI
     """Released zip or name, folder with a checkpoint, or the model/ of a run. Default: our own
     small checkpoint, which comes with this package."""
-    train: str
+    train: Annotated[str, "FILE"]
     """Labelled examples: tsv, csv, jsonl, parquet, xlsx or CoNLL, as a path or a URL. All except
     parquet and xlsx may be compressed with gz, xz or zst."""
-    output: str
+    output: Annotated[str, "DIR"]
     """Folder of the run: `model/`, the report, metrics, checkpoints."""
-    valid: str | None = None
+    valid: Annotated[str | None, "FILE"] = None
     """Validation set, which selects the best epoch. Default: a part of --train."""
-    test: str | None = None
+    test: Annotated[str | None, "FILE"] = None
     """Test set, for the figures of the report. Default: a part of --train, or none if --valid is
     given."""
     valid_share: float = 0.1
@@ -88,7 +93,7 @@ class FinetuneConfig:
     """First train the checkpoint for some minutes to fill masks in the texts of --train and
     --unlabelled. "auto" fine-tunes with and without, and keeps what is better on the validation
     set."""
-    unlabelled: tuple[str, ...] = ()
+    unlabelled: Annotated[tuple[str, ...], "FILE"] = ()
     """With --adapt: files of further texts, in the formats that `pretrain` reads."""
     epochs: int | Literal["auto"] = "auto"
     """Passes over the training examples. "auto" is 3. Up to 10 with a few hundred examples;

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 
@@ -30,22 +30,28 @@ WHITENING_TEXTS = 100_000
 
 @dataclass(frozen=True, kw_only=True)
 class EmbedConfig:
-    """Write a vector for each text of a file: float32, of length 1, in their order.
+    r"""Write a vector for each text of a file: float32, of length 1, in their order.
 
     Products of vectors are cosines. An empty row is an error, before anything is written.
+
+    Examples:
+        roformer-tf embed chinese_roformer-sim-char-base --input texts.txt \
+            --output vectors.npy
+        roformer-tf embed runs/vectors/model --input texts.csv \
+            --output vectors.parquet
     """
 
-    model: str
+    model: Annotated[str, "MODEL"]
     """A released zip or name, or a folder: of a checkpoint, or the model/ of a run. --model itself
     may be omitted."""
-    input: str = "-"
+    input: Annotated[str, "FILE"] = "-"
     """One text a line, or a .tsv, .csv, .jsonl, .parquet or .xlsx file, at a path or a URL; "-" is
     the standard input."""
-    output: str | None = None
+    output: Annotated[str | None, "FILE"] = None
     """File to write: .npy, a matrix with a row for each text, or .parquet, the columns text and
     vector."""
     vectors: VectorSettings = field(default_factory=VectorSettings)
-    whiten: str | None = None
+    whiten: Annotated[str | None, "FILE"] = None
     """File of texts to learn whitening from (some thousands, like those that will be compared). It
     is saved in the model's folder, whose vectors are whitened from then on."""
     reading: TextFileConfig = field(default_factory=TextFileConfig)

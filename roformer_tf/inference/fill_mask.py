@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import numpy as np
-import tyro
 
 from roformer_tf.checkpoints.detection import is_language_model
 from roformer_tf.engines.choice import Choice, Engine, Precision
@@ -35,11 +34,17 @@ class Candidate(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class FillMaskConfig:
-    """Fill the [MASK] of each text with the tokens that a model finds likeliest."""
+    r"""Fill the [MASK] of each text with the tokens that a model finds likeliest.
 
-    model: str
+    Examples:
+        roformer-tf fill-mask \
+            --model chinese_roformer-base '今天[MASK]很好，可以去公园。'
+        roformer-tf fill-mask --model runs/mine/model --top 10 '[MASK]天天气很好'
+    """
+
+    model: Annotated[str, "MODEL"]
     """A released zip, a folder with a checkpoint, or the model/ of a run."""
-    text: Annotated[tuple[str, ...], tyro.conf.Positional]
+    text: tuple[str, ...]
     """Texts with one [MASK] or several; each is filled with one token."""
     top: int = 5
     """Tokens to print for each mask."""

@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
-import tyro
 
 from roformer_tf.checkpoints.detection import is_language_model
 from roformer_tf.engines.choice import KerasPrecision
@@ -50,18 +49,24 @@ class ScoredText(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class GenerateConfig:
-    """Generate text: a gpt model continues a prompt, a sim model paraphrases it.
+    r"""Generate text: a gpt model continues a prompt, a sim model paraphrases it.
 
     The standard output holds the generated texts alone, one a line, without the prompts.
+
+    Examples:
+        roformer-tf generate --model chinese_roformer-gpt-char-base '今天天气很好，' \
+            --stop 。
+        roformer-tf generate --model chinese_roformer-sim-char-ft-base '怎么退款' \
+            --paraphrases 5
     """
 
-    model: str
+    model: Annotated[str, "MODEL"]
     """A released zip or name, a folder with a checkpoint, or the model/ of a causal run."""
-    text: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    text: tuple[str, ...] = ()
     """Prompts."""
-    input: str | None = None
+    input: Annotated[str | None, "FILE"] = None
     """File of prompts: one a line, or a .tsv, .csv, .jsonl, .parquet or .xlsx."""
-    output: str | None = None
+    output: Annotated[str | None, "FILE"] = None
     """File to write, a TSV with the columns input, output, score: the mean log-probability of a
     token in nats, or of a paraphrase its cosine with the input."""
     writing: GenerationConfig = field(default_factory=GenerationConfig)

@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 from roformer_tf.engines.choice import Engine, Precision
 from roformer_tf.errors import InputError, check_numbers
@@ -42,20 +42,26 @@ Row: TypeAlias = Example | BadLine
 
 @dataclass(frozen=True, kw_only=True)
 class PredictConfig:
-    """Predict texts with a fine-tuned model: a row for each, in their order.
+    r"""Predict texts with a fine-tuned model: a row for each, in their order.
 
     The predictions are a TSV with a header: the label and the probability of every label, or a
     number, or tags. A row that is empty or cannot be read keeps its place, without a prediction and
     with the problem in the column `error`. Texts longer than the model reads are counted; with
     --with-text, and in .csv and .xlsx, the column `tokens_cut` marks them.
+
+    Examples:
+        roformer-tf predict runs/reviews/model --input new.xlsx \
+            --output answers.xlsx
+        roformer-tf predict runs/reviews/model --input new.txt \
+            --output answers.jsonl --top-k 3
     """
 
-    model: str
+    model: Annotated[str, "MODEL"]
     """The model/ folder of a run of `roformer-tf finetune`; --model itself may be omitted."""
-    input: str = STANDARD
+    input: Annotated[str, "FILE"] = STANDARD
     """One text a line, or a .tsv, .csv, .jsonl, .parquet, .xlsx or .conll file with the columns of
     training, at a path or a URL; "-" is the standard input."""
-    output: str = STANDARD
+    output: Annotated[str, "FILE"] = STANDARD
     """File to write: a TSV, or, by its name, .jsonl, .csv or .xlsx (both for Excel); "-" is the
     standard output."""
     with_text: bool = False

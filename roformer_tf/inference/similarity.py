@@ -5,7 +5,6 @@ from dataclasses import dataclass, field
 from typing import Annotated, TextIO
 
 import numpy as np
-import tyro
 
 from roformer_tf.errors import InputError
 from roformer_tf.inference.embed import TextEmbedder, VectorSettings
@@ -29,20 +28,26 @@ SCORE = "score"
 
 @dataclass(frozen=True, kw_only=True)
 class SimilarityConfig:
-    """Print how similar texts are: the cosine of their vectors, from -1 to 1.
+    r"""Print how similar texts are: the cosine of their vectors, from -1 to 1.
 
     For two texts one number; for more a matrix, with a line and a column for each. For a file of
     pairs a TSV with the columns text_a, text_b, score.
+
+    Examples:
+        roformer-tf similarity \
+            --model chinese_roformer-sim-char-base '今天天气很好' '天气不错'
+        roformer-tf similarity --model runs/vectors/model --input pairs.tsv \
+            --output scores.tsv
     """
 
-    model: str
+    model: Annotated[str, "MODEL"]
     """A released zip or name, or a folder: of a checkpoint, or the model/ of a run."""
-    text: Annotated[tuple[str, ...], tyro.conf.Positional] = ()
+    text: tuple[str, ...] = ()
     """Two texts, or more."""
-    input: str | None = None
+    input: Annotated[str | None, "FILE"] = None
     """File of pairs: two texts a line with a tab between, or a .tsv, .csv, .jsonl, .parquet or
     .xlsx with two columns of texts; "-" is the standard input."""
-    output: str = STANDARD
+    output: Annotated[str, "FILE"] = STANDARD
     """File to write; "-" is the standard output."""
     vectors: VectorSettings = field(default_factory=VectorSettings)
     reading: TextFileConfig = field(default_factory=TextFileConfig)

@@ -9,16 +9,14 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import tyro
+from typing import TYPE_CHECKING, Any
 
 from roformer_tf.checkpoints.names import table
 from roformer_tf.config import RoFormerConfig, block_length
 from roformer_tf.corpus.masking import predictions_per_row
 from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.files import check_writable, is_folder
-from roformer_tf.flags import parsed, yaml_flags
+from roformer_tf.flags import parsed, yaml_values
 from roformer_tf.recipes import find_recipe
 from roformer_tf.tokenizers.padding import check_length
 from roformer_tf.training.run_files import write_json
@@ -36,13 +34,13 @@ class CostConfig:
 
     The time is estimated from the number of operations and the utilization of the devices. A run
     reports its measured utilization as `mfu` in metrics.jsonl.
+
+    Examples:
+        roformer-tf cost base
+        roformer-tf cost base small --devices 1 8 64 --price 2.5
     """
 
-    recipe: Annotated[
-        tuple[Path, ...],
-        tyro.conf.Positional,
-        tyro.conf.arg(metavar="CONFIG [CONFIG ...]", help_behavior_hint="(required)"),
-    ]
+    recipe: tuple[Path, ...]
     """Recipes of `pretrain`: names, or paths to YAML files."""
     architecture: Path | None = None
     """A bert_config.json or the name of a recipe's architecture, for recipes that start from a
@@ -61,8 +59,6 @@ class CostConfig:
     """JSON file for the same figures."""
 
     def __post_init__(self) -> None:
-        if not self.recipe:
-            raise InputError("give recipes, such as base or my_recipe.yaml.")
         check_numbers(self, "peak_flops", above=0, hint="such as 312e12")
         check_numbers(self, "utilisation", "efficiency", above=0, at_most=1)
         if not self.devices or min(self.devices) < 1:
@@ -75,8 +71,7 @@ class CostConfig:
 def cost(config: CostConfig) -> None:
     """Print the cost of the recipes as a Markdown table, and write it if --json is given.
 
-    Raises InputError for a recipe that `pretrain` would refuse; for a wrong value in one the
-    process exits with code 2 and that message.
+    Raises InputError for a recipe that `pretrain` would refuse.
     """
     if config.json:
         check_writable(config.json)
@@ -100,16 +95,15 @@ def read_recipe(path: Path, architecture: Path | None) -> tuple[str, Any, RoForm
     from roformer_tf.pretraining.settings import PretrainConfig
 
     path = find_recipe(path)
-    flags = yaml_flags(path, PretrainConfig)
-    source = "--corpus" if "--vocab" in flags else "--rows"
-    needed = ["--output", "-", *([] if {"--corpus", "--rows"} & {*flags} else [source, "-"])]
-    program = f"roformer-tf pretrain --config {path}"
-    settings = parsed(PretrainConfig, [*needed, *flags], program)
-    for stage in settings.plan():
-        try:
+    keys = yaml_values(path, PretrainConfig)
+    source = "--corpus" if "vocab" in keys else "--rows"
+    needed = ["--output", "-", *([] if {"corpus", "rows"} & {*keys} else [source, "-"])]
+    try:
+        settings = parsed(PretrainConfig, [*needed, "--config", str(path)])
+        for stage in settings.plan():
             check_length(stage.length)
-        except InputError as error:
-            raise InputError(f"{path}: {error}") from None
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from None
     name, shape = path.stem, SMALL
     if settings.architecture:
         shape = RoFormerConfig.from_file(find_recipe(settings.architecture, ".json"))

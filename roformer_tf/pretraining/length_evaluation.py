@@ -5,7 +5,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Annotated, Any, Literal, TypeAlias
 
 from roformer_tf.checkpoints.detection import attention_type, is_language_model
 from roformer_tf.checkpoints.sources import OpenedSource
@@ -42,13 +42,18 @@ Scaling: TypeAlias = Literal["none", "linear", "dynamic", "yarn", "log-n"]
 
 @dataclass(frozen=True, kw_only=True)
 class EvaluateCorpusConfig(CorpusConfig):
-    """Evaluate a language model on text that it was not trained on, at several sequence lengths.
+    r"""Evaluate a language model on text that it was not trained on, at several sequence lengths.
 
     The same tokens are predicted at every length: masked words, or every next token. Documents that
     are shorter than the longest sequence are joined.
+
+    Examples:
+        roformer-tf evaluate runs/mine/model --corpus news.jsonl --lengths 512 1024
+        roformer-tf evaluate chinese_roformer-base --corpus 'data/*.txt' \
+            --output lengths.json
     """
 
-    model: str
+    model: Annotated[str, "MODEL"]
     """A language model: the model/ of a run of `pretrain`, a released zip or name, a folder."""
     lengths: tuple[int, ...] = ()
     """Sequence lengths, with [CLS] and [SEP], such as 512 1024 2048. Default: 512, or the model's
@@ -76,7 +81,7 @@ class EvaluateCorpusConfig(CorpusConfig):
     """Seed of the masks."""
     precision: Precision = "float32"
     """Keras dtype policy. auto: bfloat16 products where the device is fast at them."""
-    data: str | None = None
+    data: Annotated[str | None, "FILE"] = None
     """Labelled examples to evaluate a fine-tuned model on, instead of --corpus."""
 
     def __post_init__(self) -> None:

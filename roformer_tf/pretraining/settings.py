@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from roformer_tf.corpus.masking import MaskingConfig
 from roformer_tf.corpus.mixing import MixingConfig
@@ -104,12 +104,12 @@ class InitializationConfig:
     objective: ObjectiveName = "masked"
     """Training objective: "masked" predicts masked words from the text on both sides, for
     understanding; "causal" predicts each token from those before it, for generation."""
-    init_from: str | None = None
+    init_from: Annotated[str | None, "MODEL"] = None
     """Checkpoint to continue from; its vocabulary is used."""
-    extend_vocab: str | None = None
+    extend_vocab: Annotated[str | None, "FILE"] = None
     """With --init-from: a file with one word per line, to append to the vocabulary. The embedding
     of each is the mean over the tokens into which the word was split so far."""
-    architecture: str | None = None
+    architecture: Annotated[str | None, "FILE"] = None
     """Instead of --init-from: a bert_config.json, or base, small, v2. Its vocabulary size is
     replaced by that of the data."""
     embeddings: Literal["random", "neighbours"] = "random"
@@ -155,16 +155,22 @@ class StepConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainConfig(InitializationConfig, PreparationConfig):
-    """Pretrain a language model, masked or causal, from scratch or from a checkpoint.
+    r"""Pretrain a language model, masked or causal, from scratch or from a checkpoint.
 
     If the process is killed, the same command resumes from the last checkpoint.
+
+    Examples:
+        roformer-tf pretrain --corpus 'data/*.jsonl' --vocab-size 30000 \
+            --output runs/mine
+        roformer-tf pretrain --config small --rows rows --output runs/small \
+            --steps 20000
     """
 
-    corpus: tuple[str, ...] = ()
+    corpus: Annotated[tuple[str, ...], "FILE"] = ()
     """Files, or patterns such as 'data/*.jsonl.gz'. They are prepared first."""
-    output: str
+    output: Annotated[str, "DIR"]
     """Folder of the run: `model/`, `metrics.jsonl`, plots, checkpoints."""
-    rows: str | None = None
+    rows: Annotated[str | None, "DIR"] = None
     """Instead of --corpus: a folder that `roformer-tf prepare` wrote. Flags that contradict its
     settings are refused."""
     length: int | None = None  # type: ignore[assignment]  # None: not given

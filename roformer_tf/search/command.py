@@ -6,6 +6,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Annotated
 
 from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.files import check_writable
@@ -29,24 +30,30 @@ ID_COLUMN = "id"
 
 @dataclass(frozen=True, kw_only=True)
 class SearchConfig:
-    """Find the documents that match queries, by the cosine of their vectors.
+    r"""Find the documents that match queries, by the cosine of their vectors.
 
     The output is a TSV with the columns query, rank, score, document, and id if the documents have
     ids. A document longer than the model's maximum length is split into passages. Its score is that
     of the nearest passage, or with --beginning-weight of the nearest and the first one.
+
+    Examples:
+        roformer-tf search --model chinese_roformer-sim-char-base \
+            --documents help.jsonl --index help-index
+        roformer-tf search --model chinese_roformer-sim-char-base --index help-index \
+            --queries '如何退款' --hybrid --top 5
     """
 
-    model: str | None = None
+    model: Annotated[str | None, "MODEL"] = None
     """A released zip or name, or a folder: of a checkpoint, or the model/ of a run. Only --delete
     works without one."""
-    documents: str | None = None
+    documents: Annotated[str | None, "FILE"] = None
     """File of documents: one per line, or a .tsv, .csv, .jsonl, .parquet or .xlsx. With --index
     they are added to it, except those it already has; a document with a known id replaces the
     former one. Other columns are stored for --where."""
-    index: Path | None = None
+    index: Annotated[Path | None, "DIR"] = None
     """Folder of an index, which keeps vectors and texts, and how vectors are computed; created from
     --documents if it does not exist."""
-    queries: tuple[str, ...] = ()
+    queries: Annotated[tuple[str, ...], "FILE|TEXT"] = ()
     """A file of queries, "-" for the standard input, or the queries themselves. Default: none; the
     index is created or changed only."""
     delete: tuple[str, ...] = ()
@@ -68,7 +75,7 @@ class SearchConfig:
     """Weight of a document's first passage relative to its nearest one, such as 0.3: the beginning
     of a manual page or a news article says what the rest is about. Stored in an index that is
     created. Default: 0."""
-    rerank: str | None = None
+    rerank: Annotated[str | None, "MODEL"] = None
     """The model/ of a run on pairs, with labels 0 and 1 or a number, that reorders the first
     documents. Its effect is first measured on the pairs that it was validated on, and a warning is
     printed if the order becomes worse."""
@@ -77,7 +84,7 @@ class SearchConfig:
     passage_length: int | None = None
     """Tokens of a passage. Default: the model's maximum length. Shorter ones are slower, and may
     find more in long documents."""
-    output: str = STANDARD
+    output: Annotated[str, "FILE"] = STANDARD
     """File to write; "-" is the standard output."""
     vectors: VectorSettings = field(default_factory=VectorSettings)
     reading: TextFileConfig = field(default_factory=TextFileConfig)

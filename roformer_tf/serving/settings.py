@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from roformer_tf.checkpoints.embedding_config import Pooling
 from roformer_tf.engines.choice import Engine, Precision
@@ -57,18 +57,22 @@ class ServeConfig:
     """Serve a model over HTTP: labels, generated text, sentence vectors, or search.
 
     A page to try it in a browser is served at /, the API documentation at /docs.
+
+    Examples:
+        roformer-tf serve runs/reviews/model
+        roformer-tf serve runs/vectors/model --index help-index --hybrid --port 8001
     """
 
-    model: str
+    model: Annotated[str, "MODEL"]
     """The model/ folder of a `finetune` run, or an export to onnx or int8; or a causal language
     model: a released zip or name, a checkpoint folder, or the model/ of a causal pretraining run.
     With --index or --pooling, any model is served for its vectors. The flag --model itself may be
     omitted."""
-    index: Path | None = None
+    index: Annotated[Path | None, "DIR"] = None
     """Index folder that `search` created with this model: POST /search searches it."""
     hybrid: bool = False
     """With --index: also search by words (BM25)."""
-    rerank: str | None = None
+    rerank: Annotated[str | None, "MODEL"] = None
     """With --index: the model/ of a run on pairs, which reorders the best documents."""
     pooling: Pooling | None = None
     """Serve vectors (POST /embed) with this pooling. Default: what the model was trained for."""

@@ -16,7 +16,6 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Annotated, Any, TypeAlias
 
-import tyro
 import yaml
 
 from roformer_tf.errors import InputError
@@ -46,13 +45,13 @@ class RunsConfig:
     """Compare runs of `pretrain` and `finetune`: progress, metrics and settings that differ.
 
     Runs that are still training are shown with what they have so far.
+
+    Examples:
+        roformer-tf runs runs/
+        roformer-tf runs runs/a runs/b --plot losses.png
     """
 
-    folder: Annotated[
-        tuple[Path, ...],
-        tyro.conf.Positional,
-        tyro.conf.arg(metavar="DIR [DIR ...]", help_behavior_hint="(required)"),
-    ]
+    folder: Annotated[tuple[Path, ...], "DIR"]
     """Folders of runs, or folders that contain such folders."""
     plot: Path | None = None
     """PNG file for a plot of the losses of all runs."""
@@ -60,8 +59,6 @@ class RunsConfig:
     """JSON file for the same figures."""
 
     def __post_init__(self) -> None:
-        if not self.folder:
-            raise InputError("give the folder of a run, or one that holds runs, such as runs/.")
         if self.plot and self.plot.suffix.lower() != ".png":
             raise InputError(f"--plot {self.plot} will be a PNG file. Give a name ending in .png.")
         for flag, file in (("--plot", self.plot), ("--json", self.json)):

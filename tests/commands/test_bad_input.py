@@ -47,7 +47,7 @@ MORE = {
     f"{FILL} nowhere 今天[MASK]": ["nowhere does not exist"],
     f"{FILL} truncated.zip 今天[MASK]": ["truncated.zip", "Download it again"],
     f"{FILL} released.zip 今天": ["[MASK]", "今天"],
-    f"{FILL} released.zip": ["text"],
+    f"{FILL} released.zip": ["--text"],
     f"{FILL} released.zip --top 0 今天[MASK]": ["top is 0"],
     "prepare --corpus nowhere.txt --vocab-size 200": ["nowhere.txt"],
     "prepare --corpus empty.txt --vocab-size 200": ["empty.txt", "is empty"],
@@ -57,7 +57,7 @@ MORE = {
     "prepare --corpus corpus.txt --vocab nowhere.txt": ["nowhere.txt"],
     "prepare --corpus corpus.txt --vocab truncated.zip": ["truncated.zip"],
     "prepare --corpus corpus.txt --vocab-size 200 --length 2": ["length is 2"],
-    "prepare --corpus corpus.txt --vocab-size 200 --held-out 1": ["held_out is 1"],
+    "prepare --corpus corpus.txt --vocab-size 200 --held-out 1": ["--held-out is 1"],
     "finetune --checkpoint c --train t --output o --micro-batches 3": ["3 micro-batches"],
     "pretrain --vocab-size 200": ["--corpus", "--rows"],
     f"pretrain {CORPUS} --rows nothing": ["--corpus", "--rows"],
@@ -77,9 +77,9 @@ MORE = {
     f"pretrain {CORPUS} --steps many": ["--steps"],
     f"pretrain {CORPUS} --stepz 3": ["--stepz", "--steps"],
     f"pretrain {CORPUS} --save 3": ["--save", "--save-every"],
-    f"pretrain {CORPUS} --learning-rate 0": ["learning_rate is 0"],
-    f"pretrain {CORPUS} --learning-rate inf": ["learning_rate is inf"],
-    f"pretrain {CORPUS} --learning-rate nan": ["learning_rate is nan"],
+    f"pretrain {CORPUS} --learning-rate 0": ["--learning-rate is 0"],
+    f"pretrain {CORPUS} --learning-rate inf": ["--learning-rate is inf"],
+    f"pretrain {CORPUS} --learning-rate nan": ["--learning-rate is nan"],
     f"pretrain {CORPUS} --precision float8": ["--precision"],
     f"pretrain {CORPUS} --config broken.yaml": ["broken.yaml", "not valid YAML"],
     f"pretrain {CORPUS} --config nowhere.yaml": ["nowhere.yaml"],
@@ -104,14 +104,8 @@ def check(code, out, err, said):
     assert code == 2
     assert out == ""
     assert "Traceback" not in err
-    # One message, under a title where flags are wrong; tyro frames it where stdout is UTF-8.
-    title = (
-        r"roformer-tf [\w-]+:|(?:Value|Parsing) error\b|Invalid choice\b|[A-Z]\w+ options\b(?!:)"
-    )
-    titles = re.findall(rf"^(?:╭─ | )?(?:{title})", err, flags=re.MULTILINE)
-    assert len(titles) == 1, err
-    assert err.startswith(titles[0])
-    message = " ".join(re.sub(r"[│╭╮╰╯─]|-{5,}", " ", err).split())
+    (message,) = err.splitlines()
+    assert re.match(r"roformer-tf [a-z-]+: ", message)
     for part in said:
         assert part in message
 

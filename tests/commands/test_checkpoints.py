@@ -56,8 +56,8 @@ def test_the_group_alone_lists_its_commands(run):
 def test_an_unknown_command_is_refused_with_a_guess(run, words, near):
     code, out, err = run(*words)
     assert (code, out) == (2, "")
-    message = f"there is no command 'checkpoints {words[0]}'. Did you mean {near}?"
-    assert err.startswith(f"roformer-tf checkpoints {words[0]}: {message}\n")
+    message = f"there is no command checkpoints {words[0]}. Did you mean {near}?"
+    assert err == f"roformer-tf: {message}\n"
 
 
 # --- What each prints --------------------------------------------------------------------------

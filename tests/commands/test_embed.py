@@ -118,8 +118,8 @@ def test_rows_without_a_text_stop_it_before_anything_is_written(lines, said, run
         (["--output", "x.txt"], "x.txt has an unknown format"),
         ([], "give --output"),
         (["--output", "x.npy", "--dimensions", "33"], "dimensions is 33, but the vectors of"),
-        (["--output", "x.npy", "--max-length", "2"], "max_length is 2, but must be at least 3"),
-        (["--output", "x.npy", "--batch-size", "0"], "batch_size is 0"),
+        (["--output", "x.npy", "--max-length", "2"], "--max-length is 2, but must be at least 3"),
+        (["--output", "x.npy", "--batch-size", "0"], "--batch-size is 0"),
     ],
 )
 def test_flags_that_cannot_be_are_refused(flags, said, run, sim, texts, tmp_path, monkeypatch):

@@ -180,7 +180,7 @@ def test_a_sim_model_is_greedy_unless_told_otherwise(run, released, sim):
         ("gpt_char", ("今天", " "), "text 2 is blank"),
         ("gpt_char", ("今" * 600,), "601 tokens"),
         ("gpt_char", ("😀🙂",), "no character"),
-        ("gpt_char", ("今天", "--top-p", "0"), "top_p is 0"),
+        ("gpt_char", ("今天", "--top-p", "0"), "--top-p is 0"),
         ("gpt_char", ("今天", "--beams", "4", "--top-k", "3"), "beams is 4"),
         ("gpt_char", ("今天", "--beams", "4", "--samples", "2"), "beams is 4"),
         ("gpt_char", ("今天", "--paraphrases", "3"), "pooler"),

@@ -123,7 +123,7 @@ def test_corpora_have_names_and_documents_are_left_out(typed, corpus, tmp_path):
     [
         (["--duplicates", "near", "--similarity", 1.5], "similarity is 1.5, but must be above 0"),
         (["--duplicates", "some"], "--duplicates"),
-        (["--min-characters", -1], "min_characters is -1"),
+        (["--min-characters", -1], "--min-characters is -1"),
     ],
 )
 def test_wrong_choices_are_refused(prepare, tmp_path, flags, message):

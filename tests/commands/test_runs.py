@@ -102,7 +102,7 @@ def test_neither_keras_nor_tensorflow_is_loaded_for_the_plot(runs, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ([], "give the folder of a run"),
+        ([], "--folder must be given."),
         (["nowhere"], "there is no folder nowhere"),
         (["empty"], "empty holds no run"),
         (["runs", "empty"], "empty holds no run"),
@@ -115,8 +115,8 @@ def test_bad_input_is_one_message_and_exit_code_2(run, runs, tmp_path, words, sa
     (tmp_path / "empty").mkdir()
     code, out, err = run(*words)
     assert (code, out) == (2, "")
-    assert "Traceback" not in err
-    assert said in " ".join(err.translate(str.maketrans("│╭╮╰╯─", "      ")).split())
+    (message,) = err.splitlines()
+    assert said in message
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,6 @@
 import os
 
 import pytest
-import tyro
 
 from roformer_tf.checkpoints.registry import BY_HAND, MINI, releases
 from roformer_tf.conversion.downloads import (
@@ -30,7 +29,7 @@ def rows():
 
 
 def test_every_release_has_a_line_under_its_family(capsys, cache):
-    list_checkpoints(tyro.cli(ListConfig, args=[]))
+    list_checkpoints(ListConfig())
     out = capsys.readouterr().out
     assert list(rows()) == [MINI, *(release.name for release in releases())]
     for release in releases():
@@ -54,7 +53,7 @@ def test_what_is_here_is_shown_with_its_size(cache, tmp_path):
 
 def test_download_prints_the_path_alone(cache, tmp_path, capsys):
     content = make_zip(tmp_path / "mine.zip")
-    download(tyro.cli(DownloadConfig, args=[NAME, "--from-file", str(tmp_path / "mine.zip")]))
+    download(DownloadConfig(name=NAME, from_file=tmp_path / "mine.zip"))
     assert capsys.readouterr().out == f"{cache / FILE}\n"
     assert (cache / FILE).read_bytes() == content
 

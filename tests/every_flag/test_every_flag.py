@@ -92,7 +92,7 @@ def _set_by(command, words, monkeypatch):
     for part in SETTINGS[command].__mro__:  # whether values go together is tested elsewhere
         if "__post_init__" in vars(part):
             monkeypatch.setattr(part, "__post_init__", lambda self: None)
-    return _values(parsed(SETTINGS[command], shlex.split(words.format_map(_Names())), command))
+    return _values(parsed(SETTINGS[command], shlex.split(words.format_map(_Names()))))
 
 
 @pytest.mark.parametrize("command", SETTINGS)

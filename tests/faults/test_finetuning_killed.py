@@ -79,7 +79,7 @@ def test_the_same_command_again_ends_with_the_same_weights_and_figures(
     assert figures(run) == figures(whole)
     capsys.readouterr()
     assert main(["finetune", *flags(run), "--learning-rate", "1e-4"]) == 2
-    assert "learning_rate was 0.001 and is 0.0001" in capsys.readouterr().err
+    assert "--learning-rate was 0.001 and is 0.0001" in capsys.readouterr().err
 
 
 GROUPS = [[f"第{number}条怎么{word}" for word in ("办理", "处理", "弄")] for number in range(60)]

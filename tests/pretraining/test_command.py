@@ -335,10 +335,10 @@ def test_what_changes_no_weight_may_change(copy, pretrain_flags, changes):
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"learning_rate": 2e-3}, "learning_rate was 0.001 and is 0.002"),
+        ({"learning_rate": 2e-3}, "--learning-rate was 0.001 and is 0.002"),
         ({"seed": 1}, "seed was 0 and is 1"),
         ({"steps": 23}, "steps was 22 and is 23"),
-        ({"mask_rate": 0.2}, "mask_rate was 0.15 and is 0.2"),
+        ({"mask_rate": 0.2}, "--mask-rate was 0.15 and is 0.2"),
         ({"length": 64}, "length"),
         ({"architecture": None}, "architecture"),
     ],

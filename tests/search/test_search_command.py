@@ -295,10 +295,13 @@ TEXTS = ("今天吗", "明天吗", "昨天呢", "打印")
         (["--index", "NOWHERE", "--queries", "甲"], "is no index. Make one"),
         (["--documents", "EMPTY", "--index", "NOWHERE"], "1 row has no text"),
         (["--documents", "-", "--queries", "-"], "cannot both be the standard input"),
-        (["--index", "NOWHERE", "--queries", "甲", "--hybrid-weight", "-1"], "hybrid_weight is -1"),
+        (
+            ["--index", "NOWHERE", "--queries", "甲", "--hybrid-weight", "-1"],
+            "--hybrid-weight is -1",
+        ),
         (
             ["--documents", "DOCUMENTS", "--queries", "甲", "--beginning-weight", "-1"],
-            "beginning_weight is -1",
+            "--beginning-weight is -1",
         ),
     ],
 )

@@ -1,0 +1,19 @@
+# Completion of roformer-tf in bash: commands, their flags, and names of files as values.
+# `roformer-tf --completion` prints this file. Flags come from --help-all, once in each shell.
+declare -A _roformer_tf_words
+
+_roformer_tf() {
+  local current="${COMP_WORDS[COMP_CWORD]}" command="${COMP_WORDS[1]}" program="${COMP_WORDS[0]}"
+  COMPREPLY=()
+  if [[ $COMP_CWORD == 1 ]]; then command=""; fi
+  if [[ $command == checkpoints && $COMP_CWORD -gt 2 ]]; then command+=" ${COMP_WORDS[2]}"; fi
+  if [[ ! -v _roformer_tf_words["-$command"] ]]; then
+    # Lines of flags begin with "  --flag", "  [--flag]"; those of commands with "  command".
+    _roformer_tf_words["-$command"]=$("$program" $command --help-all 2>/dev/null |
+      sed -nE "s/^  \[?(--[a-z0-9-]+).*/\1/p; s/^  ${command:+$command }([a-z][a-z-]+) .*/\1/p")
+  fi
+  local found="${_roformer_tf_words["-$command"]}"
+  if [[ $found == --* && $current != -* ]]; then return; fi  # the value of a flag: a file
+  COMPREPLY=($(compgen -W "$found" -- "$current"))
+}
+complete -o default -F _roformer_tf roformer-tf

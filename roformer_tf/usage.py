@@ -1,0 +1,144 @@
+"""Help pages of commands from their settings dataclasses."""
+
+import ast
+import dataclasses
+import inspect
+import shutil
+import textwrap
+from collections.abc import Iterator, Sequence
+from functools import cache
+from itertools import pairwise, takewhile
+from pathlib import Path
+from types import NoneType
+from typing import Annotated, Any, get_origin, get_type_hints
+
+from roformer_tf.flags import POSITIONAL, Flag, flags_of, leaves, parsed
+from roformer_tf.translation import Translator
+
+WIDEST = 100  # columns of a help page; longer lines are hard to read
+INDENT = 26  # columns before the text of a flag
+
+METAVARS = {int: "N", float: "X", str: "TEXT", Path: "FILE", bool: "yes|no"}
+
+
+def from_words(settings: Any, words: Sequence[str], program: str, usual: str = "") -> Any:
+    """Parse the words of a command line into settings; for --help, print it and exit.
+
+    Raises InputError as `parsed` does, and SystemExit(0) after the help.
+    """
+    asked = {"-h", "--help", "--help-all"}.intersection(takewhile(lambda x: x != "--", words))
+    if asked:
+        print(help_page(program, settings, usual, "--help-all" in asked, Translator("en")))
+        raise SystemExit(0)
+    return parsed(settings, words)
+
+
+def help_page(program: str, settings: Any, usual: str, everything: bool, _: Translator) -> str:
+    """The help of a command: the required and the `usual` flags, or `everything` in groups.
+
+    `usual` are flags separated by spaces; without them there is no difference. The examples are
+    those of the class's docstring.
+    """
+    width = min(shutil.get_terminal_size().columns, WIDEST)
+    flags = {flag.name: flag for flag in flags_of(settings)}
+    required = [name for name in flags if flags[name].required]
+    bare = [name for name in POSITIONAL if name in flags]
+    shown = [name for name in usual.split() if name in flags] or flags
+    first = list(dict.fromkeys([*bare, *required, *shown]))
+    rest = [flag for name, flag in flags.items() if name not in first]
+    values = [metavar(flags[x]) for x in bare]
+    values += [f"--{x} {metavar(flags[x])}" for x in required if x not in bare]
+    text, _marker, examples = (inspect.getdoc(settings) or "").partition("\n\nExamples:\n")
+    lines = _wrapped(" ".join((_("usage:"), program, *values, _("[flags]"))), width, later=8)
+    for paragraph in text.split("\n\n"):
+        joined = " ".join(paragraph.split())
+        lines += ["", *_wrapped(_(joined), width)]
+    lines += ["", *_entries([flags[name] for name in first], width, _)]
+    for title, group in _groups(rest, settings, _).items() if everything else ():
+        lines += ["", *_wrapped(title, width), *_entries(group, width, _)]
+    config = _("YAML file with flags as its keys, or the name of a recipe.")
+    if "config" not in flags:
+        lines += [""] * everything + _entry("--config FILE", config, width)
+    if rest and not everything:
+        lines += _entry("--help-all", _("Show all {number} flags.", number=len(flags)), width)
+    return "\n".join([*lines, "", _("examples:"), textwrap.indent(textwrap.dedent(examples), "  ")])
+
+
+def _groups(flags: Sequence[Flag], settings: Any, _: Translator) -> dict[str, list[Flag]]:
+    """The flags under titles: one for each dataclass, the command's own last."""
+    groups: dict[str, list[Flag]] = {}
+    own: list[Flag] = []
+    for flag in flags:
+        owner = next(x for x in flag.settings.__mro__ if flag.field.name in x.__annotations__)
+        name = flag.nested.replace("_", " ") or owner.__name__.removesuffix("Config").lower()
+        meaning = " ".join((inspect.getdoc(owner) or "").partition("\n\n")[0].split())
+        (own if owner is settings else groups.setdefault(f"{name}: {_(meaning)}", [])).append(flag)
+    return groups | ({_("other flags:"): own} if own else {})
+
+
+def _entries(flags: Sequence[Flag], width: int, _: Translator) -> Iterator[str]:
+    """The lines of flags. A flag whose name may be omitted is in brackets, as in "[--model]"."""
+    for flag in flags:
+        name = f"[--{flag.name}]" if flag.name in POSITIONAL else f"--{flag.name}"
+        negated = f", --no-{flag.name}" if flag.field.default is True else ""
+        value = "" if flag.kind is bool else f" {metavar(flag)}"
+        sentences = [_(docstrings(flag.settings).get(flag.field.name, ""))]
+        if choices := choices_of(flag.kind):
+            sentences.append(_("One of: {names}.", names=", ".join(choices)))
+        if (default := default_of(flag)) and "Default: " not in sentences[0]:
+            sentences.append(_("Default: {value}.", value=default))
+        yield from _entry(f"{name}{negated}{value}", " ".join(sentences), width)
+
+
+def _entry(spec: str, text: str, width: int) -> list[str]:
+    """The lines of a flag: its text begins at the column INDENT, on the next line if necessary."""
+    start = f"  {spec}".ljust(INDENT)
+    if start.endswith(" "):
+        return _wrapped(text, width, start, INDENT)
+    return [start, *_wrapped(text, width, " " * INDENT, INDENT)]
+
+
+def _wrapped(text: str, width: int, start: str = "", later: int = 0) -> list[str]:
+    """Lines of text; those after the first are indented by `later` columns."""
+    # Not broken at hyphens, so that flags stay whole.
+    return textwrap.wrap(
+        text, width, initial_indent=start, subsequent_indent=" " * later, break_on_hyphens=False
+    )
+
+
+def metavar(flag: Flag) -> str:
+    """The values that a flag takes: "N", "FILE", "N|auto", "TEXT ..."."""
+    hint = get_type_hints(flag.settings, include_extras=True)[flag.field.name]
+    name = "|".join(METAVARS.get(x, x) for x in leaves(flag.kind) if x is not NoneType)
+    if choices_of(flag.kind):
+        name = "NAME"
+    if get_origin(hint) is Annotated:
+        name = hint.__metadata__[0]
+    return f"{name} ..." if get_origin(flag.kind) in (tuple, dict) else name
+
+
+def choices_of(kind: Any) -> list[str]:
+    """The names that a flag takes if it takes nothing else; [] for other types."""
+    kinds = [leaf for leaf in leaves(kind) if leaf is not NoneType]
+    return [] if METAVARS.keys() & set(kinds) else kinds
+
+
+def default_of(flag: Flag) -> str:
+    """The default as it is typed; "" if there is none."""
+    value = flag.field.default
+    if value is dataclasses.MISSING or value is None or value is False:
+        return ""
+    values = value if isinstance(value, tuple) else ("yes" if value is True else value,)
+    return " ".join(f"{x:g}" if isinstance(x, float) else str(x) for x in values)
+
+
+@cache
+def docstrings(settings: type) -> dict[str, str]:
+    """Field → the string after it in the class, or in a class that it inherits from."""
+    texts = {}
+    for base in reversed(settings.__mro__[:-1]):
+        body = ast.parse(textwrap.dedent(inspect.getsource(base))).body[0].body  # type: ignore
+        for field, text in pairwise(body):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr):
+                texts[ast.unparse(field.target)] = " ".join(ast.literal_eval(text.value).split())
+    return texts

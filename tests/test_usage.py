@@ -1,0 +1,137 @@
+"""Help pages: what they show first, how wide they are, and their examples."""
+
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from roformer_tf import cli
+from roformer_tf.flags import flag_types, flags_of, parsed
+from roformer_tf.usage import docstrings
+
+PAGES = [(name, ()) for name in cli.COMMANDS] + [("evaluate", ("--corpus",))]
+FLAG = re.compile(r"^  \[?--([a-z0-9-]+)", re.MULTILINE)
+
+
+@pytest.fixture
+def page(monkeypatch, capsys):
+    """page(command, *flags) → what is printed on a screen of 80 columns."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def page(name, *flags):
+        with pytest.raises(SystemExit) as stopped:
+            cli.main([*name.split(), *flags])
+        assert stopped.value.code == 0
+        return capsys.readouterr().out
+
+    return page
+
+
+def test_the_list_of_commands_fits_on_a_screen(capsys):
+    assert cli.main(["--help"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) <= 50
+    assert max(map(width, lines)) <= 80
+
+
+def width(line):
+    return len(line.encode("gbk"))  # a Chinese character takes two columns and two bytes
+
+
+@pytest.mark.parametrize(("name", "typed"), PAGES)
+def test_a_page_fits_on_a_screen_and_begins_with_what_is_required(name, typed, page):
+    text = page(name, *typed, "--help")
+    settings = cli.load_settings(name, typed)
+    assert text.startswith(f"usage: roformer-tf {name} ")
+    assert max(map(width, text.splitlines())) <= 80
+    assert len(text.splitlines()) <= 50
+    shown = [flag for flag in FLAG.findall(text) if flag not in ("config", "help-all")]
+    assert len(shown) <= 12
+    required = {flag.name for flag in flags_of(settings) if flag.required}
+    assert required <= {*shown}
+    assert {*FLAG.findall(text)} >= {"config"}
+    assert ("help-all" in FLAG.findall(text)) == (len(shown) < len(flag_types(settings)))
+
+
+@pytest.mark.parametrize(("name", "typed"), PAGES)
+def test_help_all_has_every_flag_once_with_a_meaning(name, typed, page):
+    text = page(name, *typed, "--help-all")
+    settings = cli.load_settings(name, typed)
+    shown = FLAG.findall(text)
+    assert sorted(shown) == sorted([*flag_types(settings), "config"])
+    assert max(map(width, text.splitlines())) <= 80
+    assert "None" not in text
+    for flag in flags_of(settings):
+        assert docstrings(flag.settings)[flag.field.name].endswith((".", "?"))
+
+
+@pytest.mark.parametrize(("name", "typed"), PAGES)
+def test_a_page_ends_in_two_examples_that_are_understood(name, typed, page):
+    examples = page(name, *typed, "--help").partition("\nexamples:\n")[2].replace("\\\n", "")
+    lines = examples.strip().splitlines()
+    assert len(lines) == 2
+    for line in lines:
+        program, *words = shlex.split(line)
+        command, flags = cli._split(words)
+        assert (program, command.split()[0]) == ("roformer-tf", name.split()[0])
+        parsed(cli.load_settings(command, flags), flags)
+
+
+def test_flags_are_in_groups_and_show_their_values_and_defaults(page):
+    text = page("finetune", "--help-all")
+    titles = re.findall(r"^([a-z]+): ", text, re.MULTILINE)
+    assert titles == ["usage", "columns", "optimizer", "loss", "vectors"]
+    words = " ".join(text.split())
+    for part in (
+        "--train FILE ",
+        "--output DIR ",
+        "--checkpoint MODEL ",
+        "--epochs N|auto ",
+        "--dimensions N ... ",
+        "--batch-size N Examples per batch. Default: 32.",
+        "One of: linear, constant. Default: linear.",
+        "--crf For tagging",
+        "--baseline, --no-baseline ",
+        "--ema X ",
+    ):
+        assert part in words
+    assert "Corpus" not in text
+    assert "corpus: The files of a corpus" in page("pretrain", "--help-all")
+    assert "  [--source] MODEL" in page("checkpoints convert", "--help")
+
+
+def test_a_narrow_terminal_gets_narrow_lines_and_a_wide_one_readable_ones(page, monkeypatch):
+    for columns, most in ((60, 60), (300, 100)):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        text = page("finetune", "--help").partition("\nexamples:")[0]
+        assert max(map(len, text.splitlines())) <= most
+
+
+COMPLETE = """
+roformer-tf() { "$PYTHON" -m roformer_tf.cli "$@"; }
+source <(roformer-tf --completion)
+for words in "" fin "checkpoints con" "runs --p" "runs --plot "; do
+  IFS=" " read -ra COMP_WORDS <<< "roformer-tf $words"
+  [[ $words == "" || $words == *" " ]] && COMP_WORDS+=("")
+  COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+  _roformer_tf
+  echo "${COMPREPLY[*]}"
+done
+"""
+
+
+def test_bash_completes_commands_and_flags():
+    done = subprocess.run(
+        ["bash", "-c", COMPLETE],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHON": sys.executable, "PATH": "/usr/bin:/bin", "PYTHONPATH": str(Path.cwd())},
+    )
+    assert done.stderr == ""
+    commands, *rest = done.stdout.splitlines()
+    assert {*commands.split()} == {name.split()[0] for name in cli.COMMANDS}
+    assert rest == ["finetune", "convert", "--plot", ""]
