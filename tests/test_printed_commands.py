@@ -31,6 +31,7 @@ OF_OTHERS = {
     *("scheduler-file", "nworkers", "nthreads"),  # Dask's
     *("form", "first-lines"),  # of `python -m pretrain.poems`
     *("sets", "quick", "peer"),  # of `python -m benchmarks.suite`
+    *("clones", "corpora", "test-sets"),  # of `python -m pretrain.mini`
 }
 FILLED = "PLACEHOLDER"  # in place of what an f-string inserts
 
