@@ -119,7 +119,7 @@ def test_pairs_become_a_model_that_finds(released, tmp_path, eagerly, capsys, mo
         (["--r-drop", 1], "--r-drop is about"),
         (["--label-smoothing", 0.1], "--label-smoothing is about"),
         (["--class-weights", "balanced"], "--class-weights is about"),
-        (["--crf"], "--crf needs a sequence of labels"),
+        (["--crf"], "crf needs a sequence of labels"),
         (["--long-texts", "head-tail"], "--long-texts is head-tail"),
         (["--loss", "cosent"], "Give --loss softmax"),
         (["--metric", "spearman"], "no metric 'spearman'"),
