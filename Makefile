@@ -94,7 +94,7 @@ bench: $(VENV)/.installed-dev
 	@$(if $(CASES),$(if $(MEASURED),$(RUN) -m benchmarks.run --cases $(MEASURED),true),$(RUN) -m benchmarks.run)
 	@$(if $(filter serve,$(CASES)),$(RUN) -m benchmarks.bench_serve --rivals,true)
 
-CHECKPOINT ?= runs/demo/model
+CHECKPOINT ?= chinese_roformer-tf-mini
 SUITE_FLAGS ?=  # such as "--quick", "--data FOLDER", "--sets tnews bustm"
 suite: $(VENV)/.installed-dev
 	@echo "suite: fine-tuning $(CHECKPOINT) on the sets of ../shared/data, or of --data"
