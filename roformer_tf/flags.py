@@ -144,7 +144,7 @@ def _value(flag: str, words: Sequence[str], kind: Any) -> Any:
     """Convert the words of a flag. Raises InputError if they are no value of its type."""
     with suppress(ValueError):
         return _converted(words, kind)
-    parts = [leaf for leaf in leaves(kind) if leaf is not NoneType]
+    parts = list(dict.fromkeys(leaf for leaf in leaves(kind) if leaf is not NoneType))
     names = [
         _KINDS.get(part, Message("a text")) if isinstance(part, type) else part for part in parts
     ]
@@ -166,22 +166,24 @@ def _converted(words: Sequence[str], kind: Any) -> Any:
     if kind is bool and not words:
         return True
     if origin is tuple and words:
+        if Ellipsis not in inner and len(inner) != len(words):  # such as tuple[float, float]
+            raise ValueError(words)
         return tuple(_converted([word], inner[0]) for word in words)
     if origin is dict:  # such as: news 3 wiki 1
         pairs = zip(words[::2], words[1::2], strict=True)
         return {key: _converted([word], inner[1]) for key, word in pairs}
-    (word,) = words
     if origin in (Union, UnionType):
         for option in sorted(inner, key=lambda x: x is not NoneType):  # "None" is not a text
             with suppress(ValueError):
                 return _converted(words, option)
-    elif origin is Literal:
+    (word,) = words
+    if origin is Literal:
         return inner[inner.index(word)]
-    elif kind is NoneType and word == "None":
+    if kind is NoneType and word == "None":
         return None
-    elif kind is bool and word.lower() in _TRUTH:
+    if kind is bool and word.lower() in _TRUTH:
         return _TRUTH[word.lower()]
-    elif kind in (int, float, str, Path):
+    if kind in (int, float, str, Path):
         return kind(word)
     raise ValueError(word)
 

@@ -3,8 +3,9 @@
 import pytest
 
 from roformer_tf import cli
+from roformer_tf.corpus.masking import MaskingConfig
 from roformer_tf.errors import InputError
-from roformer_tf.flags import flag_types, yaml_values
+from roformer_tf.flags import flag_types, parsed, yaml_values
 
 
 def test_patience_is_early_stopping_everywhere():
@@ -31,3 +32,18 @@ def test_an_unknown_key_is_answered_by_the_nearest_and_by_all(tmp_path):
         yaml_values(tmp_path / "recipe.yaml", settings)
     known = str(no.value).partition("Known keys: ")[2].rstrip(".").split(", ")
     assert {*known} == flag_types(settings).keys()
+
+
+@pytest.mark.parametrize(
+    ("words", "rate"),
+    [(["0.2"], 0.2), (["0.3", "0.15"], (0.3, 0.15)), (["0.3", "0.15", "0.1"], None), (["x"], None)],
+)
+def test_a_flag_may_take_one_number_or_two(words, rate, tmp_path):
+    settings = tmp_path / "settings.yaml"
+    settings.write_text(f"mask-rate: [{', '.join(words)}]\n", encoding="utf-8")
+    for typed in (["--mask-rate", *words], ["--config", str(settings)]):
+        if rate is None:
+            with pytest.raises(InputError, match=r"--mask-rate is .*, but must be a number\."):
+                parsed(MaskingConfig, typed)
+        else:
+            assert parsed(MaskingConfig, typed).mask_rate == rate

@@ -157,10 +157,10 @@ def test_rows_tell_where_a_text_begins_and_ends(released):
 @pytest.mark.parametrize(
     ("more", "said"),
     [
-        (["--r-drop", "1"], "r_drop treats labels separately; --crf has one loss for all."),
+        (["--r-drop", "1"], "--r-drop treats labels separately; --crf has one loss for all."),
         (["--focal", "2"], "focal treats labels separately"),
-        (["--label-smoothing", "0.1"], "label_smoothing treats labels separately"),
-        (["--class-weights", "balanced"], "class_weights treats labels separately"),
+        (["--label-smoothing", "0.1"], "--label-smoothing treats labels separately"),
+        (["--class-weights", "balanced"], "--class-weights treats labels separately"),
     ],
 )
 def test_what_it_cannot_do_is_refused(more, said, shallow, tmp_path, capsys):
