@@ -83,7 +83,8 @@ def write_text(output: Path, clones: Path, corpora: Path, test_files: Iterable[P
         files: dict[str, IO[str]] = {}
         for source in SOURCES:
             if source.corpus not in files:
-                files[source.corpus] = (folder / f"{source.corpus}.jsonl").open("w")
+                path = folder / f"{source.corpus}.jsonl"
+                files[source.corpus] = path.open("w", encoding="utf-8")
             counts = write_source(source, clones, corpora, cleaner, files[source.corpus])
             facts = {"corpus": source.corpus, "repository": source.repository}
             report["sources"].append({**facts, "licence": source.licence, **asdict(counts)})

@@ -98,6 +98,16 @@ def test_the_figures_are_those_of_every_way_to_predict(run, report, tmp_path, ca
     assert json.loads((tmp_path / "figures.json").read_text("utf-8"))["test"] == report["test"]
 
 
+def test_thresholds_suit_the_combined_probabilities(run):
+    opened = open_finetuned(run / "model")
+    predictions = opened.predict([Example((text,), None, "") for text, _ in DATA["valid"]])
+    gold = [tuple(filter(None, labels.split(","))) for _, labels in DATA["valid"]]
+    chosen = opened.task.decoding.with_choices(gold, predictions)
+    assert chosen.thresholds == opened.task.thresholds
+    alone = open_finetuned(run / "best").task  # otherwise this would show nothing
+    assert alone.thresholds != opened.task.thresholds
+
+
 def test_the_report_has_the_model_alone_and_the_card_says_which_is_which(run, report):
     alone = open_finetuned(run / "best")
     assert alone.lexical is None
