@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     )
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 _MODULES = {
     "InputError": "errors",
