@@ -73,6 +73,7 @@ def run(files, tmp_path_factory):
     return output
 
 
+@pytest.mark.slow
 def test_it_learns_the_training_texts_and_the_unlabelled_ones(files, run):
     lines = (run / "adapted" / "texts.jsonl").read_text(encoding="utf-8").splitlines()
     rows = (files / "train.tsv").read_text(encoding="utf-8").splitlines()[1:]
@@ -90,6 +91,7 @@ def adapted(run):
     return run / "adapted" / "model"
 
 
+@pytest.mark.slow
 def test_auto_keeps_what_is_better_on_the_validation_set(run):
     best = {}
     for name in ("plain", "adapted"):
@@ -147,6 +149,7 @@ def test_what_cannot_be_adapted_is_refused(settings, message):
         FinetuneConfig(train="x", output="y", **settings)
 
 
+@pytest.mark.slow
 def test_a_model_without_a_language_models_head_is_refused(files, run, tmp_path, capsys):
     flags = ["--checkpoint", str(run / "model"), "--train", str(files / "train.tsv")]
     assert main(["finetune", *flags, "--output", str(tmp_path / "x"), *FIXED, "--adapt=yes"]) == 2

@@ -104,6 +104,7 @@ def test_contrast_is_the_cross_entropy_of_both_directions():
     assert float(contrast(a, b, 0.1)) == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.slow
 def test_the_second_stage_trains_and_continues(written, tmp_path):
     """Six steps at once are two and four: the same weights, and a model that loads."""
     rows = tmp_path / "rows"
