@@ -10,6 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from roformer_tf.api import finetune
     from roformer_tf.config import RoFormerConfig
     from roformer_tf.errors import InputError
     from roformer_tf.finetuning.datasets import LabelledDataset
@@ -41,6 +42,7 @@ _MODULES = {
     "RoFormerTokenizer": "tokenizers.tokenizer",
     "RotaryLinearAttention": "layers.linear_attention",
     "RotaryMultiHeadAttention": "layers.attention",
+    "finetune": "api",
     "load": "inference.predictor",
 }
 
@@ -57,6 +59,7 @@ __all__ = [
     "RoFormerTokenizer",
     "RotaryLinearAttention",
     "RotaryMultiHeadAttention",
+    "finetune",
     "load",
 ]
 

@@ -8,8 +8,9 @@ OUTPUT/adapted/               the folder of a run of `pretrain`; model/ is the a
 """
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from roformer_tf.checkpoints.detection import is_language_model
 from roformer_tf.checkpoints.sources import OpenedSource
@@ -26,9 +27,9 @@ PASSES, MAX_STEPS, SAVE_EVERY = 30, 600, 50
 LENGTH = 128
 
 
-def finetune(config: FinetuneConfig) -> None:
-    """Fine-tune a checkpoint on labelled texts, and report on the result."""
-    command.finetune(config, adapt)
+def finetune(config: FinetuneConfig, files: Mapping[Path, str] = MappingProxyType({})) -> None:
+    """Fine-tune a checkpoint on labelled texts, and report on the result; see `command`."""
+    command.finetune(config, adapt, files)
 
 
 def adapt(config: FinetuneConfig, texts: Iterable[str]) -> Path:

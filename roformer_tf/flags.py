@@ -78,6 +78,36 @@ def parsed(settings: Any, words: Sequence[str]) -> Any:
         if not (file := "".join(typed.pop("config"))):
             raise InputError("--config needs a YAML file, or the name of a recipe such as base.")
         typed = yaml_values(find_recipe(file), settings) | typed
+    return _settled(settings, typed)
+
+
+def from_keywords(settings: Any, keywords: Mapping[str, Any]) -> Any:
+    """Convert keyword arguments of a Python function, named as the flags, into settings.
+
+    None is the default. `config` names a YAML file or a recipe, as `--config` does. Raises
+    InputError for an unknown name and for wrong values, in the names of the arguments.
+    """
+    known = {name.replace("-", "_"): name for name in flag_types(settings)}
+    for name in keywords:
+        if name not in known and name != "config":
+            meant = _meant(_dashed(name), set(known.values()))
+            raise InputError(f"there is no setting {name!r}.{hint([in_python_names(meant)])}")
+    typed = {}
+    for name, value in keywords.items():
+        several = isinstance(value, list | tuple)
+        if value is not None and not (several and not value):
+            typed[_dashed(name)] = _as_words(list(value) if several else value)
+    try:
+        if "config" in typed:
+            typed = yaml_values(find_recipe("".join(typed.pop("config"))), settings) | typed
+        return _settled(settings, typed)
+    except InputError as error:
+        raise InputError(in_python_names(str(error))) from None
+
+
+def _settled(settings: Any, typed: Mapping[str, list[str]]) -> Any:
+    """The settings with the values that words stand for; raises InputError as `parsed`."""
+    types = flag_types(settings)
     values = {flag: _value(flag, texts, types[flag]) for flag, texts in typed.items()}
     required = [flag.name for flag in flags_of(settings) if flag.required]
     if missing := [f"--{name}" for name in required if name not in values]:
@@ -322,3 +352,8 @@ def in_flag_names(text: str, settings: Any) -> str:
     pattern = r"^[a-z]+(?= (is|was) )|(?<![\w./'\"`-])[a-z]+(_[a-z0-9]+)+(?!\.?[\w/'\"`=])"
     changed = re.sub(pattern, lambda name: names.get(name[0], name[0]), text)
     return text if changed == text else changed  # a Message can be translated
+
+
+def in_python_names(text: str) -> str:
+    """A message about flags as Python has it: "Give learning_rate" for "Give --learning-rate"."""
+    return re.sub("--([a-z]+(-[a-z]+)*)", lambda flag: flag[1].replace("-", "_"), text)

@@ -10,13 +10,15 @@ OUTPUT/metrics.jsonl, evaluations.jsonl, tensorboard/, checkpoints/
 OUTPUT/trials/NAME/    the same for each training, if there are several (seeds, folds, a sweep)
 OUTPUT/adapted/        with --adapt, the run that continued the checkpoint's pretraining
 OUTPUT/export/         the formats of --export
+OUTPUT/train.jsonl     from Python, examples that are in no file; valid.jsonl and test.jsonl, too
 """
 
 import dataclasses
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
 
 import keras
@@ -52,6 +54,7 @@ from roformer_tf.training.run_files import (
     plain,
     read_settings,
     settle_precision,
+    stored,
     tidy,
     write_settings,
 )
@@ -80,12 +83,15 @@ UNLIMITED = 1 << 30
 Adapt: TypeAlias = Callable[[FinetuneConfig, Iterable[str]], Path]
 
 
-def finetune(config: FinetuneConfig, adapt: Adapt) -> None:
+def finetune(
+    config: FinetuneConfig, adapt: Adapt, files: Mapping[Path, str] = MappingProxyType({})
+) -> None:
     """Fine-tune a checkpoint on labelled texts, and report on the result.
 
-    `adapt` is called if the settings ask for it.
+    `adapt` is called if the settings ask for it. files: the content of files of examples in the
+    run's folder, which are written first.
     """
-    with locked(config.output):
+    with locked(config.output), stored(files, Path(config.output)):
         _finetune(config, adapt)
 
 

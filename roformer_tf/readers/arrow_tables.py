@@ -125,14 +125,14 @@ def _decoded(
         for part in _parts(batch.slice(start, _ROWS_DECODED), budget, before + start):
             for cells in part.to_pylist():
                 for column in names.keys() & cells.keys():
-                    cells[column] = _named(cells[column], names[column])
+                    cells[column] = class_name(cells[column], names[column])
                 yield cells
 
 
-def _named(value: Any, names: list[str]) -> Any:
+def class_name(value: Any, names: Sequence[str]) -> Any:
     """The name of a class number, or of a list of them; None for -1, an unknown label."""
     if isinstance(value, list):
-        return [_named(number, names) for number in value]
+        return [class_name(number, names) for number in value]
     if not isinstance(value, int):
         return value
     return names[value] if 0 <= value < len(names) else None

@@ -8,14 +8,15 @@ Keras is not imported here, so that `runs` prints its tables at once.
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path, PurePath
 from typing import Any, TypeVar
 
 import yaml
 
 from roformer_tf.errors import InputError
-from roformer_tf.files import parse_json, sweep, write_text
+from roformer_tf.files import parse_json, remove, sweep, write_text
 
 SETTINGS, CHECKPOINTS, MODEL, BEST = "settings.yaml", "checkpoints", "model", "best"
 METRICS_FILE, EVALUATIONS_FILE = "metrics.jsonl", "evaluations.jsonl"
@@ -105,6 +106,29 @@ def check_output(config: Any, may_change: Sequence[str]) -> None:
             f"{output} holds a run with other settings: {'; '.join(changed)}. "
             "Give those to continue it, or another --output to start anew."
         )
+
+
+@contextmanager
+def stored(files: Mapping[Path, str], output: Path) -> Iterator[None]:
+    """Write the files of a run's examples; they are removed if the run does not begin.
+
+    Raises InputError if the folder holds a run on other examples.
+    """
+    for path, content in files.items():
+        if path.exists() and path.read_text(encoding="utf-8") == content:
+            continue
+        if (output / SETTINGS).exists():
+            raise InputError(
+                f"{output} holds a run on other examples than these: {path} differs. Give the "
+                "same ones to continue it, or another --output to start anew."
+            )
+        write_text(path, content)
+    try:
+        yield
+    finally:
+        if not (output / SETTINGS).exists():
+            for path in files:
+                remove(path)
 
 
 def settle_precision(config: Settings) -> Settings:

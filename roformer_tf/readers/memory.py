@@ -1,0 +1,98 @@
+"""Rows in memory → JSON lines, which are then read as a file.
+
+    [("房间很干净", 1)]  →  {"text": "房间很干净", "label": 1}
+
+So columns, bad rows and a resumed run are treated as for any other file: line 12 is row 12.
+"""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from reprlib import repr as shortened
+from typing import Any
+
+from roformer_tf.errors import InputError
+from roformer_tf.readers.arrow_tables import class_name
+
+# Names of the cells of a tuple, by their number: texts, then the label.
+COLUMNS: tuple[tuple[str, ...], ...] = (
+    ("text",),
+    ("text", "label"),
+    ("text_a", "text_b", "label"),
+    ("text_a", "text_b", "text_c", "label"),
+)
+_ROWS = (
+    "a list of tuples (text, label) or of dictionaries, a pandas or polars data frame, or a "
+    "datasets.Dataset"
+)
+
+
+def json_lines(data: Any, name: str, *, named: bool = True) -> str:
+    """The rows of a data frame, a `datasets.Dataset` or a list, each as a line of JSON.
+
+    name: of the data, for messages. named: whether the last cell of a tuple is its label; otherwise
+    columns are called 1, 2, …, as those of a file without a header.
+    Raises InputError for anything else, and for a row that is neither a tuple nor a dictionary.
+    """
+    lines = [json.dumps(row, ensure_ascii=False) + "\n" for row in _rows(data, name, named)]
+    if not lines:
+        raise InputError(f"{name} has no rows. Give {_ROWS}.")
+    # Half of a surrogate pair is no Unicode; as an escape it is read again as the same character.
+    return "".join(lines).encode("utf-8", "backslashreplace").decode()
+
+
+def _rows(data: Any, name: str, named: bool) -> Iterator[dict[str, Any]]:
+    if hasattr(data, "to_dicts"):  # polars
+        data = data.to_dicts()
+    elif hasattr(data, "to_dict") and hasattr(data, "columns"):  # pandas
+        data = data.to_dict("records")
+    elif isinstance(data, Mapping | bytes | str) or not isinstance(data, Iterable):
+        raise InputError(f"{name} is {shortened(data)}. Give the path of a file, or {_ROWS}.")
+    classes, width = _class_names(getattr(data, "features", None)), 0
+    for number, row in enumerate(data, start=1):
+        if isinstance(row, Mapping):
+            cells = {str(key): _plain(value) for key, value in row.items()}
+            known = classes.keys() & cells.keys()
+            yield cells | {key: class_name(cells[key], classes[key]) for key in known}
+            continue
+        values = [row] if isinstance(row, str) else row
+        if not isinstance(values, tuple | list):
+            raise InputError(f"row {number} of {name} is {shortened(row)}. Give {_ROWS}.")
+        width = width or len(values)
+        if len(values) != width:
+            raise InputError(
+                f"row {number} of {name} has {len(values)} cells, but the first row has {width}. "
+                "Give the same number in each row, None for a missing one."
+            )
+        if not 1 <= width <= len(COLUMNS):
+            raise InputError(
+                f"row {number} of {name} has {width} cells, but a tuple has up to three texts and "
+                "a label. Give dictionaries, whose keys are the names of columns."
+            )
+        columns = COLUMNS[width - 1] if named else map(str, range(1, width + 1))
+        yield dict(zip(columns, map(_plain, values), strict=True))
+
+
+def _class_names(features: Any) -> dict[str, Sequence[str]]:
+    """For each column of `datasets.ClassLabel`, or lists of them, the names of its integers."""
+    names = {}
+    for column, feature in (features or {}).items():
+        while isinstance(feature, list) or hasattr(feature, "feature"):
+            feature = feature[0] if isinstance(feature, list) else feature.feature
+        if hasattr(feature, "names"):
+            names[column] = feature.names
+    return names
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it: NumPy's as Python's, NaN and pandas' NA as null, others as text."""
+    if hasattr(value, "tolist"):  # arrays and numbers of NumPy, tensors
+        value = value.tolist()
+    if isinstance(value, Mapping):
+        return {str(key): _plain(cell) for key, cell in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(cell) for cell in value]
+    if type(value).__name__ in ("NAType", "NaTType") or (
+        isinstance(value, float) and value != value
+    ):
+        return None
+    return value if value is None or isinstance(value, str | int | float) else str(value)

@@ -1,0 +1,133 @@
+"""Rows in memory are read as the file that they would be."""
+
+import datetime
+import json
+from types import SimpleNamespace
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from roformer_tf.errors import InputError
+from roformer_tf.readers.memory import json_lines
+
+
+class Frame:
+    """What is used of a data frame of pandas."""
+
+    def __init__(self, rows):
+        self.columns = list(rows[0])
+        self._rows = rows
+
+    def to_dict(self, orient):
+        assert orient == "records"
+        return self._rows
+
+
+class PolarsFrame(Frame):
+    def to_dicts(self):
+        return self._rows
+
+
+class Dataset(list):
+    """What is used of a `datasets.Dataset`: its rows, and the names of its classes."""
+
+    features: ClassVar = {
+        "text": SimpleNamespace(dtype="string"),
+        "label": SimpleNamespace(names=["bad", "good"]),
+    }
+
+
+ROWS = [{"text": "很好", "label": "good"}, {"text": "太吵", "label": "bad"}]
+LINES = '{"text": "很好", "label": "good"}\n{"text": "太吵", "label": "bad"}\n'
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        ROWS,
+        iter(ROWS),
+        [tuple(row.values()) for row in ROWS],
+        [list(row.values()) for row in ROWS],
+        Frame(ROWS),
+        PolarsFrame(ROWS),
+        Dataset([{"text": "很好", "label": 1}, {"text": "太吵", "label": np.int64(0)}]),
+    ],
+    ids=["dicts", "generator", "tuples", "lists", "pandas", "polars", "datasets"],
+)
+def test_all_forms_of_the_same_rows_are_the_same_lines(data):
+    assert json_lines(data, "train") == LINES
+
+
+@pytest.mark.parametrize(
+    ("cells", "columns"),
+    [
+        ("a", ["text"]),
+        (("a", "x"), ["text", "label"]),
+        (("a", "b", 1), ["text_a", "text_b", "label"]),
+        (("a", "b", "c", "B"), ["text_a", "text_b", "text_c", "label"]),
+    ],
+)
+def test_the_last_cell_of_a_tuple_is_the_label(cells, columns):
+    assert list(json.loads(json_lines([cells], "train"))) == columns
+    numbers = [str(n) for n in range(1, len(columns) + 1)]
+    assert list(json.loads(json_lines([cells], "train", named=False))) == numbers
+
+
+def test_values_are_as_json_has_them():
+    missing = type("NAType", (), {})()
+    row = {
+        "int": np.int32(3),
+        "float": np.float32(0.5),
+        "bool": np.bool_(True),
+        "text": np.str_("字"),
+        "array": np.array([[1, 2], [3, 4]]),
+        "nan": np.float64("nan"),
+        "na": missing,
+        "none": None,
+        "nested": {"start": np.int64(1), "of": (1.5, float("nan"))},
+        "date": datetime.date(2020, 1, 2),
+        7: "number",
+    }
+    assert json.loads(json_lines([row], "train")) == {
+        "int": 3,
+        "float": 0.5,
+        "bool": True,
+        "text": "字",
+        "array": [[1, 2], [3, 4]],
+        "nan": None,
+        "na": None,
+        "none": None,
+        "nested": {"start": 1, "of": [1.5, None]},
+        "date": "2020-01-02",
+        "7": "number",
+    }
+
+
+def test_class_numbers_in_lists_get_their_names():
+    tags = SimpleNamespace(feature=SimpleNamespace(names=["O", "B-LOC", "I-LOC"]))
+    data = Dataset([{"tokens": ["北", "京"], "ner_tags": np.array([1, 2]), "label": -1}])
+    data.features = {**Dataset.features, "tokens": [SimpleNamespace()], "ner_tags": tags}
+    row = json.loads(json_lines(data, "train"))
+    assert row == {"tokens": ["北", "京"], "ner_tags": ["B-LOC", "I-LOC"], "label": None}
+
+
+def test_half_of_a_character_stays_what_it_is():
+    (line,) = json_lines([("\ud83d", "x")], "train").splitlines()
+    assert json.loads(line.encode())["text"] == "\ud83d"
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"text": ["a"]}, r"^valid is \{'text': \['a'\]\}\. Give the path of a file, or a list of"),
+        (5, r"^valid is 5\. Give"),
+        ([], r"^valid has no rows\. Give a list of tuples \(text, label\)"),
+        ([("a", "x"), 5], r"^row 2 of valid is 5\. Give"),
+        ([("a", "x"), ("b",)], r"^row 2 of valid has 1 cells, but the first row has 2\."),
+        ([tuple("abcde")], r"^row 1 of valid has 5 cells, .* Give dictionaries"),
+    ],
+)
+def test_anything_else_is_refused(data, message):
+    with pytest.raises(InputError, match=message):
+        json_lines(data, "valid")
