@@ -24,6 +24,7 @@ from roformer_tf.labelled.columns import (
     find_texts,
     find_texts_to_predict,
 )
+from roformer_tf.labelled.entities import find_entity_columns
 from roformer_tf.labelled.examples import BadLine, Example, SkippedRows
 from roformer_tf.labelled.headers import TableSample, check_header, check_no_header, sample_of
 from roformer_tf.labelled.rows import examples_of, first_line, has_tabs, no_units, plain_examples
@@ -73,7 +74,7 @@ def find_layout(
     if plain:
         raise InputError(
             f"{path}: a .txt file holds texts alone. Name a file with columns .tsv or .csv, "
-            "and one with a tag for every character or word .conll."
+            "and one with a tag for every character or word .conll; of brat give the .ann file."
         )
     named = (*columns.text_columns, columns.label_column)
     table = columns.open(path, named)
@@ -85,9 +86,9 @@ def find_layout(
         check_header(sample)
     # Before labels: a column of tags would be taken for labels of whole texts.
     if chosen is None or chosen.labelling.has_units:
-        units = find_unit_columns(sample, columns.text_columns, columns.label_column)
-        if units:
-            return _units_layout(sample, units, task, tasks)
+        layout = _units_or_entities_layout(sample, columns, task, tasks)
+        if layout:
+            return layout._replace(report=layout.report + _note_format(path, columns.encoding, table))
     label, label_note = find_label(sample, columns.text_columns, columns.label_column)
     texts, text_note = find_texts(sample, columns.text_columns, label)
     if label in texts:
@@ -104,6 +105,27 @@ def find_layout(
     note = _describe(sample, selected.name, why, (texts, text_note), (label, label_note))
     note += _note_spellings(selected, labels, columns.label_separator)
     return Layout(selected, texts, label, note + _note_format(path, columns.encoding, table))
+
+
+def _units_or_entities_layout(
+    sample: TableSample, columns: ColumnsConfig, task: str | None, tasks: Mapping[str, Any]
+) -> Layout | None:
+    """The layout of a table with a label for every unit, or with entities; None for another."""
+    named = columns.text_columns, columns.label_column
+    wants_spans = bool(task) and tasks[task].labelling.has_spans
+    # CLUENER's layout is both: entities for the task of spans, otherwise labels of characters.
+    if not wants_spans and (units := find_unit_columns(sample, *named)):
+        return _units_layout(sample, units, task, tasks)
+    extracting = [kind for kind in tasks.values() if kind.labelling.has_spans]
+    if (wants_spans or task is None) and extracting:
+        entities = find_entity_columns(sample, *named, named=wants_spans)
+        if entities:
+            chosen = tasks[task] if task else extracting[0]
+            texts, label = ((entities.text,), ""), (entities.entities, "")
+            note = _describe(sample, chosen.name, "", texts, label)
+            return Layout(chosen, texts[0], entities.entities, note)
+    units = find_unit_columns(sample, *named) if wants_spans else None
+    return _units_layout(sample, units, task, tasks) if units else None
 
 
 def _units_layout(
@@ -211,7 +233,7 @@ def _note_format(path: str | Path, encoding: str, table: Table) -> str:
     """Encoding, delimiter and other properties of the file that are unusual."""
     notes = "".join(f" {sentence}" for sentence in table.notes)
     # Binary formats have no encoding, and .json reports its own.
-    if kind_of(path) in ("parquet", "arrow", "xlsx", "json"):
+    if kind_of(path) in ("parquet", "arrow", "xlsx", "json", "brat"):
         return notes
     return notes + _note_encoding(path, encoding)
 
