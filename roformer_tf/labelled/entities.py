@@ -16,7 +16,12 @@ from roformer_tf.labelled.column_names import folded
 from roformer_tf.labelled.columns import find_column, find_texts
 from roformer_tf.labelled.examples import UNLABELLED, Example
 from roformer_tf.labelled.headers import TableSample
-from roformer_tf.labelled.token_labels import first_and_last, is_cluener
+from roformer_tf.labelled.token_labels import (
+    UnitColumns,
+    find_unit_columns,
+    first_and_last,
+    is_cluener,
+)
 from roformer_tf.readers.tables import Row
 
 # Label, first character, last character + 1.
@@ -40,19 +45,22 @@ class EntityColumns(NamedTuple):
     entities: str
 
 
-def find_entity_columns(
-    sample: TableSample, text: Sequence[str], label: str | None, named: bool = False
-) -> EntityColumns | None:
-    """Find the columns by their content, or check the user's; None if there are none.
+def find_units_or_entities(
+    sample: TableSample, text: Sequence[str], label: str | None, by_name: bool = True
+) -> EntityColumns | UnitColumns | None:
+    """Find the columns for a task of entities, or check the user's; None if there are none.
 
-    named: whether a well-known name is enough, whatever is in the column. Raises InputError for
+    In this order: a column whose content is entities; units and their labels; and `by_name` a
+    column with a well-known name, or the user's, whatever its content. Raises InputError for
     several columns of entities.
     """
     path, table, rows = sample
     names = [find_column(path, table, label)] if label else list(table.columns)
     matches = [name for name in names if _are_entities(row.get(name) for row in rows)]
-    if named and not matches:
-        matches = names if label else [name for name in names if folded(name) in ENTITIES]
+    if not matches:
+        if units := find_unit_columns(sample, text, label):
+            return units
+        matches = [name for name in names if by_name and (label or folded(name) in ENTITIES)]
     if len(matches) > 1:
         raise InputError(
             f"{path}: cannot tell which column holds the entities: {' or '.join(matches)}. Give "
@@ -109,9 +117,10 @@ def _items(cell: Any) -> list[dict[str, Any]]:
         ]
     items: Any = cell
     if isinstance(cell, dict) and all(isinstance(value, list) for value in cell.values()):
-        if len({len(value) for value in cell.values()}) > 1:
+        columns = list(cell.values())
+        if len(set(map(len, columns))) > 1:
             raise BadCellError(f"has lists of different lengths as entities: {_shown(cell)}")
-        items = [dict(zip(cell, values, strict=True)) for values in zip(*cell.values())]
+        items = [dict(zip(cell, values, strict=True)) for values in zip(*columns, strict=True)]
     if not isinstance(items, list):
         raise BadCellError(f"has {_shown(cell)} instead of a list of entities")
     return [_item(item) for item in items]

@@ -24,7 +24,7 @@ from roformer_tf.labelled.columns import (
     find_texts,
     find_texts_to_predict,
 )
-from roformer_tf.labelled.entities import find_entity_columns
+from roformer_tf.labelled.entities import EntityColumns, find_units_or_entities
 from roformer_tf.labelled.examples import BadLine, Example, SkippedRows
 from roformer_tf.labelled.headers import TableSample, check_header, check_no_header, sample_of
 from roformer_tf.labelled.rows import examples_of, first_line, has_tabs, no_units, plain_examples
@@ -88,7 +88,9 @@ def find_layout(
     if chosen is None or chosen.labelling.has_units:
         layout = _units_or_entities_layout(sample, columns, task, tasks)
         if layout:
-            return layout._replace(report=layout.report + _note_format(path, columns.encoding, table))
+            return layout._replace(
+                report=layout.report + _note_format(path, columns.encoding, table)
+            )
     label, label_note = find_label(sample, columns.text_columns, columns.label_column)
     texts, text_note = find_texts(sample, columns.text_columns, label)
     if label in texts:
@@ -112,20 +114,20 @@ def _units_or_entities_layout(
 ) -> Layout | None:
     """The layout of a table with a label for every unit, or with entities; None for another."""
     named = columns.text_columns, columns.label_column
-    wants_spans = bool(task) and tasks[task].labelling.has_spans
-    # CLUENER's layout is both: entities for the task of spans, otherwise labels of characters.
-    if not wants_spans and (units := find_unit_columns(sample, *named)):
-        return _units_layout(sample, units, task, tasks)
     extracting = [kind for kind in tasks.values() if kind.labelling.has_spans]
-    if (wants_spans or task is None) and extracting:
-        entities = find_entity_columns(sample, *named, named=wants_spans)
-        if entities:
-            chosen = tasks[task] if task else extracting[0]
-            texts, label = ((entities.text,), ""), (entities.entities, "")
-            note = _describe(sample, chosen.name, "", texts, label)
-            return Layout(chosen, texts[0], entities.entities, note)
-    units = find_unit_columns(sample, *named) if wants_spans else None
-    return _units_layout(sample, units, task, tasks) if units else None
+    if task:
+        extracting = [kind for kind in extracting if kind.name == task]
+    # CLUENER's layout is both: entities for the task of spans, otherwise labels of characters.
+    detected: UnitColumns | EntityColumns | None
+    detected = None if task and extracting else find_unit_columns(sample, *named)
+    if detected is None and extracting:
+        by_name = bool(task) or kind_of(sample.path) == "brat"
+        detected = find_units_or_entities(sample, *named, by_name=by_name)
+    if isinstance(detected, EntityColumns):
+        texts, label = ((detected.text,), ""), (detected.entities, "")
+        note = _describe(sample, extracting[0].name, "", texts, label)
+        return Layout(extracting[0], texts[0], detected.entities, note)
+    return _units_layout(sample, detected, task, tasks) if detected else None
 
 
 def _units_layout(

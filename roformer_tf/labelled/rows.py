@@ -11,7 +11,7 @@ from typing import Any
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.cells import BadCellError
 from roformer_tf.labelled.columns import ColumnsConfig, find_column
-from roformer_tf.labelled.entities import find_entity_columns, read_entities
+from roformer_tf.labelled.entities import EntityColumns, find_units_or_entities, read_entities
 from roformer_tf.labelled.examples import BadLine, Example
 from roformer_tf.labelled.headers import sample_of
 from roformer_tf.labelled.token_labels import find_unit_columns, read_units
@@ -81,12 +81,12 @@ def _unit_examples(
     named = (texts, label) if present else ((), None)
     # Opened again: the first rows have been read.
     rows = columns.open(path, ()).rows
-    if task.labelling.has_spans and (entities := find_entity_columns(sample, *named, named=True)):
-        return (_example(row, read_entities, entities) for row in rows)
-    units = find_unit_columns(sample, *named)
-    if units is None:
+    find = find_units_or_entities if task.labelling.has_spans else find_unit_columns
+    detected = find(sample, *named)
+    if detected is None:
         raise no_units(path, task)
-    return (_example(row, read_units, units) for row in rows)
+    read = read_entities if isinstance(detected, EntityColumns) else read_units
+    return (_example(row, read, detected) for row in rows)
 
 
 def _example(row: Row, read: Callable[..., Example], *settings: Any) -> Example | BadLine:

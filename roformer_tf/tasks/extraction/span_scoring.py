@@ -1,7 +1,7 @@
 """Metrics of entities that may overlap: precision, recall and F1 of whole spans."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from typing import ClassVar
 
 import numpy as np
@@ -130,7 +130,7 @@ class SpanMetrics(Metrics):
         }
 
 
-def _known(text: str, lengths: list[int], known: dict[str, object]) -> Iterator[tuple[int, int]]:
+def _known(text: str, lengths: list[int], known: Container[str]) -> Iterator[tuple[int, int]]:
     """Start and end of every occurrence of known strings of these lengths."""
     for start in range(len(text)):
         for length in lengths:

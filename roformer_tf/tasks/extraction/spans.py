@@ -162,7 +162,7 @@ class SpansDecoding(Decoding):
                 spans = candidates(row_logits[row], tokens)
                 spans[:, :2] += bounds[window, 0]
                 of_windows.append(spans[_best_window(spans, bounds, units) == window])
-            examples.append(np.concatenate(of_windows) + np.float32([0, 1, 0, 0]))
+            examples.append(np.concatenate(of_windows) + np.array([0, 1, 0, 0], np.float32))
         return examples
 
     def predict(self, logits: np.ndarray) -> Prediction:
@@ -175,7 +175,9 @@ class SpansDecoding(Decoding):
 
     def _above(self, scores: np.ndarray) -> list[Span]:
         """The spans whose probabilities are above the threshold."""
-        return ordered(self.task.spans_of(scores[scores[:, 3] > self.task.threshold]))
+        return ordered(
+            self.task.spans_of(scores[scores[:, 3].astype(np.float64) > self.task.threshold])
+        )
 
     def with_choices(self, gold: Gold, predictions: Predictions) -> "Spans":
         """The threshold with the highest F1; of equally good ones the nearest to ½."""
