@@ -23,6 +23,9 @@ _CHOICES = {
     "crf": (False, True),
 }
 
+POINTER_SIZE = 64
+"""Size of the vectors of starts and of ends in the head of GlobalPointer."""
+
 
 @dataclass(frozen=True)
 class RoFormerConfig:

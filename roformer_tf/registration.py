@@ -23,6 +23,7 @@ CLASSES = {
     "RoFormerForSentenceEmbedding": "models.sentence_embedding",
     "RoFormerForSentenceSimilarity": "models.heads",
     "RoFormerForSequenceClassification": "models.heads",
+    "RoFormerForSpanExtraction": "models.heads",
     "RoFormerForTokenClassification": "models.heads",
     "RoFormerSelfAttention": "layers.self_attention",
     "RotaryLinearAttention": "layers.linear_attention",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import zipfile
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -32,6 +32,7 @@ random field, and an architecture that transformers has no class for. With "rofo
 them without an error and compute something else."""
 SCALED_HEAD = ("classifier/out_proj/kernel", "classifier/out_proj/bias")
 """The last layer of a text classifier."""
+_POINTER = "global_pointer/kernel"
 GENERATION_CONFIG = "generation_config.json"
 """Settings of transformers' `generate`; only a causal language model has this file."""
 
@@ -248,7 +249,7 @@ def _position_table(config: RoFormerConfig) -> np.ndarray:
     return np.concatenate([np.sin(theta), np.cos(theta)], axis=1).astype("float32")
 
 
-def model_type(config: RoFormerConfig, arrays: Iterable[str]) -> str:
+def model_type(config: RoFormerConfig, arrays: Collection[str]) -> str:
     """The `model_type` for transformers of a model with these weights (our names).
 
     transformers loads "roformer" and "bert" correctly. With any other type it stops with an error.
@@ -256,8 +257,10 @@ def model_type(config: RoFormerConfig, arrays: Iterable[str]) -> str:
     if config.crf:
         return CRF_TYPE
     classifies = any(name.startswith("classifier/") for name in arrays)
-    # transformers has no head on the mean of all tokens: it would create a new, random layer.
-    if config.unusual_form(learned=True, value=True) or (classifies and config.pooling == "mean"):
+    # transformers has no head on the mean of all tokens, nor GlobalPointer's: it would create a
+    # new, random layer.
+    is_foreign = (classifies and config.pooling == "mean") or _POINTER in arrays
+    if config.unusual_form(learned=True, value=True) or is_foreign:
         return FORM_TYPE
     if config.position_embedding_type == "rotary":
         return "roformer"

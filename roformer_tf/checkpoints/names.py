@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from roformer_tf.config import POINTER_SIZE
 from roformer_tf.errors import InputError
 
 if TYPE_CHECKING:
@@ -277,7 +278,7 @@ def _classifiers(config: RoFormerConfig) -> list[Weight]:
     if not config.num_labels:
         return []
     hidden, labels = config.hidden_size, config.num_labels
-    text, tokens = "classifier", "token_classifier"
+    text, tokens, spans = "classifier", "token_classifier", "global_pointer"
     crf = {  # the names of the package pytorch-crf
         "crf/start_transitions": (labels,),
         _CRF: (labels, labels),
@@ -287,6 +288,7 @@ def _classifiers(config: RoFormerConfig) -> list[Weight]:
         *_dense(f"{text}/dense", f"{text}/dense", (hidden, hidden)),
         *_dense(f"{text}/out_proj", f"{text}/out_proj", (hidden, labels)),
         *_dense(tokens, tokens, (hidden, labels), "classifier"),
+        *_dense(spans, spans, (hidden, 2 * (POINTER_SIZE + labels))),
         *(_same(name, name, _dotted(name), shape) for name, shape in crf.items()),
     ]
 

@@ -27,10 +27,19 @@ Node: TypeAlias = Any
 Array: TypeAlias = np.ndarray
 
 # The output of a network: "hidden" states (B, T, H); logits of a "classifier" (B, C) or of a
-# "token_classifier" (B, T, C); "vectors" (B, D) of length 1; "pooled" hidden states (B, H). The
-# vocabulary's logits are (B, P, V) at "masked" positions, or (B, T, V) for the "next_token".
+# "token_classifier" (B, T, C), or "global_pointer" (B, T, 2 · (64 + C)): see
+# `models.heads.RoFormerForSpanExtraction`; "vectors" (B, D) of length 1; "pooled" hidden states
+# (B, H). The vocabulary's logits are (B, P, V) at "masked" positions, or (B, T, V) for the
+# "next_token".
 Part = Literal[
-    "hidden", "classifier", "token_classifier", "vectors", "pooled", "masked", "next_token"
+    "hidden",
+    "classifier",
+    "token_classifier",
+    "global_pointer",
+    "vectors",
+    "pooled",
+    "masked",
+    "next_token",
 ]
 # Name of that output; of all others "logits".
 OUTPUTS: dict[Part, str] = {"hidden": "hidden_states", "vectors": "vectors", "pooled": "vectors"}
@@ -267,9 +276,9 @@ def _classifier(network: Network, graph: Graph) -> Node:
     return graph.dense(mean, _dense(network, "classifier/out_proj"))
 
 
-def _token_classifier(network: Network, graph: Graph) -> Node:
-    """One dense layer on every token."""
-    return graph.dense(_hidden(network, graph), _dense(network, "token_classifier"))
+def _each_token(network: Network, graph: Graph) -> Node:
+    """One dense layer on every token, whose name is that of the part."""
+    return graph.dense(_hidden(network, graph), _dense(network, network.part))
 
 
 def _pooled(network: Network, graph: Graph) -> Node:
@@ -311,7 +320,8 @@ def _vocabulary(network: Network, graph: Graph, x: Node) -> Node:
 _PARTS: dict[Part, Callable[[Network, Graph], Node]] = {
     "hidden": _hidden,
     "classifier": _classifier,
-    "token_classifier": _token_classifier,
+    "token_classifier": _each_token,
+    "global_pointer": _each_token,
     "vectors": _vectors,
     "pooled": _pooled,
     "masked": _masked,

@@ -239,10 +239,11 @@ def define_task(config: FinetuneConfig, layout: Layout, sets: Sets) -> Task:
     Raises InputError for a label of the other sets that training does not have, and for settings
     that the task has no use for.
     """
-    if config.crf and not layout.task.labelling.has_units:
+    kind = layout.task.labelling
+    if config.crf and (kind.has_spans or not kind.has_units):
         raise InputError(
-            f"crf needs a sequence of labels, but the task {layout.task.name} has one label for a "
-            "text. Remove --crf."
+            f"crf needs a sequence of labels, which the task {layout.task.name} does not have. "
+            "Remove --crf."
         )
     task = layout.task.from_examples(
         sets.train,

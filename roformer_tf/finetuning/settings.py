@@ -60,8 +60,8 @@ class FinetuneConfig:
     """Released zip or name, folder with a checkpoint, or the model/ of a run. Default: our own
     small checkpoint, which comes with this package."""
     train: Annotated[str, "FILE"]
-    """Labelled examples: tsv, csv, jsonl, parquet, xlsx or CoNLL, as a path or a URL. All except
-    parquet and xlsx may be compressed with gz, xz or zst."""
+    """Labelled examples: tsv, csv, jsonl, parquet, xlsx, CoNLL or brat, as a path or a URL. All
+    except parquet, xlsx and brat may be compressed with gz, xz or zst."""
     output: Annotated[str, "DIR"]
     """Folder of the run: `model/`, the report, metrics, checkpoints."""
     valid: Annotated[str | None, "FILE"] = None
@@ -74,7 +74,8 @@ class FinetuneConfig:
     test_share: float = 0.1
     """Fraction of --train that becomes the test set; 0 for none."""
     task: TaskName | None = None
-    """The task. Default: detected from the data, and printed."""
+    """The task; spans: entities that may be nested. Default: detected from the data, and
+    printed."""
     columns: ColumnsConfig = dataclasses.field(default_factory=ColumnsConfig)
     max_length: int | Literal["auto"] = "auto"
     """Maximum number of tokens of a sequence. "auto": hardly any training text is longer."""

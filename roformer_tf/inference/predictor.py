@@ -9,6 +9,7 @@ classification, pair, ranking          `label`, and `scores` by label
 several labels                         `labels`, and `scores` by label
 a number                               `score`
 tagging                                `tags`, and `entities`: start, end, label, text
+entities, also nested                  `spans`: start, end, label, text, score
 a masked language model                `filled`, and for each [MASK] `scores` by token
 a sim model; an encoder; a gpt model   `vector` (H,) float32 of length 1
 """

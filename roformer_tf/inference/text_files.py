@@ -55,6 +55,7 @@ class TextRow:
     text_columns: tuple[str, ...] = ("text",)
     name: str = "texts"
     has_units: bool = False
+    has_spans: bool = False
     label_optional: bool = False
     label_separator: str = ","
 

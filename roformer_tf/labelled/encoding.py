@@ -37,8 +37,8 @@ class EncodedTexts:
     segment_ids: list[Ints]
     """For each row (T,) int32: 1 for the second text and its [SEP]."""
     first_units: list[Ints]
-    """For tagging, for each row (T,) int32: the unit that starts at a token and is predicted in
-    this row, or -1. Empty for other tasks."""
+    """For tasks of units, for each row (T,) int32: the unit that starts at a token and is
+    predicted in this row, or -1. Empty for other tasks."""
     example: Ints
     """(rows,) int32: the example of each row."""
     lengths: Ints
@@ -87,12 +87,16 @@ def encode_texts(
 
 
 def encode_units(
-    examples: "Sequence[Example]", tokenizer: "RoFormerTokenizer", max_length: int
+    examples: "Sequence[Example]",
+    tokenizer: "RoFormerTokenizer",
+    max_length: int,
+    overlapping: bool = False,
 ) -> EncodedTexts:
     """Rows of at most `max_length` tokens for examples whose units have a label each.
 
     Each unit is tokenized separately, so it has tokens of its own. Long examples are always read in
-    windows, and each unit is predicted in the window whose edges are farthest from it.
+    windows, and each unit is predicted in the window whose edges are farthest from it; with
+    `overlapping` in every window that has it.
     Raises InputError for a `max_length` that holds no token.
     """
     check_length(max_length)
@@ -104,7 +108,7 @@ def encode_units(
         return tokenizer.ids(unit)[: max(1, room // OVERLAP)] or [tokenizer.unk_id]
 
     rows = [
-        _unit_rows([ids_of(unit) for unit in example.units], tokenizer, room)
+        _unit_rows([ids_of(unit) for unit in example.units], tokenizer, room, overlapping)
         for example in examples
     ]
     return _stacked(rows, examples)
@@ -151,12 +155,12 @@ def unit_targets(encoded: EncodedTexts, targets: Sequence[np.ndarray]) -> tuple[
 
 def mean_of_rows(row_logits: Sequence[np.ndarray], encoded: EncodedTexts) -> list[np.ndarray]:
     """Logits of rows (C,) → of examples (C,), averaged over an example's windows."""
-    return [np.mean([row_logits[row] for row in rows], axis=0) for rows in _rows_of(encoded)]
+    return [np.mean([row_logits[row] for row in rows], axis=0) for rows in rows_of(encoded)]
 
 
 def rows_side_by_side(row_logits: Sequence[np.ndarray], encoded: EncodedTexts) -> list[np.ndarray]:
     """Logits of rows (C,) → of examples (rows of the example · C,)."""
-    return [np.concatenate([row_logits[row] for row in rows]) for rows in _rows_of(encoded)]
+    return [np.concatenate([row_logits[row] for row in rows]) for rows in rows_of(encoded)]
 
 
 def first_tokens(
@@ -167,14 +171,14 @@ def first_tokens(
     The logits of a unit are those of its first token, in the row that predicts it. C is `outputs`.
     """
     logits = [np.zeros((units, outputs), np.float32) for units in encoded.units]
-    for unit_logits, rows in zip(logits, _rows_of(encoded), strict=True):
+    for unit_logits, rows in zip(logits, rows_of(encoded), strict=True):
         for row in rows:
             first = encoded.first_units[row] >= 0
             unit_logits[encoded.first_units[row][first]] = row_logits[row][first]
     return logits
 
 
-def _rows_of(encoded: EncodedTexts) -> list[range]:
+def rows_of(encoded: EncodedTexts) -> list[range]:
     """Indices of the rows of each example."""
     bounds = np.searchsorted(encoded.example, np.arange(encoded.examples + 1))
     return [range(*ends) for ends in pairwise(bounds.tolist())]
@@ -251,7 +255,7 @@ def _pair_row(
 
 
 def _unit_rows(
-    units: list[list[int]], tokenizer: "RoFormerTokenizer", room: int
+    units: list[list[int]], tokenizer: "RoFormerTokenizer", room: int, overlapping: bool
 ) -> tuple[list[_Row], int]:
     """Rows of units, from the token ids of each, and the length of all units in one row."""
     ids = [number for unit in units for number in unit]
@@ -261,7 +265,8 @@ def _unit_rows(
     rows = []
     for number, (first, last) in enumerate(spans):
         row = _row(ids[bounds[first] : bounds[last]], tokenizer)
-        units_here = np.flatnonzero(window_of[first:last] == number) + first
+        chosen = (window_of[first:last] == number) | overlapping
+        units_here = np.flatnonzero(chosen) + first
         first_units = np.full(len(row.token_ids), -1, np.int32)
         # Units of other windows keep -1: they are context here.
         first_units[1 + bounds[units_here] - bounds[first]] = units_here  # 1 for [CLS]

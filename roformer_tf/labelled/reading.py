@@ -24,6 +24,7 @@ from roformer_tf.labelled.columns import (
     find_texts,
     find_texts_to_predict,
 )
+from roformer_tf.labelled.entities import EntityColumns, find_units_or_entities
 from roformer_tf.labelled.examples import BadLine, Example, SkippedRows
 from roformer_tf.labelled.headers import TableSample, check_header, check_no_header, sample_of
 from roformer_tf.labelled.rows import examples_of, first_line, has_tabs, no_units, plain_examples
@@ -73,7 +74,7 @@ def find_layout(
     if plain:
         raise InputError(
             f"{path}: a .txt file holds texts alone. Name a file with columns .tsv or .csv, "
-            "and one with a tag for every character or word .conll."
+            "and one with a tag for every character or word .conll; of brat give the .ann file."
         )
     named = (*columns.text_columns, columns.label_column)
     table = columns.open(path, named)
@@ -85,9 +86,11 @@ def find_layout(
         check_header(sample)
     # Before labels: a column of tags would be taken for labels of whole texts.
     if chosen is None or chosen.labelling.has_units:
-        units = find_unit_columns(sample, columns.text_columns, columns.label_column)
-        if units:
-            return _units_layout(sample, units, task, tasks)
+        layout = _units_or_entities_layout(sample, columns, task, tasks)
+        if layout:
+            return layout._replace(
+                report=layout.report + _note_format(path, columns.encoding, table)
+            )
     label, label_note = find_label(sample, columns.text_columns, columns.label_column)
     texts, text_note = find_texts(sample, columns.text_columns, label)
     if label in texts:
@@ -104,6 +107,27 @@ def find_layout(
     note = _describe(sample, selected.name, why, (texts, text_note), (label, label_note))
     note += _note_spellings(selected, labels, columns.label_separator)
     return Layout(selected, texts, label, note + _note_format(path, columns.encoding, table))
+
+
+def _units_or_entities_layout(
+    sample: TableSample, columns: ColumnsConfig, task: str | None, tasks: Mapping[str, Any]
+) -> Layout | None:
+    """The layout of a table with a label for every unit, or with entities; None for another."""
+    named = columns.text_columns, columns.label_column
+    extracting = [kind for kind in tasks.values() if kind.labelling.has_spans]
+    if task:
+        extracting = [kind for kind in extracting if kind.name == task]
+    # CLUENER's layout is both: entities for the task of spans, otherwise labels of characters.
+    detected: UnitColumns | EntityColumns | None
+    detected = None if task and extracting else find_unit_columns(sample, *named)
+    if detected is None and extracting:
+        by_name = bool(task) or kind_of(sample.path) == "brat"
+        detected = find_units_or_entities(sample, *named, by_name=by_name)
+    if isinstance(detected, EntityColumns):
+        texts, label = ((detected.text,), ""), (detected.entities, "")
+        note = _describe(sample, extracting[0].name, "", texts, label)
+        return Layout(extracting[0], texts[0], detected.entities, note)
+    return _units_layout(sample, detected, task, tasks) if detected else None
 
 
 def _units_layout(
@@ -211,7 +235,7 @@ def _note_format(path: str | Path, encoding: str, table: Table) -> str:
     """Encoding, delimiter and other properties of the file that are unusual."""
     notes = "".join(f" {sentence}" for sentence in table.notes)
     # Binary formats have no encoding, and .json reports its own.
-    if kind_of(path) in ("parquet", "arrow", "xlsx", "json"):
+    if kind_of(path) in ("parquet", "arrow", "xlsx", "json", "brat"):
         return notes
     return notes + _note_encoding(path, encoding)
 

@@ -11,6 +11,7 @@ from typing import Any
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.cells import BadCellError
 from roformer_tf.labelled.columns import ColumnsConfig, find_column
+from roformer_tf.labelled.entities import EntityColumns, find_units_or_entities, read_entities
 from roformer_tf.labelled.examples import BadLine, Example
 from roformer_tf.labelled.headers import sample_of
 from roformer_tf.labelled.token_labels import find_unit_columns, read_units
@@ -70,15 +71,22 @@ def plain_examples(path: str | Path, task: Any, encoding: str) -> Iterator[Examp
 def _unit_examples(
     path: str | Path, task: Any, texts: Sequence[str], label: str | None, columns: ColumnsConfig
 ) -> Iterator[Example | BadLine]:
-    """The rows of a table with a label for every unit; its columns may have other names."""
+    """The rows of a table with a label for every unit, or for a task of spans with entities.
+
+    Its columns may have other names.
+    """
     sample = sample_of(path, columns.open(path, ()))
     # In a file with other names, such as a test set, the columns are looked for again.
     present = {*texts, label or ""} <= {*sample.table.columns, ""}
-    units = find_unit_columns(sample, *((texts, label) if present else ((), None)))
-    if units is None:
-        raise no_units(path, task)
+    named = (texts, label) if present else ((), None)
     # Opened again: the first rows have been read.
-    return (_example(row, read_units, units) for row in columns.open(path, ()).rows)
+    rows = columns.open(path, ()).rows
+    find = find_units_or_entities if task.labelling.has_spans else find_unit_columns
+    detected = find(sample, *named)
+    if detected is None:
+        raise no_units(path, task)
+    read = read_entities if isinstance(detected, EntityColumns) else read_units
+    return (_example(row, read, detected) for row in rows)
 
 
 def _example(row: Row, read: Callable[..., Example], *settings: Any) -> Example | BadLine:
@@ -98,7 +106,13 @@ def _sentence(row: Row) -> Example:
 
 
 def no_units(path: str | Path, task: Any) -> InputError:
-    """An error for a file without a label for every unit."""
+    """An error for a file without a label for every unit, or without entities."""
+    if task.labelling.has_spans:
+        return InputError(
+            f"{path}: {task.name} needs a column of entities next to the texts, such as "
+            '[{"start": 0, "end": 2, "label": "LOC"}] with the end after the last character. Give '
+            "such a .jsonl or .parquet file, a .ann file of brat, or a .conll file."
+        )
     return InputError(
         f"{path}: {task.name} needs a label for every character or word. Give a .conll file: "
         "one and its tag a line, a blank line between sentences; or lists in the columns "

@@ -76,7 +76,7 @@ def _are_labels(rows: Sequence[dict[str, Any]], units: str, label: str) -> bool:
     """Whether a column has a label for every unit of another column, in nearly all rows."""
     # CLUENER's labels are dictionaries next to plain texts; all other layouts are lists.
     pairs = [(row.get(units), row.get(label)) for row in rows if row.get(label) is not None]
-    if folded(label) in LABELS and all(isinstance(x, str) and _is_cluener(y) for x, y in pairs):
+    if folded(label) in LABELS and all(isinstance(x, str) and is_cluener(y) for x, y in pairs):
         return any(any((y or {}).values()) for _, y in pairs)
     fit = [
         isinstance(x, list) and isinstance(y, list) and len(x) == len(y) and _are_short(y)
@@ -89,7 +89,7 @@ def _are_short(values: Sequence[Any]) -> bool:
     return all(isinstance(x, str | int) or x is None for x in values)
 
 
-def _is_cluener(value: Any) -> bool:
+def is_cluener(value: Any) -> bool:
     """Whether a label is {type: {entity: [[first, last], …]}}; Parquet has None for no entity."""
     return isinstance(value, dict) and all(
         of_type is None or isinstance(of_type, dict) for of_type in value.values()
@@ -125,7 +125,7 @@ def _tags(text: Any, label: Any) -> tuple[str, ...]:
     """The tags of a row. Raises BadCellError for entities that are not in its text."""
     if isinstance(label, list):
         return tuple("" if tag is None else str(tag).strip() for tag in label)
-    if not _is_cluener(label):
+    if not is_cluener(label):
         raise BadCellError(f"has the label {label!r}, which is no list of tags")
     return _bio(text, label)
 
@@ -135,7 +135,7 @@ def _bio(text: str, label: Mapping[str, Any]) -> tuple[str, ...]:
     tags = ["O"] * len(text)
     for kind, of_type in label.items():
         for entity, places in (of_type or {}).items():
-            for first, last in _pairs(entity, places):
+            for first, last in first_and_last(entity, places):
                 if text[first : last + 1] != entity or not entity:
                     raise BadCellError(f"has the entity {entity!r}, which is not at {first}")
                 # BIO has one tag for a unit, so entities cannot overlap.
@@ -145,7 +145,7 @@ def _bio(text: str, label: Mapping[str, Any]) -> tuple[str, ...]:
     return tuple(tags)
 
 
-def _pairs(entity: str, places: Any) -> list[tuple[int, int]]:
+def first_and_last(entity: str, places: Any) -> list[tuple[int, int]]:
     """First and last characters. Raises BadCellError for anything else."""
     pairs = [tuple(place) if isinstance(place, list) else () for place in places or []]
     for pair in pairs:

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from roformer_tf.config import RoFormerConfig
+from roformer_tf.config import POINTER_SIZE, RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.kernels.cross_entropy import chunks_that_fit
 from roformer_tf.kernels.dropout import Dropout
@@ -259,6 +259,7 @@ class RoFormerForTokenClassification(PretrainedModel):
     """
 
     architecture = "RoFormerForTokenClassification"
+    takes_units = True
 
     def __init__(
         self,
@@ -298,6 +299,48 @@ class RoFormerForTokenClassification(PretrainedModel):
         if self.crf is None or "labels" not in inputs:
             return logits
         return self.crf(logits, inputs["labels"])
+
+
+@keras.saving.register_keras_serializable(package="roformer_tf")
+class RoFormerForSpanExtraction(PretrainedModel):
+    """An encoder with the head of GlobalPointer, which scores every span of tokens.
+
+    Call: the encoder's dict → pointers (B, T, 2K + 2C) float32, for K = 64 and C = `num_labels`:
+    query and key of a token, K numbers each, then C scores of a span that begins there, and C of
+    one that ends there. `tasks.extraction.global_pointer` computes the scores of spans from them.
+    They have 2K + 2C numbers for each token instead of C for each pair of tokens.
+    Raises InputError if neither the checkpoint nor the caller gives the number of labels.
+    """
+
+    takes_units = True
+
+    def __init__(
+        self,
+        config: RoFormerConfig,
+        num_labels: int | None = None,
+        name: str = "span_extraction",
+        **kwargs: Any,
+    ) -> None:
+        config = config if num_labels is None else config.replace(num_labels=num_labels)
+        super().__init__(_labelled(config), name=name, **kwargs)
+        self.encoder = RoFormerEncoder(config, dtype=self.dtype_policy)
+        self.drop = Dropout(config.hidden_dropout_prob, dtype=self.dtype_policy)
+        size = 2 * (POINTER_SIZE + config.num_labels)
+        self.pointer = head_dense(config, size, "global_pointer", self.dtype_policy)
+        self.build()
+
+    def build(self, input_shape: Any = None) -> None:
+        """Create the weights of the head; the encoder has created its own."""
+        self.pointer.build((None, None, self.config.hidden_size))
+
+    def parts(self) -> dict[str, keras.layers.Layer]:
+        """The encoder and the head."""
+        return {"encoder": self.encoder, "global_pointer": self.pointer}
+
+    def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Tensor:
+        """Pointers of every token."""
+        hidden = self.encoder(encoder_inputs(inputs), training=training)
+        return ops.cast(self.pointer(self.drop(hidden, training=training)), "float32")
 
 
 def _by_default(config: RoFormerConfig, attention_type: str) -> RoFormerConfig:

@@ -35,6 +35,8 @@ class PretrainedModel(keras.Model):
 
     architecture = "RoFormerModel"
     """The class of transformers that reads a saved folder."""
+    takes_units: bool = False
+    """Whether texts are tokenized in units, such as characters: see `RoFormerTokenizer`."""
     further_inputs: tuple[str, ...] = ()
     """Keys of its inputs, besides those of the encoder."""
 
@@ -176,9 +178,8 @@ class PretrainedModel(keras.Model):
         )
         if self.tokenizer is not None:
             # The tokenizer is saved with the settings of this model, not of its source.
-            # Units are a tagging model's: one read from its folder for another task has none.
-            tagging = self.architecture == "RoFormerForTokenClassification"
-            units = self.tokenizer.units if tagging else None
+            # A model for another task that is read from a tagging model's folder has no units.
+            units = self.tokenizer.units if self.takes_units else None
             positions = self.config.max_position_embeddings
             self.tokenizer.with_units(units).save_pretrained(
                 folder,

@@ -16,6 +16,7 @@ KINDS = {  # by the suffix of the name, without that of a compression
     ".xlsx": "xlsx",
     ".conll": "conll",
     ".bio": "conll",
+    ".ann": "brat",
     ".txt": "txt",
 }
 # Kinds that cannot be read; their programs can save .xlsx or .csv.
@@ -32,6 +33,9 @@ def kind_of(path: str | Path, sheet: str | None = None) -> str:
     Raises InputError for another kind or folder, and for a sheet of a file that has no sheets.
     """
     if not is_url(path) and Path(path).is_dir():
+        if any(Path(path).glob("*.ann")):
+            _check_sheet(path, sheet, "brat")
+            return "brat"
         _check_folder(Path(path), sheet)
         return "arrow"
     file = StoredFile(str(path), 0, "")

@@ -1,4 +1,4 @@
-"""Files of examples → rows: tsv, csv, jsonl, Parquet, Arrow, xlsx and CoNLL.
+"""Files of examples → rows: tsv, csv, jsonl, Parquet, Arrow, xlsx, brat and CoNLL.
 
 A file is read row by row. A row that cannot be read has a problem, and reading continues.
 """
@@ -12,6 +12,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from roformer_tf.errors import InputError
 from roformer_tf.readers.arrow_tables import ArrowRecords, ParquetRecords
+from roformer_tf.readers.brat import annotated_lines
 from roformer_tf.readers.json_arrays import find_json, json_array
 from roformer_tf.readers.kinds import KINDS, arrow_files, kind_of
 from roformer_tf.readers.lines import damage, find_format, text_lines
@@ -88,7 +89,7 @@ def open_table(
     encoding: str = "auto",
     sheet: str | None = None,
 ) -> Table:
-    """Open a tsv, csv, jsonl, Parquet or xlsx file, or a .txt with the cells of a tsv.
+    """Open a tsv, csv, jsonl, Parquet, xlsx or brat file, or a .txt with the cells of a tsv.
 
     The quotes of a tsv are text unless the whole file follows the rules of quoting (`_is_quoted`).
     Another delimiter than the usual one is accepted if nearly all rows have it. `sheet`: name of a
@@ -99,6 +100,8 @@ def open_table(
         return _arrow(path, kind)
     if kind in ("jsonl", "json"):
         return _json(path, kind, encoding)
+    if kind == "brat":
+        return Table(("text", "entities"), True, (Row(*x) for x in annotated_lines(path, encoding)))
     notes = []
     name = delimiter = ""
     if kind != (named := KINDS.get(StoredFile(str(path), 0, "").kind)) and named != "txt":

@@ -31,6 +31,9 @@ class Labelling(Part):
     """How many texts an example may have."""
     has_units: ClassVar[bool] = False
     """Whether each character or word of an example has a label: its files are CoNLL."""
+    has_spans: ClassVar[bool] = False
+    """Whether an example has entities, which may overlap: its files have a column of them, or
+    units as of `has_units`."""
     label_optional: ClassVar[bool] = False
     """Whether a file may have texts alone, which then belong together."""
     rows_per_example: ClassVar[int] = 1

@@ -68,7 +68,18 @@ function tagged(text, answer) {
   return [make("p", say("noEntity"), "answer"), whole];
 }
 
+function extracted(answer) {  // entities may overlap, so each has a line of its own
+  if (!answer.spans.length) return [make("p", say("noEntity"), "answer")];
+  return answer.spans.map((span) => {
+    const line = make("p", "", "tagged");
+    line.append(marked(span.text, span.label));
+    line.append(make("small", ` ${span.start}–${span.end} · ${(100 * span.score).toFixed(1)}%`));
+    return line;
+  });
+}
+
 function read({ answer, texts }) {
+  if ("spans" in answer) return extracted(answer);
   if ("tags" in answer) return tagged(texts[0], answer);
   if ("value" in answer) return [make("p", String(+answer.value.toPrecision(6)), "answer")];
   if (!("probabilities" in answer)) return [make("p", JSON.stringify(answer), "answer")];

@@ -1,0 +1,127 @@
+"""GlobalPointer: pointers of tokens → a score of every span and label, and their loss.
+
+The score of label c for the span from token i to token j ≥ i (Efficient GlobalPointer, Su et al.,
+arXiv 2208.03054, whose biases are linear in the hidden states here):
+
+    s(i, j, c) = R_i q_i · R_j k_j / √K + start(i, c) + end(j, c)
+
+q, k, start and end are the pointers of `models.heads.RoFormerForSpanExtraction`. R_i rotates pairs
+of neighbouring dimensions by the angles of position i (RoFormer, equation 34), so that the product
+depends on the distance of i and j.
+
+Axes: B sequences, T tokens, K = 64, C labels, P spans, M candidates.
+"""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from roformer_tf.config import POINTER_SIZE
+from roformer_tf.tasks.losses import FAR, PLAIN, LossConfig
+from roformer_tf.tasks.probabilities import sigmoid
+
+if TYPE_CHECKING:
+    from roformer_tf.kernels.forms import Tensor
+
+# Spans of a lower probability are never predicted: the lowest threshold is 0.05.
+LOWEST = 0.05
+
+
+class Pointers(NamedTuple):
+    """The parts of pointers (…, T, 2K + 2C)."""
+
+    query: Any
+    """(…, T, K), as the key."""
+    key: Any
+    start: Any
+    """(…, T, C), as the end."""
+    end: Any
+
+
+def split(pointers: Any) -> Pointers:
+    """The four parts."""
+    labels = pointers.shape[-1] // 2 - POINTER_SIZE
+    ends = np.cumsum([POINTER_SIZE, POINTER_SIZE, labels, labels]).tolist()
+    return Pointers(*(pointers[..., a:b] for a, b in zip([0, *ends], ends, strict=False)))
+
+
+def span_scores(pointers: "Tensor") -> "Tensor":
+    """Scores of all spans, in operations of Keras: (B, T, 2K + 2C) → (B, C, T, T) float32."""
+    from keras import ops
+
+    from roformer_tf.layers.rotary import rotate
+
+    query, key, start, end = split(pointers)
+    positions = ops.arange(ops.shape(pointers)[1])
+    query, key = (rotate(x[:, :, None], positions)[:, :, 0] for x in (query, key))
+    products = ops.matmul(query, ops.transpose(key, (0, 2, 1))) / POINTER_SIZE**0.5
+    start, end = (ops.transpose(x, (0, 2, 1)) for x in (start, end))
+    return products[:, None] + start[..., None] + end[:, :, None]
+
+
+def span_losses(
+    targets: "Tensor",
+    pointers: "Tensor",
+    config: LossConfig = PLAIN,
+    class_weights: Sequence[Any] | None = None,
+) -> "Tensor":
+    """Multi-label cross-entropy of each sequence, mean over the labels: (B,).
+
+    log(1 + Σ exp s) over the spans without the label + log(1 + Σ exp −s) over those that have it
+    (Su Jianlin, kexue.fm, 7359). targets (B, 1 + P, 3) int32 as of `SpansLabelling.row_targets`;
+    the settings are for other losses.
+    """
+    from keras import ops
+
+    scores = span_scores(pointers)
+    batch, labels, length = ops.shape(scores)[:3]
+    positions = ops.arange(length)
+    # All tokens except [CLS], [SEP] and padding.
+    counts = (positions > 0) & (positions < targets[:, 0, :1] - 1)  # (B, T)
+    pairs = counts[:, :, None] & counts[:, None] & (positions[:, None] <= positions)
+    start, last, label = (targets[:, 1:, i] for i in range(3))  # (B, P)
+    row = ops.zeros_like(start) + ops.arange(batch, dtype="int32")[:, None]
+    indices = ops.reshape(ops.stack([row, label, start, last], axis=-1), (-1, 4))
+    # A target of zeros is no span: token 0 is [CLS].
+    ones = ops.cast(ops.reshape(start, (-1,)) > 0, "float32")
+    wanted = ops.scatter(indices, ones, (batch, labels, length, length)) > 0
+
+    def log_of_sum(scores: "Tensor", counted: "Tensor") -> "Tensor":
+        """log(1 + Σ exp scores): (B, C)."""
+        counted_scores = ops.where(counted, scores, -FAR)
+        return ops.softplus(ops.logsumexp(counted_scores, axis=(-2, -1)))
+
+    without = pairs[:, None] & ops.logical_not(wanted)
+    return ops.mean(log_of_sum(scores, without) + log_of_sum(-scores, wanted), axis=-1)
+
+
+def candidates(pointers: np.ndarray, tokens: np.ndarray) -> np.ndarray:
+    """The likeliest spans of a sequence, among those of a probability above `LOWEST`.
+
+    pointers (T, 2K + 2C), tokens (U,) int: where spans may begin and end → (M, 4) float32: the
+    indices in `tokens` of the first and the last one, the label and its probability. M is at most T
+    or 32: an untrained model may find all spans likely.
+    """
+    parts = split(np.asarray(pointers, np.float32)[tokens])
+    query, key = (_rotated(x, tokens) for x in (parts.query, parts.key))
+    products = query @ key.T / np.float32(POINTER_SIZE**0.5)
+    products[np.tril_indices(len(tokens), -1)] = -np.inf  # it would end before it starts
+    lowest = np.log(LOWEST / (1 - LOWEST))
+    spans = []
+    for label in range(parts.start.shape[-1]):
+        scores = products + parts.start[:, None, label] + parts.end[None, :, label]
+        first, last = np.nonzero(scores > lowest)
+        numbers = np.full(len(first), label)
+        spans.append(np.stack([first, last, numbers, sigmoid(scores[first, last])], axis=-1))
+    likely = np.concatenate(spans).astype(np.float32)
+    return likely[np.argsort(-likely[:, 3], kind="stable")[: max(len(pointers), 32)]]
+
+
+def _rotated(x: np.ndarray, positions: np.ndarray) -> np.ndarray:
+    """Rotate x (U, K) by positions (U,): (a, b) → (a cos θ − b sin θ, b cos θ + a sin θ)."""
+    speeds = 10_000.0 ** (-np.arange(0, x.shape[-1], 2) / x.shape[-1])
+    angles = positions[:, None] * speeds
+    cos, sin = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+    a, b = x[:, ::2], x[:, 1::2]
+    return np.stack([a * cos - b * sin, b * cos + a * sin], axis=-1).reshape(x.shape)

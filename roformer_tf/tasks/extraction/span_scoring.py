@@ -1,0 +1,162 @@
+"""Metrics of entities that may overlap: precision, recall and F1 of whole spans."""
+
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterator
+from typing import ClassVar
+
+import numpy as np
+
+from roformer_tf.labelled.entities import Span, ordered
+from roformer_tf.labelled.examples import Example, Label
+from roformer_tf.tasks import metrics
+from roformer_tf.tasks.metrics import Figures, LabelItem, Measure, Metric
+from roformer_tf.tasks.scoring import CHARACTERS, JsonObject, Metrics
+from roformer_tf.tasks.tags.entity_scoring import BEFORE, NO_ENTITY
+from roformer_tf.tasks.tags.schemes import Marked
+from roformer_tf.tasks.task_settings import Examples, Gold, Prediction, Predictions
+from roformer_tf.translation import Message
+
+USUAL_ENTITIES = Message(
+    "every occurrence of the entities of the training set that are usually entities there"
+)
+
+
+class SpanMetrics(Metrics):
+    """F1, precision and recall of whole entities, macro F1 over their labels.
+
+    A bootstrap draws texts: the entities of a text are not independent.
+    """
+
+    all: ClassVar[tuple[Metric, ...]] = (
+        metrics.F1,
+        metrics.PRECISION,
+        metrics.RECALL,
+        metrics.MACRO_F1,
+    )
+
+    def measure(self, gold: Gold, predictions: Predictions) -> Measure:
+        """All four."""
+        counts = self.count_items(gold, predictions)
+
+        def measure(weights: np.ndarray) -> Figures:
+            right, golden, predicted = metrics.totals(counts, weights)
+            return {
+                metrics.F1.name: metrics.f1(right, golden, predicted),
+                metrics.PRECISION.name: metrics.ratio(right, predicted),
+                metrics.RECALL.name: metrics.ratio(right, golden),
+                metrics.MACRO_F1.name: metrics.macro_f1(counts, weights),
+            }
+
+        return measure
+
+    def trials(self, gold: Gold, predictions: Predictions) -> dict[str, int]:
+        """The number of texts, for fractions of 0 or 1, whose samples have no spread."""
+        figures = self.compute(gold, predictions)
+        texts = {
+            metrics.PRECISION.name: sum(bool(prediction.label) for prediction in predictions),
+            metrics.RECALL.name: sum(map(bool, gold)),
+        }
+        return {name: number for name, number in texts.items() if figures[name] in (0, 1)}
+
+    def why_undefined(self, gold: Gold) -> dict[str, Message]:
+        """F1 and recall need an entity, macro F1 one of every label."""
+        without_any = dict.fromkeys((metrics.F1.name, metrics.RECALL.name), NO_ENTITY)
+        return self._without_missing(gold, metrics.MACRO_F1) | ({} if any(gold) else without_any)
+
+    def is_right(self, label: Label, prediction: Prediction) -> bool:
+        """Whether all entities are predicted and no other."""
+        return set(label) == set(prediction.label)
+
+    def items(self, label: Label) -> set[LabelItem]:
+        """Each entity."""
+        return set(label)
+
+    def baseline(
+        self,
+        training: Examples,
+        test: Examples,
+        valid: Examples = (),
+        metric: Metric | None = None,
+    ) -> tuple[Message, list[Prediction]]:
+        """Strings that are an entity at most of their occurrences in the training set."""
+        labels: defaultdict[str, Counter[str]] = defaultdict(Counter)
+        for example in training:
+            for label, start, end in example.label:
+                labels[example.texts[0][start:end]][label] += 1
+        lengths = sorted({*map(len, labels)})
+        occurrences = Counter(
+            text[start:end]
+            for text in (example.texts[0] for example in training)
+            for start, end in _known(text, lengths, labels)
+        )
+        usual = {
+            text: counts.most_common(1)[0][0]
+            for text, counts in labels.items()
+            if 2 * counts.total() > occurrences[text]
+        }
+        predictions = []
+        for example in test:
+            (text,) = example.texts
+            spans = [(usual[text[a:b]], a, b) for a, b in _known(text, lengths, usual)]
+            # The baseline is certain of every entity: probability 1.
+            scores = [(a, b, self.task.label_numbers[label], 1) for label, a, b in spans]
+            array = np.array(scores, np.float32).reshape(-1, 4)
+            predictions.append(Prediction(ordered(spans), array))
+        return USUAL_ENTITIES, predictions
+
+    def details(self, examples: Examples, predictions: Predictions) -> JsonObject:
+        """Figures of each label."""
+        gold = [example.label for example in examples]
+        return {
+            "mistakes": self.mistakes(examples, predictions),
+            "per_class": metrics.by_kind(self.count_items(gold, predictions)),
+        }
+
+    def sureness(self, label: Label, prediction: Prediction) -> float:
+        """The highest probability of a wrong entity, or of the absence of a missing one."""
+        scores, predicted = self.task.scores_of(prediction), set(prediction.label)
+        wrong = set(label) ^ predicted
+        return max(scores[x] if x in predicted else 1 - scores.get(x, 0.0) for x in wrong)
+
+    def describe(self, example: Example, prediction: Prediction) -> JsonObject:
+        """A text from shortly before its first mistake, with true and predicted entities."""
+        wrong = set(example.label) ^ set(prediction.label)
+        begin = max(0, min(start for _, start, _ in wrong) - BEFORE)
+        (text,) = example.texts
+        shown = range(begin, min(begin + CHARACTERS, len(text)))
+        return {
+            "gold": marked(text, example.label, shown),
+            "predicted": marked(text, prediction.label, shown),
+        }
+
+
+def _known(text: str, lengths: list[int], known: Container[str]) -> Iterator[tuple[int, int]]:
+    """Start and end of every occurrence of known strings of these lengths."""
+    for start in range(len(text)):
+        for length in lengths:
+            if start + length > len(text):
+                break
+            if text[start : start + length] in known:
+                yield start, start + length
+
+
+def marked(text: str, spans: list[Span], shown: range) -> Marked:
+    """The shown characters, with entities marked; those inside of others are in their marks.
+
+    北京市委 with ORG 0–4 and LOC 0–2 → [["北京市委", "ORG; 北京 LOC"]].
+    """
+    segments: Marked = [["…", ""]] if shown.start else []
+    done, rest = shown.start, [x for x in ordered(spans) if shown.start <= x[1] < shown.stop]
+    while rest:
+        begin, end = rest[0][1:]
+        group = []
+        while rest and rest[0][1] < end:  # it overlaps those before it
+            group.append(rest.pop(0))
+            end = max(end, group[-1][2])
+        names = [kind if (a, b) == (begin, end) else f"{text[a:b]} {kind}" for kind, a, b in group]
+        segments += [[text[done:begin], ""], [text[begin:end], "; ".join(names)]]
+        done = end
+    segments.append([text[done : shown.stop], ""])
+    if max(done, shown.stop) < len(text):
+        segments.append(["…", ""])
+    return [segment for segment in segments if segment[0]]

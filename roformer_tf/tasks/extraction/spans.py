@@ -1,0 +1,270 @@
+"""One text, and its entities: spans of characters with a label, which may be nested or overlap.
+
+Each character is tokenized separately. Long texts are read in overlapping windows.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from roformer_tf.engines.network import Part as NetworkPart
+from roformer_tf.labelled.encoding import EncodedTexts, Rows, encode_units, rows_of
+from roformer_tf.labelled.entities import Span, ordered
+from roformer_tf.labelled.examples import Example, Label
+from roformer_tf.labelled.token_labels import UnitColumns, read_units
+from roformer_tf.readers.records import ANY
+from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task, part
+from roformer_tf.tasks.decoding import Decoding
+from roformer_tf.tasks.extraction.global_pointer import candidates, span_losses
+from roformer_tf.tasks.extraction.span_scoring import SpanMetrics
+from roformer_tf.tasks.labelling import Labelling
+from roformer_tf.tasks.multilabel import STEPS
+from roformer_tf.tasks.objective import TrainingObjective
+from roformer_tf.tasks.probabilities import shortest
+from roformer_tf.tasks.tagging import words_are_units
+from roformer_tf.tasks.tags.schemes import entities
+
+if TYPE_CHECKING:
+    from roformer_tf.models.pretrained import PretrainedModel
+    from roformer_tf.readers.tables import Row
+    from roformer_tf.tokenizers.huggingface import Units
+    from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+
+ONE_LOSS = "treats labels separately; spans have one loss for all spans of a text."
+
+
+class SpansLabelling(Labelling):
+    """Entities of a text. Target (P, 3) int32: first and last character, and the label."""
+
+    task: "Spans"
+    has_units: ClassVar[bool] = True
+    has_spans: ClassVar[bool] = True
+    min_labels: ClassVar[int] = 1
+    # A loss has T · T · C scores for each sequence.
+    default_max_length: ClassVar[int] = 256
+    fixed_long_texts: ClassVar[str] = "all is read, in windows."
+
+    @classmethod
+    def read_row(
+        cls, row: "Row", texts: Sequence[str], label: str | None, separator: str
+    ) -> Example:
+        """A text without entities, or its units in a list. `read_entities` reads labelled ones."""
+        return read_units(row, UnitColumns(texts[0], None, ANY))
+
+    @classmethod
+    def complete(cls, examples: list[Example]) -> list[Example]:
+        """Tags of units become spans of characters; units that are words are joined by spaces."""
+        between = " " if words_are_units(examples) else ""
+        return [_with_spans(example, between) if example.units else example for example in examples]
+
+    def for_prediction(self, example: Example) -> Example:
+        """Join the units of a CoNLL sentence as training does."""
+        if not example.units or example.label is not None:
+            return example
+        between = " " if self.task.spaced_units else ""
+        return example._replace(texts=(between.join(example.units),))
+
+    @classmethod
+    def labels_in(cls, label: Label) -> set[str]:
+        """The labels of all entities."""
+        return {span[0] for span in label}
+
+    @classmethod
+    def learned(cls, training: Examples) -> dict[str, Any]:
+        """The labels, and whether units were words; texts are read in windows."""
+        spaced = words_are_units(training)
+        return super().learned(training) | {"spaced_units": spaced, "long_texts": "windows"}
+
+    def encode(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> EncodedTexts:
+        """Each character has tokens of its own, and may begin a span in every window with it."""
+        characters = [example._replace(units=tuple(example.texts[0])) for example in examples]
+        return encode_units(characters, tokenizer, self.task.max_length, overlapping=True)
+
+    def target(self, example: Example) -> np.ndarray:
+        """(P, 3) int32."""
+        spans = [
+            (start, end - 1, self.number_of(label, example))
+            for label, start, end in example.label or ()
+        ]
+        return np.array(spans, np.int32).reshape(-1, 3)
+
+    def row_targets(self, encoded: EncodedTexts, examples: Examples) -> tuple[Rows, Rows]:
+        """Targets (rows, 1 + P, 3) int32, and a weight of 1 for each sequence.
+
+        First the number of a sequence's tokens, followed by two zeros. Then the spans in it: first
+        and last token, and the label; zeros after the last one.
+        """
+        spans = [self.target(example) for example in examples]
+        placed = [
+            _in_window(spans[number], units)
+            for number, units in zip(encoded.example, encoded.first_units, strict=True)
+        ]
+        targets = np.zeros((len(placed), 1 + max(map(len, placed), default=0), 3), np.int32)
+        targets[:, 0, 0] = encoded.row_lengths
+        for target, of_row in zip(targets, placed, strict=True):
+            target[1 : 1 + len(of_row)] = of_row
+        return targets, np.ones(len(placed), np.float32)
+
+
+def _with_spans(example: Example, between: str) -> Example:
+    """An example with a tag for each unit, with spans of characters instead."""
+    text = between.join(example.units)
+    marked = entities(text, example.units, example.label)
+    return example._replace(texts=(text,), label=ordered((x[2], x[0], x[1]) for x in marked))
+
+
+def _in_window(spans: np.ndarray, first_units: np.ndarray) -> np.ndarray:
+    """The spans (P, 3) of characters that are in a window, in its tokens."""
+    tokens = np.flatnonzero(first_units >= 0)
+    units = first_units[tokens]  # they follow each other
+    begin, end = (units[0], units[-1]) if len(units) else (0, -1)
+    inside = spans[(spans[:, 0] >= begin) & (spans[:, 1] <= end)]
+    return np.stack([tokens[inside[:, 0] - begin], tokens[inside[:, 1] - begin], inside[:, 2]], 1)
+
+
+class SpansObjective(TrainingObjective):
+    """GlobalPointer's multi-label cross-entropy."""
+
+    refused_settings: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("label_smoothing", "focal", "class_weights", "r_drop"), ONE_LOSS
+    )
+    losses = staticmethod(span_losses)
+
+    @classmethod
+    def model_class(cls) -> "type[PretrainedModel]":
+        """Pointers of every token."""
+        from roformer_tf.models.heads import RoFormerForSpanExtraction
+
+        return RoFormerForSpanExtraction
+
+
+class SpansDecoding(Decoding):
+    """Pointers → all spans above the threshold.
+
+    Logits of an example and scores of a prediction are (M, 4): first character, last character + 1,
+    index of the label and probability of each of the likeliest spans.
+    """
+
+    task: "Spans"
+    graph_part: ClassVar[NetworkPart] = "global_pointer"
+    chosen_fields: ClassVar[tuple[str, ...]] = ("thresholds",)
+
+    def combine(self, row_logits: Sequence[np.ndarray], encoded: EncodedTexts) -> list[np.ndarray]:
+        """Pointers of sequences (T, 2K + 2C) → the likeliest spans of examples (M, 4)."""
+        examples = []
+        for rows, units in zip(rows_of(encoded), encoded.units.tolist(), strict=True):
+            bounds = np.array([_bounds(encoded.first_units[row]) for row in rows])
+            of_windows = []
+            for window, row in enumerate(rows):
+                tokens = np.flatnonzero(encoded.first_units[row] >= 0)
+                spans = candidates(row_logits[row], tokens)
+                spans[:, :2] += bounds[window, 0]
+                of_windows.append(spans[_best_window(spans, bounds, units) == window])
+            examples.append(np.concatenate(of_windows) + np.array([0, 1, 0, 0], np.float32))
+        return examples
+
+    def predict(self, logits: np.ndarray) -> Prediction:
+        """All spans above the threshold."""
+        return Prediction(self._above(logits), logits)
+
+    def reread(self, prediction: Prediction) -> Prediction:
+        """The spans above the current threshold."""
+        return prediction._replace(label=self._above(prediction.scores))
+
+    def _above(self, scores: np.ndarray) -> list[Span]:
+        """The spans whose probabilities are above the threshold."""
+        return ordered(
+            self.task.spans_of(scores[scores[:, 3].astype(np.float64) > self.task.threshold])
+        )
+
+    def with_choices(self, gold: Gold, predictions: Predictions) -> "Spans":
+        """The threshold with the highest F1; of equally good ones the nearest to ½."""
+        pairs = zip(gold, predictions, strict=True)
+        right = np.array(
+            [span in spans for spans, x in pairs for span in self.task.spans_of(x.scores)], np.bool_
+        )
+        scores = np.concatenate([x.scores[:, 3] for x in predictions]) if right.size else right
+        above = scores > STEPS[:, None]  # (steps, M)
+        predicted, wanted = above.sum(axis=1), sum(map(len, gold))
+        # F1 = 2 · right / (gold + predicted)
+        f1 = (above & right).sum(axis=1) / np.maximum(predicted + wanted, 1)
+        threshold = float(STEPS[np.argmax(f1)])
+        return dataclasses.replace(self.task, thresholds=(threshold,) * len(self.task.labels))
+
+    def graph_meaning(self) -> None:
+        """No probabilities: they are not of tokens."""
+
+    def cell_names(self) -> list[str]:
+        """spans."""
+        return ["spans"]
+
+    def cells(self, example: Example, prediction: Prediction) -> list[Any]:
+        """The spans as a list of dictionaries."""
+        return [self.as_json(example, prediction)["spans"]]
+
+    def as_json(self, example: Example, prediction: Prediction) -> dict[str, Any]:
+        """spans: start, end, label, text and score of each, in the order of the text."""
+        (text,) = example.texts
+        scores = self.task.scores_of(prediction)
+        return {
+            "spans": [
+                {
+                    "start": start,
+                    "end": end,
+                    "label": label,
+                    "text": text[start:end],
+                    "score": shortest(scores[label, start, end]),
+                }
+                for label, start, end in prediction.label
+            ]
+        }
+
+
+def _bounds(first_units: np.ndarray) -> tuple[int, int]:
+    """First and last unit of a window."""
+    units = first_units[first_units >= 0]
+    return (int(units[0]), int(units[-1])) if len(units) else (0, -1)
+
+
+def _best_window(spans: np.ndarray, bounds: np.ndarray, units: int) -> np.ndarray:
+    """Of spans (M, …), the window (M,) whose edges are farthest; bounds (W, 2) of its units.
+
+    There is context on both sides of a span. Beginning and end of the text are no edges.
+    """
+    first = np.where(bounds[:, :1] > 0, bounds[:, :1], -units)  # (W, 1)
+    last = np.where(bounds[:, 1:] < units - 1, bounds[:, 1:], 2 * units)
+    return np.argmax(np.minimum(spans[:, 0] - first, last - spans[:, 1]), axis=0)
+
+
+class Spans(Task):
+    """One text, and its entities, which may be nested or overlap."""
+
+    name: ClassVar[str] = "spans"
+    title: ClassVar[str] = "实体抽取（可嵌套） · Entities, also nested"
+    pipeline_tag: ClassVar[str] = "token-classification"
+    labelling = part(SpansLabelling)
+    objective = part(SpansObjective)
+    decoding = part(SpansDecoding)
+    metrics = part(SpanMetrics)
+
+    @property
+    def units(self) -> "Units":
+        """Characters, whatever the units of the data."""
+        return "characters"
+
+    @property
+    def threshold(self) -> float:
+        """The probability above which a span is predicted."""
+        return self.thresholds[0] if self.thresholds else 0.5
+
+    def spans_of(self, scores: np.ndarray) -> list[Span]:
+        """The spans of scores (M, 4)."""
+        numbers = scores[:, :3].astype(int).tolist()
+        return [(self.labels[label], start, end) for start, end, label in numbers]
+
+    def scores_of(self, prediction: Prediction) -> dict[Span, float]:
+        """The probability of each of the likeliest spans."""
+        scores = prediction.scores
+        return dict(zip(self.spans_of(scores), scores[:, 3].tolist(), strict=True))

@@ -1,0 +1,380 @@
+"""GlobalPointer against NumPy in float64, one span at a time; windows, threshold and figures."""
+
+import dataclasses
+import json
+from itertools import pairwise
+
+import keras
+import numpy as np
+import pytest
+
+import roformer_tf
+from roformer_tf.adaptation import finetune
+from roformer_tf.cli import main
+from roformer_tf.engines.model import graph_model
+from roformer_tf.errors import InputError
+from roformer_tf.export.task_export import export
+from roformer_tf.finetuning.report import pages as report_pages
+from roformer_tf.finetuning.settings import FinetuneConfig
+from roformer_tf.inference.opening import open_model
+from roformer_tf.labelled.batches import RowBatches
+from roformer_tf.labelled.examples import Example
+from roformer_tf.models.heads import RoFormerForSpanExtraction
+from roformer_tf.serving.serve_predictions import create_task_app, load_served_task
+from roformer_tf.tasks.base import Prediction
+from roformer_tf.tasks.extraction.global_pointer import candidates, span_losses, span_scores
+from roformer_tf.tasks.extraction.span_scoring import marked
+from roformer_tf.tasks.extraction.spans import Spans
+from roformer_tf.training.settings import FinetuneOptimizerConfig
+from tests.support.random_model import LETTERS, TINY, tokenizer_of
+from tests.support.wiring import alike, post
+
+pytestmark = pytest.mark.usefixtures("eager_steps")
+SIZE = 64
+
+
+def score(pointers, i, j, label):
+    """s(i, j, label) in float64: a product of complex numbers, each turned by its position."""
+    labels = pointers.shape[-1] // 2 - SIZE
+    row = pointers.astype("float64")
+    speeds = 10000.0 ** (-2 * np.arange(SIZE // 2) / SIZE)
+    query = (row[i, :SIZE:2] + 1j * row[i, 1:SIZE:2]) * np.exp(1j * i * speeds)
+    key = (row[j, SIZE : 2 * SIZE : 2] + 1j * row[j, SIZE + 1 : 2 * SIZE : 2]) * np.exp(
+        1j * j * speeds
+    )
+    start = row[i, 2 * SIZE + label]
+    return (query @ key.conj()).real / 8 + start + row[j, 2 * SIZE + labels + label]
+
+
+def drawn(batch, length, labels, scale=1.0, seed=0):
+    chance = np.random.default_rng(seed)
+    return (scale * chance.normal(size=(batch, length, 2 * (SIZE + labels)))).astype("float32")
+
+
+@pytest.mark.parametrize("labels", [1, 3])
+@pytest.mark.parametrize("length", [3, 9, 300])
+def test_scores_are_those_of_float64(length, labels):
+    pointers = drawn(2, length, labels)
+    scores = np.asarray(span_scores(keras.ops.convert_to_tensor(pointers)))
+    assert scores.shape == (2, labels, length, length)
+    chance = np.random.default_rng(1)
+    for row, label, i, j in chance.integers(0, (2, labels, length, length), (60, 4)).tolist():
+        assert scores[row, label, i, j] == pytest.approx(
+            score(pointers[row], i, j, label), abs=2e-5
+        )
+
+
+TARGETS = np.array(  # length; first and last token, and the label
+    [
+        [[9, 0, 0], [1, 2, 0], [1, 1, 1], [3, 7, 0]],
+        [[6, 0, 0], [4, 4, 1], [0, 0, 0], [0, 0, 0]],
+        [[9, 0, 0], [0, 0, 0], [0, 0, 0], [0, 0, 0]],
+        [[0, 0, 0], [0, 0, 0], [0, 0, 0], [0, 0, 0]],  # fills up a batch
+    ],
+    "int32",
+)
+
+
+@pytest.mark.parametrize("scale", [0.3, 3.0])
+def test_the_loss_is_that_of_float64(scale):
+    pointers, want = drawn(4, 9, 2, scale), []
+    for row, target in zip(pointers, TARGETS, strict=True):
+        spans, of_labels = {tuple(x) for x in target[1:].tolist() if x != [0, 0, 0]}, []
+        for label in range(2):
+            wrong = right = 1.0
+            for i in range(1, target[0, 0] - 1):
+                for j in range(i, target[0, 0] - 1):
+                    s = score(row, i, j, label)
+                    if (i, j, label) in spans:
+                        right += np.exp(-s)
+                    else:
+                        wrong += np.exp(s)
+            of_labels.append(np.log(wrong) + np.log(right))
+        want.append(np.mean(of_labels))
+    got = np.asarray(span_losses(TARGETS, keras.ops.convert_to_tensor(pointers)))
+    np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+    assert want[3] == 0
+
+
+def test_padding_changes_no_loss():
+    pointers = drawn(4, 9, 2)
+    longer = np.concatenate([pointers, drawn(4, 5, 2, 9.0, seed=3)], axis=1)
+    losses = [np.asarray(span_losses(TARGETS, keras.ops.array(x))) for x in (pointers, longer)]
+    np.testing.assert_allclose(*losses, atol=1e-5)
+
+
+@pytest.mark.parametrize("tokens", [[1, 2, 3, 4, 5, 6, 7], [1, 3, 4, 7], []])
+def test_candidates_are_the_spans_above_the_lowest_threshold(tokens):
+    pointers = drawn(1, 9, 3)[0]
+    want = {}
+    for label in range(3):
+        for i, first in enumerate(tokens):
+            for j, last in list(enumerate(tokens))[i:]:
+                probability = 1 / (1 + np.exp(-score(pointers, first, last, label)))
+                if probability > 0.05:
+                    want[i, j, label] = probability
+    assert not tokens or len(want) > 9
+    actual = candidates(pointers, np.array(tokens, int))
+    kept = dict(sorted(want.items(), key=lambda item: -item[1])[:32])
+    assert {tuple(x) for x in actual[:, :3].astype(int).tolist()} == set(kept)
+    np.testing.assert_allclose(actual[:, 3], sorted(kept.values(), reverse=True), atol=1e-5)
+
+
+TASK = Spans(labels=("LOC", "ORG"), max_length=18, long_texts="windows")
+
+
+def oracle_pointers(row_ids, wanted, tokenizer):
+    """Pointers by which exactly the wanted substrings score high; characters occur once."""
+    pointers = np.zeros((len(row_ids), 2 * (SIZE + 2)), "float32")
+    pointers[:, 2 * SIZE :] = -9.0
+    ids = row_ids.tolist()
+    for label, text in wanted:
+        first, last = (tokenizer.ids(x)[0] for x in (text[0], text[-1]))
+        if first in ids and last in ids:
+            pointers[ids.index(first), 2 * SIZE + label] = 6.0
+            pointers[ids.index(last), 2 * SIZE + 2 + label] = 6.0
+    return pointers
+
+
+def test_a_span_is_found_once_in_the_window_with_most_context():
+    text = "".join(dict.fromkeys(LETTERS))
+    assert len(text) > 20
+    tokenizer = tokenizer_of()
+    # Nested; at both ends; and within the overlap of two windows.
+    wanted = [(0, text[:2]), (1, text[:4]), (0, text[-2:]), (1, text[-1:]), (0, text[9:11])]
+    example = Example((text,), None, "a:1")
+    encoded = TASK.labelling.encode([example, example], tokenizer)
+    assert len(encoded.token_ids) == 4
+    rows = [oracle_pointers(ids, [x], tokenizer) for x in wanted for ids in encoded.token_ids]
+    for number, (label, part) in enumerate(wanted):
+        predictions = TASK.decoding.read_rows(rows[4 * number : 4 * number + 4], encoded)
+        start = text.index(part)
+        for prediction in predictions:
+            assert prediction.label == [(TASK.labels[label], start, start + len(part))]
+            assert len(prediction.scores) == 1
+
+
+def test_targets_are_tokens_of_each_window_that_holds_the_whole_span():
+    text = "".join(dict.fromkeys(LETTERS))
+    tokenizer = tokenizer_of()
+    label = [("ORG", 0, 4), ("LOC", 0, 2), ("LOC", 9, 11), ("ORG", len(text) - 1, len(text))]
+    example = Example((text,), label, "a:1")
+    encoded = TASK.labelling.encode([example], tokenizer)
+    targets, weights = TASK.labelling.row_targets(encoded, [example])
+    assert weights.tolist() == [1, 1]
+    for ids, target in zip(encoded.token_ids, targets, strict=True):
+        assert target[0].tolist() == [len(ids), 0, 0]
+        got = {
+            (TASK.labels[number], tuple(ids[first : last + 1].tolist()))
+            for first, last, number in target[1:].tolist()
+            if first
+        }
+        here = "".join(tokenizer.decode([i]) for i in ids[1:-1].tolist())
+        parts = [(name, text[a:b]) for name, a, b in label if text[a:b] in here]
+        assert got == {(name, tuple(tokenizer.ids(part))) for name, part in parts}
+    batch = RowBatches(encoded, targets, weights).build(np.array([0, 1]), 3, None)
+    assert batch[1].shape == (3, *targets.shape[1:])
+
+
+def test_the_threshold_has_the_highest_f1_and_of_equal_ones_is_next_to_one_half():
+    def predicted(*scores):
+        rows = [(i, i + 1, 0, p) for i, p in enumerate(scores)]
+        return Prediction([], np.array(rows, "float32").reshape(-1, 4))
+
+    gold = [[("LOC", 0, 1)], [("LOC", 1, 2)], []]
+    chosen = TASK.decoding.with_choices(gold, [predicted(0.9), predicted(0.62, 0.9), predicted()])
+    assert chosen.thresholds == (0.65, 0.65)
+    assert chosen.decoding.reread(predicted(0.7, 0.6)).label == [("LOC", 0, 1)]
+    chosen = TASK.decoding.with_choices(gold, [predicted(0.22), predicted(0.1, 0.22), predicted()])
+    assert chosen.thresholds == (0.2, 0.2)
+    assert TASK.decoding.with_choices(gold, [predicted()] * 3).threshold == 0.5
+
+
+def test_figures_count_whole_entities_of_every_level():
+    gold = [[("ORG", 0, 4), ("LOC", 0, 2)], [("LOC", 3, 5)], []]
+    predicted = [[("ORG", 0, 4), ("LOC", 0, 1)], [("LOC", 3, 5)], [("ORG", 1, 2)]]
+    predictions = [Prediction(x, np.zeros((0, 4), "float32")) for x in predicted]
+    figures = TASK.metrics.compute(gold, predictions)
+    assert figures == pytest.approx(
+        {"f1": 4 / 7, "precision": 0.5, "recall": 2 / 3, "macro_f1": 7 / 12}
+    )
+
+
+def test_the_baseline_marks_strings_that_are_usually_entities():
+    def example(text, *spans):
+        return Example((text,), list(spans), "a:1")
+
+    training = [
+        example("北京市委", ("ORG", 0, 4), ("LOC", 0, 2)),
+        example("北京人", ("LOC", 0, 2)),
+        example("好人", ("LOC", 1, 2)),
+        example("人和人"),
+    ]
+    _, (first, second) = TASK.metrics.baseline(training, [example("去北京市委"), example("人")])
+    assert first.label == [("ORG", 1, 5), ("LOC", 1, 3)]
+    assert second.label == []
+
+
+def test_entities_inside_of_others_are_shown_in_their_marks():
+    spans = [("ORG", 1, 5), ("LOC", 1, 3), ("PER", 6, 7)]
+    assert marked("去北京市委见张。", spans, range(1, 7)) == [
+        ["…", ""],
+        ["北京市委", "ORG; 北京 LOC"],
+        ["见", ""],
+        ["张", "PER"],
+        ["…", ""],
+    ]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory, eagerly):
+    """A run on texts in which 我们 is a LOC within the ORG 我们公园, and 学 alone a LOC."""
+    folder = tmp_path_factory.mktemp("spans")
+    tokenizer = tokenizer_of()
+    keras.utils.set_random_seed(3)
+    encoder = roformer_tf.RoFormerEncoder(
+        roformer_tf.RoFormerConfig(**TINY, vocab_size=tokenizer.vocab_size)
+    )
+    encoder.tokenizer = tokenizer
+    encoder.save_pretrained(folder / "checkpoint")
+    chance = np.random.default_rng(0)
+
+    def line():
+        parts = ["我们公园", "学", *chance.choice(list("今天气很好去"), 4)]
+        text = "".join(parts[i] for i in chance.permutation(6))
+        org, loc = text.index("我"), text.index("学")
+        spans = [("ORG", org, org + 4), ("LOC", org, org + 2), ("LOC", loc, loc + 1)]
+        entities = [dict(zip(("label", "start", "end"), x, strict=True)) for x in spans]
+        return json.dumps({"text": text, "entities": entities}, ensure_ascii=False) + "\n"
+
+    for name, count in (("train", 64), ("test", 24)):
+        (folder / f"{name}.jsonl").write_text("".join(line() for _ in range(count)), "utf-8")
+    with pytest.MonkeyPatch.context() as patch, eagerly():
+        patch.setattr(report_pages, "cut_font", lambda characters: b"font")  # which takes long
+        finetune(
+            FinetuneConfig(
+                checkpoint=str(folder / "checkpoint"),
+                train=str(folder / "train.jsonl"),
+                test=str(folder / "test.jsonl"),
+                output=str(folder / "run"),
+                optimizer=FinetuneOptimizerConfig(learning_rate=2e-2, layer_decay=1.0),
+                epochs=8,
+                batch_size=16,
+                precision="float32",
+            )
+        )
+    return folder
+
+
+def test_nested_entities_are_learned_and_reported(run):
+    report = json.loads((run / "run/report.json").read_text("utf-8"))
+    assert (report["task"], report["metric"]) == ("spans", "f1")
+    assert report["test"]["f1"] > 0.9
+    assert set(report["test"]) == {"f1", "precision", "recall", "macro_f1"}
+    assert [x["label"] for x in report["per_class"]] == ["LOC", "ORG"]
+    assert report["baseline"]["test"]["f1"] > 0.5
+    card = (run / "run/model/README.md").read_text("utf-8")
+    assert "transformers" in card
+    assert "实体" in card
+    config = json.loads((run / "run/model/config.json").read_text("utf-8"))
+    assert config["model_type"] == "roformer_tf"
+    assert config["id2label"] == {"0": "LOC", "1": "ORG"}
+
+
+def test_all_routes_give_the_same_spans(run, tmp_path):
+    folder = run / "run/model"
+    rows = [json.loads(x) for x in (run / "test.jsonl").read_text("utf-8").splitlines()]
+    texts = [row["text"] for row in rows]
+    answers = roformer_tf.load(folder)(texts)
+    report = json.loads((run / "run/report.json").read_text("utf-8"))
+    right = sum(
+        (x["label"], x["start"], x["end"]) in {(y["label"], y["start"], y["end"]) for y in y_all}
+        for answer, y_all in zip(answers, (row["entities"] for row in rows), strict=True)
+        for x in answer["spans"]
+    )
+    assert right / (3 * len(rows)) == pytest.approx(report["test"]["recall"])
+    for text, answer in zip(texts, answers, strict=True):
+        for span in answer["spans"]:
+            assert list(span) == ["start", "end", "label", "text", "score"]
+            assert span["text"] == text[span["start"] : span["end"]]
+            assert 0.05 < span["score"] <= 1
+        assert all(a["start"] <= b["start"] for a, b in pairwise(answer["spans"]))
+    served = load_served_task(folder)
+    (response,) = post(create_task_app(served), ("/predict", {"texts": texts}))
+    assert response["predictions"] == answers
+    for name in ("a.tsv", "a.jsonl"):
+        main(
+            [
+                "predict",
+                str(folder),
+                "--input",
+                str(run / "test.jsonl"),
+                "--output",
+                str(tmp_path / name),
+            ]
+        )
+    lines = (tmp_path / "a.jsonl").read_text("utf-8").splitlines()
+    assert [json.loads(x)["spans"] for x in lines] == [x["spans"] for x in answers]
+    header, *lines = (tmp_path / "a.tsv").read_text("utf-8").splitlines()
+    assert header == "spans\terror"
+    assert [json.loads(x.split("\t")[0]) for x in lines] == [x["spans"] for x in answers]
+
+
+@pytest.mark.parametrize("engine", ["onnx", "openvino"])
+def test_engines_give_what_keras_gives(run, engine):
+    pytest.importorskip({"onnx": "onnxruntime"}.get(engine, engine))
+    with open_model(run / "run/model", "keras", "float32") as opened:
+        model = opened.finetuned().model
+        assert type(model) is RoFormerForSpanExtraction
+        graph = graph_model(opened.network("global_pointer"), engine, "float32")
+    for shape in ((1, 3), (3, 40)):
+        ids = np.random.default_rng(0).integers(1, 20, shape, "int32")
+        inputs = {"token_ids": ids, "segment_ids": np.zeros_like(ids)}
+        got, want = graph(inputs), np.asarray(model(inputs))
+        np.testing.assert_allclose(got, want, atol=1e-5 * max(1, np.abs(want).max()))
+        scores = [np.asarray(span_scores(keras.ops.array(x))) for x in (got, want)]
+        np.testing.assert_allclose(*scores, atol=1e-5 * max(1, np.abs(scores[1]).max()))
+
+
+def test_an_export_runs_alone_by_the_code_of_its_card(run, tmp_path, monkeypatch):
+    pytest.importorskip("onnxruntime")
+    export(run / "run/model", tmp_path / "onnx", "onnx")
+    text = json.loads((run / "test.jsonl").read_text("utf-8").splitlines()[0])["text"]
+    want = roformer_tf.load(run / "run/model", engine="keras", precision="float32")(text)["spans"]
+    assert alike(roformer_tf.load(tmp_path / "onnx")(text)["spans"], want, 1e-5)
+    card = (tmp_path / "onnx/README.md").read_text("utf-8")
+    blocks = [block.split("```")[0] for block in card.split("```python\n")[2:]]
+    ids = tokenizer_of()([text])  # the first block needs the package tokenizers
+    names = {"np": np, "inputs": {"token_ids": ids["token_ids"], "segment_ids": ids["segment_ids"]}}
+    monkeypatch.chdir(tmp_path / "onnx")
+    exec("".join(blocks), names)
+    assert [set(x) for x in names["spans"]] == [{(x["label"], x["start"], x["end"]) for x in want}]
+
+
+def test_settings_without_effect_are_refused(run, tmp_path):
+    def start(**settings):
+        finetune(
+            FinetuneConfig(
+                train=str(run / "train.jsonl"),
+                checkpoint=str(run / "checkpoint"),
+                output=str(tmp_path / "run"),
+                **settings,
+            )
+        )
+
+    with pytest.raises(InputError, match="crf needs a sequence of labels"):
+        start(crf=True)
+    with pytest.raises(InputError, match="focal treats labels separately; spans have one loss"):
+        start(loss=dataclasses.replace(FinetuneConfig(train="", output="").loss, focal=2.0))
+    assert not (tmp_path / "run/model").exists()
+
+
+def test_an_unknown_label_at_evaluation_is_one_message(run, tmp_path, capsys):
+    row = {"text": "我们去", "entities": [{"start": 0, "end": 2, "label": "PER"}]}
+    (tmp_path / "a.jsonl").write_text(json.dumps(row), "utf-8")
+    with pytest.raises(SystemExit) as ended:
+        raise SystemExit(
+            main(["evaluate", str(run / "run/model"), "--data", str(tmp_path / "a.jsonl")])
+        )
+    assert ended.value.code == 2
+    assert "labels that the model does not know: 'PER' (1 row, first" in capsys.readouterr().err
