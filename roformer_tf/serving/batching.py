@@ -77,7 +77,10 @@ class Batcher(Generic[Item, Result]):
         """
         step, results = at_once or len(items), list[Result]()
         for start in range(0, len(items), step):
-            results += await asyncio.wrap_future(self.submit(items[start : start + step]))
+            batch: list[Result] = await asyncio.wrap_future(
+                self.submit(items[start : start + step])
+            )
+            results += batch
         return results
 
     def waiting(self) -> int:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from fastapi import FastAPI
 
     from roformer_tf.serving.serve_predictions import WorkerPart
-    from roformer_tf.serving.serve_vectors import ServedVectors
+    from roformer_tf.serving.vector_batches import ServedVectors
 
 NEEDED = (
     "fastapi",
@@ -154,7 +154,8 @@ def load_served_vectors(config: ServeConfig) -> "ServedVectors":
     from roformer_tf.search.reranking import report_reranking
     from roformer_tf.search.retrieval import Retriever, open_reranker
     from roformer_tf.serving.serve_predictions import model_name
-    from roformer_tf.serving.serve_vectors import WARM_UP, ServedVectors
+    from roformer_tf.serving.serve_vectors import WARM_UP
+    from roformer_tf.serving.vector_batches import ServedVectors
 
     name, precision = model_name(config.model), config.precision or "float32"
     vectors = VectorSettings(pooling=config.pooling, precision=precision, engine=config.engine)

@@ -461,7 +461,8 @@ def predict_request(columns: int, of_labels: bool) -> Any:
     if columns > 1:
         example = {2: Pair, 3: Triple}[columns]
         inputs = Annotated[
-            Annotated[example, Tag(TEXTS)] | Annotated[list[example], _SEVERAL, Tag(LISTS)],
+            Annotated[example, Tag(TEXTS)]  # type: ignore[valid-type]
+            | Annotated[list[example], _SEVERAL, Tag(LISTS)],  # type: ignore[valid-type]
             _one_of(f"must be a list of {columns} texts, or several of them"),
         ]
     tei = create_model("TeiPredictRequest", __base__=TeiPredictRequest, inputs=(inputs, ...))

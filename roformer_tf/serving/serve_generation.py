@@ -42,7 +42,7 @@ from roformer_tf.serving.generation_jobs import (
 )
 from roformer_tf.serving.monitoring import ServiceMetrics
 from roformer_tf.serving.openai_completions import add_completions
-from roformer_tf.serving.schemas import SAMPLE, GenerateRequest, Generations
+from roformer_tf.serving.schemas import SAMPLE, GeneratedText, GenerateRequest, Generations
 from roformer_tf.serving.serve_predictions import model_name
 from roformer_tf.serving.serve_vectors import add_vectors
 from roformer_tf.serving.settings import ApiConfig, GenerationLimits, Limits
@@ -129,7 +129,9 @@ def create_generation_app(
         )
         if results is None:
             return Response(status_code=CLIENT_CLOSED)
-        generations = [[{"text": x.text, "score": x.score} for x in texts] for texts in results]
+        generations = [
+            [GeneratedText(text=x.text, score=x.score) for x in texts] for texts in results
+        ]
         return Generations(generations=generations, seed=seed)
 
     return app

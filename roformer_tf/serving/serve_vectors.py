@@ -30,6 +30,7 @@ from roformer_tf.serving.schemas import (
     SearchRequest,
     SearchResults,
     TeiEmbedRequest,
+    TextRequest,
     TextVectors,
     listed,
 )
@@ -104,13 +105,13 @@ def add_vectors(
     async def embed(
         body: Annotated[EmbedRequest, Body(examples=[{"text": SAMPLE}])],
     ) -> Response:
-        is_tei = isinstance(body, TeiEmbedRequest)
-        texts = listed(body.inputs) if is_tei else body.items
+        tei = body if isinstance(body, TeiEmbedRequest) else None
+        texts = body.items if isinstance(body, TextRequest) else listed(body.inputs)
         check_texts(texts, limits)
         vectors = [x.numbers for x in await batcher.results(list(map(VectorQuery, texts)))]
-        if is_tei:
-            vectors = cut(vectors, body.dimensions)
-        key = "" if is_tei else "vectors"
+        if tei is not None:
+            vectors = cut(vectors, tei.dimensions)
+        key = "vectors" if tei is None else ""
         return await asyncio.to_thread(json_response, key, numbers(vectors), limits)
 
 

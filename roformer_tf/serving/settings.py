@@ -103,7 +103,7 @@ class ServeConfig:
     """
 
     model: Annotated[str, "MODEL"]
-    """The model/ folder of a `finetune` run, or an export to onnx or int8; or a causal language
+    """The model/ folder of a `finetune` run, or its export to ONNX; or a causal language
     model: a released zip or name, a checkpoint folder, or the model/ of a causal pretraining run.
     With --index or --pooling, any model is served for its vectors. The flag --model itself may be
     omitted."""

@@ -62,7 +62,7 @@ def vector_batcher(
         # A condition is evaluated once for all queries that have it.
         for top, where in {(query.top, query.where) for query in batch if query.top}:
             chosen = [i for i, x in enumerate(batch) if (x.top, x.where) == (top, where)]
-            texts = [batch[i].text for i in chosen]
+            texts = [str(batch[i].text) for i in chosen]
             all_hits = served.retriever.hits(texts, vectors[chosen], top, where)
             for i, hits in zip(chosen, all_hits, strict=True):
                 results[i] = hits
