@@ -13,7 +13,7 @@ OLDEST_TESTS := $(addprefix tests/,checkpoints tokenizers kernels layers models 
 # Else each process of the tests, some hundred, would compile the package and the tests anew.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo poems test test-slow test-browser test-hf test-oldest lint docs translations bench suite
+.PHONY: help demo poems test test-slow test-browser test-hf test-clients test-oldest lint docs translations bench suite
 .NOTPARALLEL:
 
 help:
@@ -22,6 +22,7 @@ help:
 	@echo "make test       run the tests; make test-slow runs the long ones,"
 	@echo "                make test-browser those that need Chromium,"
 	@echo "                make test-hf those that need torch and transformers,"
+	@echo "                make test-clients those that need clients of OpenAI, Cohere and LangChain,"
 	@echo "                make test-oldest most of the quick ones on the lowest versions allowed"
 	@echo "make lint       ruff (lint and format) and mypy"
 	@echo "make docs       build the documentation site in site/, strictly (not part of make test)"
@@ -58,6 +59,10 @@ test-browser: $(VENV)/.installed-dev
 test-hf: $(VENV)/.installed-hf
 	@echo "test-hf: running the tests that need torch and transformers"
 	@$(RUN) -m pytest -m hf $(TEST_FLAGS)
+
+test-clients: $(VENV)/.installed-clients
+	@echo "test-clients: running the tests that need clients of other services"
+	@$(RUN) -m pytest -m clients $(TEST_FLAGS)
 
 test-oldest:
 	@echo "test-oldest: running most of the quick tests on the lowest versions that are allowed"
@@ -153,6 +158,12 @@ $(VENV)/.installed-hf: $(VENV)/.installed-dev
 	@echo "setup: installing torch and transformers into $(VENV) (a few minutes)"
 	$(reach_packages)
 	@$(RUN) -m pip install --quiet --editable '.[hf]'
+	@touch $@
+
+$(VENV)/.installed-clients: $(VENV)/.installed-dev
+	@echo "setup: installing openai, cohere and langchain-openai into $(VENV)"
+	$(reach_packages)
+	@$(RUN) -m pip install --quiet --editable '.[clients]'
 	@touch $@
 
 # The requirements are read from the package once it is installed, so pyproject.toml stays the one

@@ -135,6 +135,17 @@ def write(
     write_text(folder / CONFIG, json.dumps(values, ensure_ascii=False, indent=2) + "\n")
 
 
+def write_graph_config(
+    folder: str | Path, config: RoFormerConfig, arrays: Iterable[str], architecture: str
+) -> None:
+    """Write the config of an exported graph, whose logits have the scale of the labels."""
+    config = config.replace(label_mean=0.0, label_deviation=1.0)
+    config = config.replace(crf=any(name.startswith("crf/") for name in arrays))
+    # The graph computes what transformers has no class for, except the order of tags.
+    values = _config_values(config, architecture, CRF_TYPE if config.crf else "roformer")
+    write_text(Path(folder) / CONFIG, json.dumps(values, ensure_ascii=False, indent=2) + "\n")
+
+
 def has_scaled_head(config: RoFormerConfig, names: Container[str]) -> bool:
     """Whether a saved head predicts labels while the model predicts standardized labels.
 

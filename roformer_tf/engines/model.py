@@ -15,6 +15,10 @@ from roformer_tf.machine import instructions, usable_cores
 
 # The graph's file in a folder that `export` wrote as onnx or int8.
 ONNX = "model.onnx"
+# The inputs of a graph of standard operators, as transformers has them.
+STANDARD_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+# The graph's file in a folder that `export` wrote as openvino.
+OPENVINO = "openvino_model.xml"
 # Of a batch, with padding: more of them do not fit into the CPU's caches.
 TOKENS = 1024
 # The first ONNX Runtime with correct masks: 1.20 and 1.21 ignore a bias of the scores.
@@ -130,9 +134,25 @@ def onnx_session(
         precision = "int8"
 
     def run(rows: Mapping[str, np.ndarray]) -> np.ndarray:
+        rows = standard_rows(rows) if STANDARD_INPUTS[0] in names else rows
         return np.asarray(session.run([output], {name: rows[name] for name in names})[0])
 
     return GraphModel(run, "onnx", precision, 1 if precision == "int8" else TOKENS)
+
+
+def standard_rows(rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Our inputs under transformers' names; the first token counts, even if its id is 0."""
+    mask = rows["token_ids"] != 0
+    mask[:, 0] = True
+    arrays = (rows["token_ids"], mask, rows["segment_ids"])
+    return {name: x.astype(np.int64) for name, x in zip(STANDARD_INPUTS, arrays, strict=True)}
+
+
+def openvino_file(path: Path, output: str) -> GraphModel:
+    """Open OpenVINO's file of a graph of standard operators, for one of its outputs."""
+    settings = {"INFERENCE_PRECISION_HINT": "f32"}
+    model = _openvino_core().compile_model(path, "CPU", settings)
+    return GraphModel(lambda rows: model(standard_rows(rows))[output], "openvino", "float32")
 
 
 def is_sound(onnxruntime: Any) -> bool:

@@ -94,6 +94,8 @@ class Network:
     """How many numbers of a vector are kept; None for all."""
     source: str = "the checkpoint"
     """The source of the arrays, for messages."""
+    with_hidden: bool = False
+    """For vectors: whether the hidden states that they are pooled from are an output, too."""
 
     @property
     def inputs(self) -> tuple[str, ...]:
@@ -172,7 +174,11 @@ def write(network: Network, graph: Graph) -> dict[str, Node]:
     """
     arrays = _Asked(network.arrays, network.source)
     network = dataclasses.replace(network, arrays=arrays)
-    outputs = {network.output: _PARTS[network.part](network, graph)}
+    if network.with_hidden:
+        hidden = _hidden(network, graph)
+        outputs = {OUTPUTS["hidden"]: hidden, network.output: _vectors(network, graph, hidden)}
+    else:
+        outputs = {network.output: _PARTS[network.part](network, graph)}
     arrays.check()
     if network.meaning is not None:
         outputs[network.meaning.name] = graph.meaning(outputs[network.output], network.meaning)
@@ -281,19 +287,24 @@ def _each_token(network: Network, graph: Graph) -> Node:
     return graph.dense(_hidden(network, graph), _dense(network, network.part))
 
 
-def _pooled(network: Network, graph: Graph) -> Node:
-    """The pooler's output, the mean of all tokens, or the first token; not normalized."""
+def _pooled(network: Network, graph: Graph, hidden: Node | None = None) -> Node:
+    """The pooler's output, the mean of all tokens, or the first token; not normalized.
+
+    hidden: the hidden states of all tokens, if the graph has them.
+    """
     if network.pooling == "mean":
-        return graph.mean_of_tokens(_hidden(network, graph), graph.input("token_ids"))
-    x = _hidden(network, graph, graph.first())
+        hidden = _hidden(network, graph) if hidden is None else hidden
+        return graph.mean_of_tokens(hidden, graph.input("token_ids"))
+    first = graph.first()
+    x = _hidden(network, graph, first) if hidden is None else graph.gather(hidden, first)
     if network.pooling == "pooler":
         x = graph.dense(x, _dense(network, "pooler/dense"))
     return graph.only(x)
 
 
-def _vectors(network: Network, graph: Graph) -> Node:
+def _vectors(network: Network, graph: Graph, hidden: Node | None = None) -> Node:
     """Pooled hidden states, whitened, cut and normalized."""
-    return graph.unit(_pooled(network, graph), network.whitening, network.dimensions)
+    return graph.unit(_pooled(network, graph, hidden), network.whitening, network.dimensions)
 
 
 def _masked(network: Network, graph: Graph) -> Node:

@@ -128,8 +128,12 @@ class OnnxGraph:
             self.node("Unsqueeze", rank, self.integers(2)),
         )  # (B, T, T), query before key
         seen = self.node("And", seen, self.node("Unsqueeze", counted, self.integers(1)))
+        return SeenKeys(bias=self._bias(seen), of_queries=True)
+
+    def _bias(self, seen: str) -> str:
+        """What is added to scores: 0 where a key is seen."""
         zero, unseen = self.constant("seen", 0.0), self.constant("unseen", UNSEEN)
-        return SeenKeys(bias=self.node("Where", seen, zero, unseen))
+        return self.node("Where", seen, zero, unseen)
 
     def scalar(self, value: int) -> str:
         """An int32 constant without axes."""
@@ -297,6 +301,8 @@ class SeenKeys(NamedTuple):
 
     keys: str = ""
     bias: str = ""
+    of_queries: bool = False
+    """Whether the bias differs from query to query."""
 
 
 # Stands for the position of the first token of each text.

@@ -32,7 +32,8 @@ class ExportConfig:
     """The model/ folder of a run of `finetune`; or, for its vectors, any other model: a released
     zip or name, a folder. --model itself may be omitted."""
     to: Format
-    """savedmodel: for TensorFlow Serving; onnx: for ONNX Runtime; int8: smaller, for CPUs."""
+    """savedmodel: for TensorFlow Serving; onnx: standard operators, for any runtime; openvino: the
+    same for OpenVINO; onnxruntime: faster, for ONNX Runtime alone; int8: smaller, for CPUs."""
     output: Annotated[Path, "DIR"]
     """The folder to write. TensorFlow Serving needs a number as its name, such as sentiment/1."""
     data: Annotated[str | None, "FILE"] = None

@@ -1,12 +1,15 @@
-"""A model → a folder that runs without this package: SavedModel, ONNX, int8 ONNX.
+"""A model → a folder that runs without this package: SavedModel, ONNX, OpenVINO, int8 ONNX.
 
-savedmodel   saved_model.pb, variables/   for TensorFlow Serving, or `tf.saved_model.load`
-onnx         model.onnx                   for ONNX Runtime, in its fused operations
-int8         model.onnx                   the same with kernels in 8 bits, for CPUs
+savedmodel    saved_model.pb, variables/   for TensorFlow Serving, or `tf.saved_model.load`
+onnx          model.onnx, config.json      standard operators, for any runtime, as optimum's
+openvino      openvino_model.xml and .bin  the same for OpenVINO, as optimum-intel's
+onnxruntime   model.onnx                   for ONNX Runtime alone, in its fused operations
+int8          model.onnx                   the same with kernels in 8 bits, for CPUs
 
-All take `token_ids` and `segment_ids` int32 (batch, length), of any batch and length. The folder
-also holds the tokenizer's files, the settings that `roformer-tf serve` needs, and a `README.md`
-with the code that uses the folder elsewhere.
+`onnx` and `openvino` have transformers' inputs, `input_ids`, `attention_mask` and `token_type_ids`
+int64 (batch, length); all others `token_ids` and `segment_ids` int32, of any batch and length. The
+folder also holds the tokenizer's files, the settings that `roformer-tf serve` needs, and a
+`README.md` with the code that uses the folder elsewhere.
 """
 
 from collections.abc import Callable, Mapping
@@ -22,7 +25,7 @@ from roformer_tf.checkpoints import embedding_config
 from roformer_tf.checkpoints.detection import TASK_FILE
 from roformer_tf.checkpoints.huggingface import MODEL_CARD
 from roformer_tf.engines.choice import unsupported_reason
-from roformer_tf.engines.model import ONNX, onnx_session
+from roformer_tf.engines.model import ONNX, OPENVINO, onnx_session, openvino_file
 from roformer_tf.engines.network import INPUTS, SEVEN_BITS, Network
 from roformer_tf.errors import DifferenceError, InputError
 from roformer_tf.files import check_writable, temporary_folder, write_text
@@ -36,7 +39,12 @@ if TYPE_CHECKING:
     from roformer_tf.tasks.base import Task
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
-Format = Literal["savedmodel", "onnx", "int8"]
+Format = Literal["savedmodel", "onnx", "onnxruntime", "openvino", "int8"]
+# With transformers' inputs.
+STANDARD: tuple[Format, ...] = ("onnx", "openvino")
+# Packages that write a format, and compare it with the model.
+NEEDED: dict[Format, tuple[str, ...]] = {"savedmodel": (), "openvino": ("onnx", "openvino")}
+EXTRAS: dict[Format, str] = {"openvino": "onnx,fast"}
 
 # Batches and lengths for comparison: several, so that a size fixed by mistake fails.
 COMPARED_AT = ((1, 8), (3, 64), (2, 300))
@@ -77,7 +85,9 @@ def write_export(exported: Exportable, output: Path, to: Format) -> None:
     with temporary_folder(output) as folder:
         if to == "savedmodel":
             write_saved_model(saved_graph(exported), folder)
-        elif to == "onnx":
+        elif to in STANDARD:
+            write_standard(exported.network(), exported.model, folder, to)
+        elif to == "onnxruntime":
             write_onnx(exported.network(), exported.model, folder / ONNX)
         else:
             from roformer_tf.engines.onnx_graph import onnx_model
@@ -132,10 +142,10 @@ def check_export(to: Format, output: Path) -> None:
             f"TensorFlow writes a SavedModel, but Keras runs on {keras.backend.backend()}. Models "
             "are the same on every backend: set KERAS_BACKEND=tensorflow for the export."
         )
-    # `onnx` writes the graph, `onnxruntime` compares it with the model.
-    needed = () if to == "savedmodel" else ("onnx", "onnxruntime")
+    needed = NEEDED.get(to, ("onnx", "onnxruntime"))
     if missing := [name for name in needed if find_spec(name) is None]:
-        raise InputError(f"{to} needs {', '.join(missing)}: run `pip install 'roformer-tf[onnx]'`.")
+        package = f"roformer-tf[{EXTRAS.get(to, 'onnx')}]"
+        raise InputError(f"{to} needs {', '.join(missing)}: run `pip install '{package}'`.")
     check_writable(output)
     if output.exists() and not _is_export(output):
         raise InputError(f"{output} exists, and is not an export. Choose another --output.")
@@ -175,17 +185,46 @@ def write_onnx(network: Network, model: Forward, path: Path) -> None:
 
     path.write_bytes(onnx_model(network).SerializeToString())
     session = onnx_session(path, network.output)
+    _check_difference(session, model, network, f"{network.output} of ONNX Runtime")
+
+
+def write_standard(network: Network, model: Forward, folder: Path, to: Format) -> None:
+    """Write a network in standard operators as ONNX, or converted for OpenVINO, and compare it.
+
+    Raises DifferenceError where the results differ.
+    """
+    from roformer_tf.engines.standard_onnx import LOGITS, VECTOR, scale_of, standard_model
+
+    output = VECTOR if network.part == "vectors" else LOGITS
+    path = folder / ONNX
+    path.write_bytes(standard_model(network).SerializeToString())
+    if to == "onnx":
+        runtime, session = "ONNX Runtime", onnx_session(path, output)
+    else:
+        import openvino
+
+        # in float32: float16 would change the numbers
+        openvino.save_model(openvino.convert_model(path), folder / OPENVINO, compress_to_fp16=False)
+        path.unlink()
+        runtime, session = "OpenVINO", openvino_file(folder / OPENVINO, output)
+    expected, scale = model, scale_of(network)
+    if scale is not None:
+
+        def expected(rows: Any) -> np.ndarray:
+            return np.asarray(model(rows)) * scale.scale + scale.offset
+
+    _check_difference(session, expected, network, f"{output} of {runtime}")
+
+
+def _check_difference(session: Forward, model: Forward, network: Network, name: str) -> None:
     difference = largest_difference(session, model, network.config.vocab_size)
     if not difference <= LARGEST_DIFFERENCE:  # also for NaN
         raise DifferenceError(
-            f"{network.output} of ONNX Runtime differ from the model's by {difference:.1e}; "
-            f"{LARGEST_DIFFERENCE:.0e} is allowed. Nothing was written."
+            f"{name} differ from the model's by {difference:.1e}; {LARGEST_DIFFERENCE:.0e} is "
+            "allowed. Nothing was written."
         )
     lengths = ", ".join(str(length) for _, length in COMPARED_AT)
-    print(
-        f"{network.output} of ONNX Runtime differ from ours by at most {difference:.1e} at lengths "
-        f"{lengths}."
-    )
+    print(f"{name} differ from ours by at most {difference:.1e} at lengths {lengths}.")
 
 
 def largest_difference(first: Forward, second: Forward, vocabulary_size: int) -> float:
@@ -208,4 +247,4 @@ def _is_export(folder: Path) -> bool:
     """Whether a folder is empty, or looks like an export."""
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else {""}
     has_settings = bool(names & {TASK_FILE, embedding_config.FILE})
-    return not names or (has_settings and bool(names & {ONNX, "saved_model.pb"}))
+    return not names or (has_settings and bool(names & {ONNX, OPENVINO, "saved_model.pb"}))

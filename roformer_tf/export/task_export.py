@@ -1,6 +1,7 @@
 """The export of a fine-tuned model.
 
-The graph gives `logits` and `probabilities` float32 (of a regression: `value`). It does not decode
+The graph gives `logits` and `probabilities` float32 (of a regression: `value`); in the formats
+with transformers' inputs `logits` alone, of a regression the value. It does not decode
 tags: for that the folder holds `transitions.json` and code in its README.md. With a conditional
 random field there are no `probabilities`, which depend on more than the logits.
 """
@@ -8,17 +9,20 @@ random field there are no `probabilities`, which depend on more than the logits.
 import json
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roformer_tf.checkpoints.detection import LEXICAL_FILE
+from roformer_tf.checkpoints.huggingface import write_graph_config
 from roformer_tf.engines.model import onnx_session
 from roformer_tf.errors import InputError
 from roformer_tf.export.formats import (
     MAX_MEASURED,
     MEGABYTE,
     ORDER_SCORES,
+    STANDARD,
     Exportable,
     Format,
     check_export,
@@ -72,7 +76,12 @@ def export_finetuned(
         return opened.network(task.decoding.graph_part, meaning=task.decoding.graph_meaning())
 
     def save_settings(folder: Path) -> None:
-        task.save(folder)
+        if to in STANDARD:  # whose logits have the scale of the labels
+            replace(task, mean=0.0, deviation=1.0).save(folder)
+            config, arrays = opened.checkpoint.config, opened.checkpoint.arrays
+            write_graph_config(folder, config, arrays, model.architecture)
+        else:
+            task.save(folder)
         if scores := task.decoding.order_scores():
             write_text(folder / ORDER_SCORES, json.dumps(scores) + "\n")
 

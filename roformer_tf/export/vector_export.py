@@ -1,7 +1,8 @@
 """The export of a model for its vectors.
 
 The graph gives `vectors` float32 (batch, D) of length 1: pooled, whitened and cut as the model's
-vectors are.
+vectors are. In the formats with transformers' inputs it is called `sentence_embedding`, and the
+graph also gives the `last_hidden_state` (batch, length, H).
 """
 
 from pathlib import Path
@@ -9,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from roformer_tf.checkpoints.huggingface import write_graph_config
 from roformer_tf.engines.model import onnx_session
 from roformer_tf.engines.network import Network
 from roformer_tf.errors import InputError
 from roformer_tf.export.formats import (
     MAX_MEASURED,
     MEGABYTE,
+    STANDARD,
     Exportable,
     Format,
     check_supported,
@@ -62,13 +65,19 @@ def vectors_of(
         )
         return {VECTORS: embedder(inputs)}
 
+    def save_settings(folder: Path) -> None:
+        settings.save(folder)
+        if to in STANDARD:
+            checkpoint = opened.checkpoint
+            write_graph_config(folder, checkpoint.config, checkpoint.arrays, "RoFormerModel")
+
     return Exportable(
         model,
         outputs,
         network,
         embedder.tokenizer.with_units(None),
         settings.max_length,
-        settings.save,
+        save_settings,
         lambda exact, rounded: _int8_cost(embedder, exact, rounded, data or ""),
     )
 

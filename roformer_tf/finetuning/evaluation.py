@@ -66,7 +66,7 @@ class EvaluateConfig:
     """
 
     model: Annotated[str, "MODEL"]
-    """The model/ folder of a run of `finetune`, or an export to onnx or int8; --model itself may be
+    """The model/ folder of a run of `finetune`, or its export to ONNX; --model itself may be
     omitted."""
     data: Annotated[str, "FILE"]
     """Labelled examples that the model was not trained on, in a file as for `finetune`."""

@@ -92,11 +92,13 @@ class VectorModel:
 class Block(NamedTuple):
     """Some texts and their vectors."""
 
-    texts: list[str]
+    texts: list[Any]
     vectors: np.ndarray
     """(texts, D) float32."""
     cut: int
     """How many of the texts were longer than the model reads."""
+    lengths: list[int]
+    """How many tokens of each text were read, special tokens included."""
 
 
 @dataclass(frozen=True)
@@ -137,9 +139,12 @@ class TextEmbedder:
         vectors = [block.vectors for block in self.blocks(texts, batch_size)]
         return np.concatenate(vectors) if vectors else np.zeros((0, self.size), np.float32)
 
-    def blocks(self, texts: Iterable[str], batch_size: int = BATCH_SIZE) -> Iterator[Block]:
+    def blocks(
+        self, texts: Iterable[str | list[int]], batch_size: int = BATCH_SIZE
+    ) -> Iterator[Block]:
         """Texts in their order, some thousands at a time, with their vectors.
 
+        A text may be a list of its token ids, without special tokens.
         Raises InputError for a vector that is not finite, or zero.
         """
         done = 0
@@ -149,13 +154,17 @@ class TextEmbedder:
             done += len(block.texts)
             yield block._replace(vectors=vectors)
 
-    def raw_blocks(self, texts: Iterable[str], batch_size: int = BATCH_SIZE) -> Iterator[Block]:
+    def raw_blocks(
+        self, texts: Iterable[str | list[int]], batch_size: int = BATCH_SIZE
+    ) -> Iterator[Block]:
         """The same with pooled hidden states (texts, H): not whitened, cut or normalized."""
         room = self.config.max_length - SPECIALS
         for chunk in chunks(texts):
-            ids = [self.tokenizer.ids(text) for text in chunk]
-            vectors = self._pooled([row[:room] for row in ids], batch_size)
-            yield Block(chunk, vectors, sum(len(row) > room for row in ids))
+            ids = [x if isinstance(x, list) else self.tokenizer.ids(x) for x in chunk]
+            rows = [row[:room] for row in ids]
+            cut = sum(len(row) > room for row in ids)
+            lengths = [len(row) + SPECIALS for row in rows]
+            yield Block(chunk, self._pooled(rows, batch_size), cut, lengths)
 
     def passages(
         self, texts: Sequence[str], length: int, batch_size: int = BATCH_SIZE

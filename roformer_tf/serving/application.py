@@ -2,7 +2,8 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Iterable, Mapping
+import time
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -10,29 +11,24 @@ from typing import Any
 
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, JSONResponse
+from fastapi.responses import HTMLResponse
 from fastapi.templating import Jinja2Templates
 from fastapi_offline import FastAPIOffline  # FastAPI's own /docs loads scripts from a CDN
 from starlette.exceptions import HTTPException as StarletteHTTPException
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from roformer_tf.serving.api_key import ApiKey, describe_key
 from roformer_tf.serving.batching import Batcher
+from roformer_tf.serving.failures import failures, http_error, invalid_request, unexpected
 from roformer_tf.serving.monitoring import ServiceMetrics
-from roformer_tf.serving.schemas import Failure
-from roformer_tf.serving.settings import BODY_SECONDS, Limits
+from roformer_tf.serving.schemas import Failure, OpenAiFailure, ServedModel, ServedModels
+from roformer_tf.serving.settings import BODY_SECONDS, ApiConfig, Limits
 
 MEGABYTE = 1_000_000
 
-FAILURE = "the service failed; its log has the reason"
-# Error responses of every route, for its documentation.
-FAILURES: dict[int | str, dict[str, Any]] = {
-    400: {"model": Failure, "description": "The body is not JSON."},
-    408: {"model": Failure, "description": "The body did not arrive in time."},
-    413: {"model": Failure, "description": "The body, or the response, is too large."},
-    422: {"model": Failure, "description": "The JSON is not a valid request."},
-    500: {"model": Failure, "description": "The service failed; its log has the reason."},
-    503: {"model": Failure, "description": "Too many requests wait: see Retry-After."},
-}
+NOT_READY = failures(Failure, 503)
+NO_MODEL = failures(OpenAiFailure, 404)
 PAGES = Jinja2Templates(Path(__file__).parent / "page")
 
 
@@ -41,14 +37,16 @@ def create_app(
     health: Mapping[str, Any],
     script: str,
     metrics: ServiceMetrics,
-    batchers: Iterable[Batcher[Any, Any]],
+    batchers: Collection[Batcher[Any, Any]],
     limits: Limits,
+    api: ApiConfig | None = None,
 ) -> FastAPI:
     """Create the application, without the routes of its model.
 
     health: the task, its title, the limits, and more for /health. script: of the page, for this
     kind of model. batchers: closed when the service stops.
     """
+    api = api or ApiConfig()
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -63,25 +61,70 @@ def create_app(
         description=f"{health['title']}. A page to try it is at [/](/).",
         redoc_url=None,
         lifespan=lifespan,
-        # All errors have the same form, {"error": reason}; FastAPI's own have several.
+        # FastAPI's own errors have several forms.
         exception_handlers={
-            StarletteHTTPException: _http_error,
-            RequestValidationError: _invalid_request,
-            Exception: _failure,
+            StarletteHTTPException: http_error,
+            RequestValidationError: invalid_request,
+            Exception: unexpected,
         },
     )
     app.add_middleware(JsonBodies, max_bytes=limits.max_megabytes * MEGABYTE)
     metrics.add_to(app)
+    # The last one is the first to see a request: CORS, whose requests "OPTIONS" have no key.
+    if api.key is not None:
+        app.add_middleware(ApiKey, key=api.key)
+        describe_key(app)
+    if api.cors_origins:
+        app.add_middleware(
+            CORSMiddleware, allow_origins=api.cors_origins, allow_methods=["*"], allow_headers=["*"]
+        )
+    _add_pages(app, script, {"ready": True, "model": name, **health})
+    _add_probes(app, batchers, limits)
+    _add_models(app, name)
+    return app
 
+
+def _add_pages(app: FastAPI, script: str, health: dict[str, Any]) -> None:
+    @app.head("/", include_in_schema=False)
     @app.get("/", response_class=HTMLResponse, include_in_schema=False)
     async def page(request: Request) -> Response:
         return PAGES.TemplateResponse(request, "page.html", {"script": script})
 
+    @app.head("/health", include_in_schema=False)
     @app.get("/health", summary="The served model and its limits")
     async def describe() -> dict[str, Any]:
-        return {"ready": True, "model": name, **health}
+        return health
 
-    return app
+
+def _add_probes(app: FastAPI, batchers: Collection[Batcher[Any, Any]], limits: Limits) -> None:
+    """Routes for Kubernetes and load balancers."""
+
+    @app.head("/healthz", include_in_schema=False)
+    @app.get("/healthz", summary="Whether the process responds")
+    async def alive() -> dict[str, bool]:
+        return {"ok": True}
+
+    @app.head("/readyz", include_in_schema=False)
+    @app.get("/readyz", summary="Whether there is room for requests", responses=NOT_READY)
+    async def ready() -> dict[str, bool]:
+        if any(batcher.waiting() >= limits.max_waiting for batcher in batchers):
+            raise HTTPException(503, "too many requests wait", {"Retry-After": "1"})
+        return {"ready": True}
+
+
+def _add_models(app: FastAPI, name: str) -> None:
+    """OpenAI's routes that list the models."""
+    served = ServedModel(id=name, created=int(time.time()))
+
+    @app.get("/v1/models", summary="The served models, as at OpenAI")
+    async def models() -> ServedModels:
+        return ServedModels(data=[served])
+
+    @app.get("/v1/models/{model:path}", summary="One of them", responses=NO_MODEL)
+    async def model(model: str) -> ServedModel:
+        if model != name:
+            raise HTTPException(404, f"there is no model {model!r}; the model is {name!r}")
+        return served
 
 
 class JsonBodies:
@@ -126,38 +169,17 @@ class JsonBodies:
         await self._app(scope, limited, send)
 
 
-async def _http_error(_: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, StarletteHTTPException)
-    return JSONResponse({"error": error.detail}, error.status_code, error.headers)
-
-
-async def _invalid_request(_: Request, error: Exception) -> JSONResponse:
-    """Describe the first mistakes: "texts.1: the text is empty"."""
-    assert isinstance(error, RequestValidationError)
-    mistakes = error.errors()
-    first = mistakes[0]
-    if first["type"] == "json_invalid":
-        return JSONResponse({"error": f"the body is not JSON: {first['ctx']['error']}"}, 400)
-    if first["loc"] == ("body",) and first["type"] == "missing":
-        return JSONResponse({"error": "the body is empty; send JSON"}, 400)
-    # Three are enough to correct a request, and a response stays short.
-    reasons = []
-    for mistake in mistakes[:3]:
-        where = ".".join(map(str, mistake["loc"][1:]))  # the first is "body"
-        reasons.append(f"{where}: {mistake['msg']}" if where else mistake["msg"])
-    return JSONResponse({"error": "; ".join(reasons)}, 422)
-
-
-async def _failure(_: Request, error: Exception) -> JSONResponse:
-    return JSONResponse({"error": FAILURE}, 500)
-
-
 def check_texts(items: list[Any], limits: Limits) -> None:
     """Raise status 422 for too many texts, or too long ones."""
     if len(items) > limits.max_texts:
         raise HTTPException(
             422, f"texts: {len(items):,} texts, but at most {limits.max_texts:,} are allowed"
         )
+    check_lengths(items, limits)
+
+
+def check_lengths(items: list[Any], limits: Limits) -> None:
+    """Raise status 422 for a text that is too long."""
     for number, item in enumerate(items):
         length = max(map(len, [item] if isinstance(item, str) else item))
         if length > limits.max_characters:
@@ -168,24 +190,32 @@ def check_texts(items: list[Any], limits: Limits) -> None:
             )
 
 
-def json_response(key: str, items: Iterable[Any], limits: Limits) -> Response:
-    """The response {key: [item, …]}; status 413 for one that is too large.
+def json_response(
+    key: str, items: Iterable[Any], limits: Limits, more: Mapping[str, Any] | None = None
+) -> Response:
+    """The response {key: [item, …], **more}, or, without a key, the list alone.
 
-    Items are encoded one by one: a too large response never exists as a whole, and other threads
-    get their turn between two items.
+    Status 413 for one that is too large. Items are encoded one by one: a too large response never
+    exists as a whole, and other threads get their turn between two items.
     """
     max_bytes = limits.max_answer_megabytes * MEGABYTE
     parts: list[bytes] = []
     size = 0
     for item in items:
-        text = json.dumps(item, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        parts.append(text.encode())
+        parts.append(_as_json(item))
         size += len(parts[-1])
         if size > max_bytes:
             raise HTTPException(
                 413,
                 f"the response is larger than {max_bytes:,} bytes; ask for fewer or shorter texts",
             )
-    return Response(
-        b'{"%s":[%s]}' % (key.encode(), b",".join(parts)), media_type="application/json"
-    )
+    content = b"[%s]" % b",".join(parts)
+    if key:
+        rest = b"".join(b",%s:%s" % (_as_json(k), _as_json(x)) for k, x in (more or {}).items())
+        content = b"{%s:%s%s}" % (_as_json(key), content, rest)
+    return Response(content, media_type="application/json")
+
+
+def _as_json(value: Any) -> bytes:
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return text.encode()

@@ -1,5 +1,6 @@
 """Requests that wait at the same time share a batch of the model."""
 
+import asyncio
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -68,6 +69,19 @@ class Batcher(Generic[Item, Result]):
         # One call for each request: an earlier call may have taken it, and this one finds none.
         self._thread.submit(self._run_batch)
         return request.future
+
+    async def results(self, items: list[Item], at_once: int | None = None) -> list[Result]:
+        """Wait for the results of the items; status 503 when too many requests wait.
+
+        at_once: how many items are queued at a time, so that other requests get their turn.
+        """
+        step, results = at_once or len(items), list[Result]()
+        for start in range(0, len(items), step):
+            batch: list[Result] = await asyncio.wrap_future(
+                self.submit(items[start : start + step])
+            )
+            results += batch
+        return results
 
     def waiting(self) -> int:
         """Number of requests that wait."""

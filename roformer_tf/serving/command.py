@@ -4,7 +4,9 @@ GET  /         a page to try the model
 GET  /health   the model's name, its task, its labels, the limits
 GET  /docs     the API (OpenAPI; /openapi.json for programs)
 GET  /metrics  requests, latency and batches for Prometheus
-POST /predict, /embed, /search, /generate: see the modules of this folder
+GET  /healthz, /readyz   for Kubernetes and load balancers
+POST /predict, /embed, /search, /generate, and the routes that clients of OpenAI, Cohere, Jina and
+Text Embeddings Inference use: see the modules of this folder
 
 An error is {"error": reason} with a status of 4xx or 5xx; 503 asks to try again later.
 
@@ -16,6 +18,7 @@ import gc
 import ipaddress
 import os
 import socket
+import ssl
 import sys
 from collections.abc import Callable
 from functools import partial
@@ -31,14 +34,14 @@ from roformer_tf.inference.opening import open_model, share_weights
 from roformer_tf.inference.text_files import report
 from roformer_tf.kernels.devices import device_in_words
 from roformer_tf.machine import usable_cores
-from roformer_tf.serving.settings import SHUTDOWN_SECONDS, Limits, ServeConfig
+from roformer_tf.serving.settings import SHUTDOWN_SECONDS, ApiConfig, Limits, ServeConfig
 
 if TYPE_CHECKING:
     import uvicorn
     from fastapi import FastAPI
 
     from roformer_tf.serving.serve_predictions import WorkerPart
-    from roformer_tf.serving.serve_vectors import ServedVectors
+    from roformer_tf.serving.vector_batches import ServedVectors
 
 NEEDED = (
     "fastapi",
@@ -70,6 +73,7 @@ def serve(config: ServeConfig) -> None:
     if missing := [name for name in NEEDED if find_spec(name) is None]:
         raise InputError(f"serve needs {', '.join(missing)}: `pip install 'roformer-tf[serve]'`.")
     allow_connections(config.limits.max_connections)
+    check_tls(config.api)
     # Listen before the model is loaded: a port in use is reported at once, and early clients wait.
     with listening(config.host, config.port) as listener:
         service = open_service(config)
@@ -78,27 +82,32 @@ def serve(config: ServeConfig) -> None:
                 "--workers needs a model that ONNX Runtime or OpenVINO runs, but on this machine "
                 "Keras runs it. Omit --workers."
             )
-        _print_address(service.name, listener)
+        _print_address(service.name, listener, config.api)
         if config.workers == 1:
             # A full collection would scan some hundred thousand permanent objects: every few
             # seconds, all requests would wait 50 ms for it.
             gc.freeze()
-            make_server(service.app, config.limits).run(sockets=[listener])
+            make_server(service.app, config.limits, config.api).run(sockets=[listener])
         else:
             choice = service.choice
             del service  # the workers load their own
             _serve_with_workers(config, choice, listener)
 
 
-def _print_address(name: str, listener: socket.socket) -> None:
+def _print_address(name: str, listener: socket.socket, api: ApiConfig) -> None:
     address, port = listener.getsockname()[:2]
     if not is_loopback(address):
-        print(
-            f"warning: anyone who can reach {address} can use and eavesdrop on this service: it "
-            "has no authentication or TLS. Put it behind a proxy that does.",
-            file=sys.stderr,
-        )
-    where = url(address, port)
+        missing = [
+            *(["use (--api-key)"] if api.key is None else []),
+            *(["eavesdrop on (--tls-certificate)"] if api.tls_certificate is None else []),
+        ]
+        if missing:
+            print(
+                f"warning: anyone who can reach {address} can {' and '.join(missing)} this "
+                "service. Give these flags, or put it behind a proxy that does the same.",
+                file=sys.stderr,
+            )
+    where = url(address, port, "http" if api.tls_certificate is None else "https")
     print(f"serving {name} at {where} on {device_in_words()} (Ctrl+C stops it)", flush=True)
 
 
@@ -121,7 +130,7 @@ def open_service(config: ServeConfig, part: "WorkerPart | None" = None) -> Servi
             Path(config.model), size, config.precision, config.top_k, config.engine, part
         )
         assert task.choice is not None
-        return Service(task.name, create_task_app(task, size, limits), task.choice)
+        return Service(task.name, create_task_app(task, size, limits, config.api), task.choice)
     return _open_generator(config)
 
 
@@ -131,7 +140,7 @@ def _open_vectors(config: ServeConfig) -> Service:
     if config.top_k is not None:
         raise InputError("--top-k is about labels; a search request has its own `top`.")
     vectors = load_served_vectors(config)
-    app = create_vector_app(vectors, config.batch_size, config.limits)
+    app = create_vector_app(vectors, config.batch_size, config.limits, config.api)
     return Service(vectors.name, app, vectors.embedder.choice)
 
 
@@ -145,7 +154,8 @@ def load_served_vectors(config: ServeConfig) -> "ServedVectors":
     from roformer_tf.search.reranking import report_reranking
     from roformer_tf.search.retrieval import Retriever, open_reranker
     from roformer_tf.serving.serve_predictions import model_name
-    from roformer_tf.serving.serve_vectors import WARM_UP, ServedVectors
+    from roformer_tf.serving.serve_vectors import WARM_UP
+    from roformer_tf.serving.vector_batches import ServedVectors
 
     name, precision = model_name(config.model), config.precision or "float32"
     vectors = VectorSettings(pooling=config.pooling, precision=precision, engine=config.engine)
@@ -184,7 +194,7 @@ def _open_generator(config: ServeConfig) -> Service:
     precision = config.precision or "float32"
     generator = load_served_generator(config.model, config.attention_type, precision)
     app = create_generation_app(
-        generator, config.batch_size, config.limits, config.generation_limits
+        generator, config.batch_size, config.limits, config.generation_limits, config.api
     )
     return Service(generator.name, app, Choice("keras", precision))
 
@@ -221,15 +231,32 @@ def listening(host: str, port: int) -> socket.socket:
         ) from None
 
 
-def make_server(app: "FastAPI", limits: Limits | None = None) -> "uvicorn.Server":
+def check_tls(api: ApiConfig) -> None:
+    """Raise InputError for files that are no certificate and its key."""
+    if api.tls_certificate is None or api.tls_key is None:
+        return
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        # An empty password instead of a question in the terminal.
+        context.load_cert_chain(api.tls_certificate, api.tls_key, password="")
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"--tls-certificate {api.tls_certificate} and --tls-key {api.tls_key} cannot be used: "
+            f"{error}. Give a PEM file of a certificate, and one of its key without a password."
+        ) from None
+
+
+def make_server(
+    app: "FastAPI", limits: Limits | None = None, api: ApiConfig | None = None
+) -> "uvicorn.Server":
     """The HTTP server of an application in this process."""
     import uvicorn
 
-    return uvicorn.Server(_server_config(app, limits or Limits()))
+    return uvicorn.Server(_server_config(app, limits or Limits(), api or ApiConfig()))
 
 
 def _server_config(
-    app: "FastAPI | Callable[[], FastAPI]", limits: Limits, **more: Any
+    app: "FastAPI | Callable[[], FastAPI]", limits: Limits, api: ApiConfig, **more: Any
 ) -> "uvicorn.Config":
     import uvicorn
 
@@ -242,6 +269,9 @@ def _server_config(
         access_log=False,
         limit_concurrency=limits.max_connections + 1,  # a request counts its own connection
         timeout_graceful_shutdown=SHUTDOWN_SECONDS,
+        root_path=api.root_path.rstrip("/"),
+        ssl_certfile=api.tls_certificate,
+        ssl_keyfile=api.tls_key,
         **more,
     )
 
@@ -258,6 +288,7 @@ def _serve_with_workers(config: ServeConfig, choice: Choice, listener: socket.so
         server = _server_config(
             partial(worker_app, config, part),
             config.limits,
+            config.api,
             factory=True,
             workers=config.workers,
             timeout_worker_healthcheck=HEALTH_SECONDS,
@@ -276,9 +307,9 @@ def worker_app(config: ServeConfig, part: "WorkerPart") -> "FastAPI":
     return app
 
 
-def url(address: str, port: int) -> str:
+def url(address: str, port: int, scheme: str = "http") -> str:
     """URL of the service."""
-    return f"http://[{address}]:{port}" if ":" in address else f"http://{address}:{port}"
+    return f"{scheme}://[{address}]:{port}" if ":" in address else f"{scheme}://{address}:{port}"
 
 
 def is_loopback(address: str) -> bool:

@@ -1,20 +1,24 @@
 """JSON of requests and responses, as FastAPI validates and documents it."""
 
-from typing import Annotated, Any, Generic, TypeVar
+from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar
 
 from pydantic import (
     AfterValidator,
     BaseModel,
     ConfigDict,
+    Discriminator,
     Field,
     FiniteFloat,
     StrictBool,
     StrictInt,
+    Tag,
+    create_model,
     model_validator,
 )
 from pydantic_core import PydanticCustomError
 
 from roformer_tf.models.generation_config import GenerationConfig
+from roformer_tf.serving.settings import MAX_INPUTS
 
 # A text for examples, and for the first prediction when the service starts.
 SAMPLE = "今天天气很好，我们去公园。"
@@ -43,14 +47,11 @@ Item = TypeVar("Item")
 _DEFAULTS = GenerationConfig()
 
 
-class TextsRequest(BaseModel, Generic[Item]):
-    """One `text`, or several `texts`; of a pair, a text is a list of two texts."""
+class JsonRequest(BaseModel):
+    """The body of a request."""
 
     # strict: the number 1 is not the text "1". extra: a misspelt setting is not ignored.
     model_config = ConfigDict(extra="forbid", strict=True)
-
-    text: Item | None = None
-    texts: Annotated[list[Item], Field(min_length=1, fail_fast=True)] | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -58,6 +59,13 @@ class TextsRequest(BaseModel, Generic[Item]):
         if isinstance(data, dict) and len(data) > MAX_KEYS:
             raise PydanticCustomError("keys", f"the object has {len(data):,} keys")
         return data
+
+
+class TextsRequest(JsonRequest, Generic[Item]):
+    """One `text`, or several `texts`; of a pair, a text is a list of two texts."""
+
+    text: Item | None = None
+    texts: Annotated[list[Item], Field(min_length=1, fail_fast=True)] | None = None
 
     @model_validator(mode="after")
     def _one_of_both(self) -> "TextsRequest[Item]":
@@ -172,3 +180,314 @@ class Failure(BaseModel):
     """Why a request failed."""
 
     error: str
+
+
+# Requests and responses of other programs. Their clients send keys that change nothing here, such
+# as `user`, and new ones with each version: unknown keys are ignored.
+
+
+class CompatibleRequest(JsonRequest):
+    """The body of a client of another service."""
+
+    model_config = ConfigDict(extra="ignore", strict=True)
+
+
+class NamedRequest(CompatibleRequest):
+    """A request that names a model."""
+
+    model: str | None = Field(None, description="Any name, if the service has one model.")
+
+
+# Names of the forms that a value may have. Pydantic has them in the place of an error, where
+# `failures` drops what begins with a bracket: it is not in the request.
+TEXT, TEXTS, IDS, LISTS, INPUTS, OBJECT = "(text)", "(texts)", "(ids)", "(lists)", "(tei)", "(json)"
+
+
+def _form(value: Any) -> str:
+    """The form of a value, by its first item: so that errors are those of one form alone."""
+    if isinstance(value, dict):
+        return OBJECT
+    if not isinstance(value, list):
+        return TEXT
+    first = value[0] if value else ""
+    return LISTS if isinstance(first, list) else IDS if isinstance(first, int) else TEXTS
+
+
+def _one_of(message: str) -> Discriminator:
+    return Discriminator(_form, custom_error_type="form", custom_error_message=message)
+
+
+def _has_inputs(value: Any) -> str:
+    return INPUTS if isinstance(value, dict) and "inputs" in value else TEXT
+
+
+def _has_texts(value: Any) -> str:
+    return INPUTS if isinstance(value, dict) and "texts" in value else TEXT
+
+
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+TokenIds = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
+_SEVERAL = Field(min_length=1, max_length=MAX_INPUTS, fail_fast=True)
+ManyTexts = Annotated[list[Text], _SEVERAL]
+TextOrTexts: TypeAlias = Annotated[
+    Annotated[Text, Tag(TEXT)] | Annotated[ManyTexts, Tag(TEXTS)],
+    _one_of("must be a text, or a list of texts"),
+]
+TextsOrIds: TypeAlias = Annotated[
+    Annotated[Text, Tag(TEXT)]
+    | Annotated[ManyTexts, Tag(TEXTS)]
+    | Annotated[TokenIds, Tag(IDS)]
+    | Annotated[list[TokenIds], _SEVERAL, Tag(LISTS)],
+    _one_of("must be a text, or a list of texts"),
+]
+
+
+def listed(value: Any) -> list[Any]:
+    """One or several texts, or lists of token ids: a list of them."""
+    return value if _form(value) in (TEXTS, LISTS) else [value]
+
+
+class EmbeddingsRequest(NamedRequest):
+    """OpenAI's request for vectors."""
+
+    input: TextsOrIds
+    encoding_format: Literal["float", "base64"] | None = Field(
+        None, description="base64: little-endian float32. Default: float."
+    )
+    dimensions: int | None = Field(None, ge=1, description="Cut vectors to so many numbers.")
+
+
+class Embedding(BaseModel):
+    """A vector of length 1."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class Usage(BaseModel):
+    """Numbers of tokens that were read."""
+
+    prompt_tokens: int
+    total_tokens: int
+
+
+class Embeddings(BaseModel):
+    """Vectors in the order of the inputs."""
+
+    object: Literal["list"]
+    data: list[Embedding]
+    model: str
+    usage: Usage
+
+
+class StreamOptions(CompatibleRequest):
+    """OpenAI's settings of a stream."""
+
+    include_usage: bool | None = Field(None, description="Send `usage` in the last event.")
+
+
+StopText = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]
+
+
+class CompletionsRequest(NamedRequest):
+    """OpenAI's request for generated text; what is not supported must have no effect."""
+
+    prompt: TextOrTexts
+    max_tokens: int | None = Field(None, ge=1, description="Of a completion. Default: 16.")
+    temperature: float | None = Field(None, ge=0, le=2, description="0: greedy. Default: 1.")
+    top_p: float | None = Field(None, gt=0, le=1, description="Sample from this probability.")
+    n: int | None = Field(None, ge=1, description="Number of completions of each prompt.")
+    stop: (
+        Annotated[
+            Annotated[StopText, Tag(TEXT)]
+            | Annotated[list[StopText], Field(max_length=MAX_STOPS, fail_fast=True), Tag(TEXTS)],
+            _one_of("must be a text, or a list of texts"),
+        ]
+        | None
+    ) = Field(None, description="The completion ends before this text.")
+    seed: int | None = Field(None, ge=-(2**63), lt=2**64, description="Default: a new one.")
+    stream: bool | None = Field(None, description="Of one completion: as server-sent events.")
+    stream_options: StreamOptions | None = None
+    best_of: int | None = Field(None, ge=1, le=1, description="Not supported: 1.")
+    echo: Literal[False] | None = Field(None, description="Not supported.")
+    logprobs: None = Field(None, description="Not supported.")
+    suffix: None = Field(None, description="Not supported.")
+    logit_bias: dict[str, float] | None = Field(None, max_length=0, description="Not supported.")
+    presence_penalty: float | None = Field(None, ge=0, le=0, description="Not supported: 0.")
+    frequency_penalty: float | None = Field(None, ge=0, le=0, description="Not supported: 0.")
+
+
+class CompletionChoice(BaseModel):
+    """A completion."""
+
+    index: int
+    text: str
+    logprobs: None = None
+    finish_reason: Literal["stop", "length"] | None = Field(description="length: max_tokens.")
+
+
+class CompletionUsage(Usage):
+    """Numbers of tokens that were read and generated."""
+
+    completion_tokens: int
+
+
+class Completions(BaseModel):
+    """Completions of all prompts, in their order."""
+
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int = Field(description="Unix time in seconds.")
+    model: str
+    choices: list[CompletionChoice]
+    usage: CompletionUsage | None = None
+
+
+class ServedModel(BaseModel):
+    """A model of the service."""
+
+    id: str
+    object: Literal["model"] = "model"
+    created: int = Field(description="When the service started, Unix time in seconds.")
+    owned_by: Literal["roformer_tf"] = "roformer_tf"
+
+
+class ServedModels(BaseModel):
+    """All models of the service."""
+
+    object: Literal["list"] = "list"
+    data: list[ServedModel]
+
+
+class RankedText(CompatibleRequest):
+    """A document as an object."""
+
+    text: Text
+
+
+class RerankRequest(NamedRequest):
+    """Cohere's and Jina's request to order documents."""
+
+    query: Text
+    documents: Annotated[
+        list[
+            Annotated[
+                Annotated[Text, Tag(TEXT)] | Annotated[RankedText, Tag(OBJECT)],
+                _one_of('must be a text, or {"text": …}'),
+            ]
+        ],
+        _SEVERAL,
+    ]
+    top_n: int | None = Field(None, ge=1, description="Number of results. Default: all.")
+    return_documents: bool | None = Field(None, description="Return texts. Default: false.")
+
+
+class RerankResult(BaseModel):
+    """A document, by its index in the request."""
+
+    index: int
+    relevance_score: float = Field(description="Probability of the label 1.")
+    document: dict[str, str] | None = None
+
+
+class RerankResults(BaseModel):
+    """Documents, the most relevant first."""
+
+    id: str
+    model: str
+    results: list[RerankResult]
+
+
+class TeiRerankRequest(CompatibleRequest):
+    """Text Embeddings Inference's request to order texts; long ones are always truncated."""
+
+    query: Text
+    texts: ManyTexts
+    raw_scores: bool = Field(False, description="Return log odds instead of probabilities.")
+    return_text: bool = False
+
+
+class TeiRank(BaseModel):
+    """A text, by its index in the request."""
+
+    index: int
+    score: float
+    text: str | None = None
+
+
+AnyRerankRequest = Annotated[
+    Annotated[RerankRequest, Tag(TEXT)] | Annotated[TeiRerankRequest, Tag(INPUTS)],
+    Discriminator(_has_texts),
+]
+
+
+class TeiEmbedRequest(CompatibleRequest):
+    """Text Embeddings Inference's request for vectors; long texts are always truncated."""
+
+    inputs: TextOrTexts
+    normalize: Literal[True] | None = Field(None, description="Vectors always have length 1.")
+    dimensions: int | None = Field(None, ge=1, description="Cut vectors to so many numbers.")
+
+
+EmbedRequest = Annotated[
+    Annotated[TextRequest, Tag(TEXT)] | Annotated[TeiEmbedRequest, Tag(INPUTS)],
+    Discriminator(_has_inputs),
+]
+
+
+class TeiScore(BaseModel):
+    """A label and its probability."""
+
+    label: str
+    score: float
+
+
+class TeiPredictRequest(CompatibleRequest):
+    """Text Embeddings Inference's request for labels; long texts are always truncated."""
+
+    inputs: Any
+    raw_scores: Literal[False] | None = Field(None, description="Scores are probabilities.")
+
+
+def predict_request(columns: int, of_labels: bool) -> Any:
+    """The type of the body of /predict, by the number of texts of an example.
+
+    of_labels: whether `inputs` are accepted, too.
+    """
+    if not of_labels:
+        return REQUESTS[columns]
+    inputs: Any = TextOrTexts
+    if columns > 1:
+        example = {2: Pair, 3: Triple}[columns]
+        inputs = Annotated[
+            Annotated[example, Tag(TEXTS)]  # type: ignore[valid-type]
+            | Annotated[list[example], _SEVERAL, Tag(LISTS)],  # type: ignore[valid-type]
+            _one_of(f"must be a list of {columns} texts, or several of them"),
+        ]
+    tei = create_model("TeiPredictRequest", __base__=TeiPredictRequest, inputs=(inputs, ...))
+    return Annotated[
+        Annotated[REQUESTS[columns], Tag(TEXT)] | Annotated[tei, Tag(INPUTS)],
+        Discriminator(_has_inputs),
+    ]
+
+
+class OpenAiError(BaseModel):
+    """Why a request failed."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class OpenAiFailure(BaseModel):
+    """Why a request failed, as at OpenAI."""
+
+    error: OpenAiError
+
+
+class CohereFailure(BaseModel):
+    """Why a request failed, as at Cohere."""
+
+    message: str

@@ -1,15 +1,18 @@
 """The service of a fine-tuned model.
 
 POST /predict  {"text": X} or {"texts": [X, …]} → {"predictions": [prediction, …]}
+               of labels and numbers also, as at Text Embeddings Inference,
+               {"inputs": X} → [{"label", "score"}, …], {"inputs": [X, …]} → a list of such lists
 
-X is a text; of a pair a list of two texts, of a ranking a list of three.
+X is a text; of a pair a list of two texts, of a ranking a list of three. A model of pairs also has
+the routes of `rerank_routes`.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from fastapi import Body, FastAPI, Response
 
@@ -18,17 +21,21 @@ from roformer_tf.inference.opening import open_finetuned
 from roformer_tf.inference.text_files import report
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.rows import BATCH_SIZE
-from roformer_tf.serving.application import (
-    FAILURES,
-    check_texts,
-    create_app,
-    json_response,
-)
+from roformer_tf.serving.application import check_texts, create_app, json_response
 from roformer_tf.serving.batching import Batcher, deliver_all
+from roformer_tf.serving.failures import FAILURES
 from roformer_tf.serving.monitoring import ServiceMetrics
-from roformer_tf.serving.schemas import REQUESTS, SAMPLE, Predictions
-from roformer_tf.serving.settings import Limits
+from roformer_tf.serving.rerank_routes import add_rerank
+from roformer_tf.serving.schemas import (
+    SAMPLE,
+    Predictions,
+    TeiPredictRequest,
+    TeiScore,
+    predict_request,
+)
+from roformer_tf.serving.settings import ApiConfig, Limits
 from roformer_tf.tasks.base import Prediction, Task
+from roformer_tf.tasks.decoding import NumberDecoding
 
 # Tokens of a batch: twice what keeps a CPU busy.
 BATCH_TOKENS = 2048
@@ -90,7 +97,10 @@ def as_example(texts: Sequence[str], task: Task) -> Example:
 
 
 def create_task_app(
-    served: ServedTask, batch_size: int = BATCH_SIZE, limits: Limits | None = None
+    served: ServedTask,
+    batch_size: int = BATCH_SIZE,
+    limits: Limits | None = None,
+    api: ApiConfig | None = None,
 ) -> FastAPI:
     """The application of a fine-tuned model."""
     limits = limits or Limits()
@@ -109,32 +119,59 @@ def create_task_app(
     names = ("title", "headline", "labels", "text_columns", "spaced_units")
     health = {"task": task.name, "limits": asdict(limits)}
     health |= {name: getattr(task, name) for name in names}
-    app = create_app(served.name, health, "predict.js", metrics, [batcher], limits)
+    app = create_app(served.name, health, "predict.js", metrics, [batcher], limits, api)
+    if len(task.text_columns) == 2:
+        add_rerank(app, served.name, task, as_example, batcher, limits)
+    _add_predict(app, task, batcher, limits)
+    return app
+
+
+def _add_predict(
+    app: FastAPI, task: Task, batcher: Batcher[Example, Prediction], limits: Limits
+) -> None:
     columns = len(task.text_columns)
-    request_type = REQUESTS[columns]
+    has_scores = task.decoding.lists_labels or isinstance(task.decoding, NumberDecoding)
+    request_type = predict_request(columns, has_scores)
+    response_type = Predictions | list[TeiScore] | list[list[TeiScore]]
     sample = SAMPLE if columns == 1 else [SAMPLE] * columns
 
     @app.post(
         "/predict",
         summary="Predict for one text, or several",
-        response_model=Predictions,
+        response_model=response_type if has_scores else Predictions,
         responses=FAILURES,
     )
     async def predict_texts(
         body: Annotated[request_type, Body(examples=[{"text": sample}])],  # type: ignore[valid-type]
     ) -> Response:
-        items = body.items  # type: ignore[attr-defined]
+        is_tei, is_single = isinstance(body, TeiPredictRequest), False
+        if is_tei:
+            # a single text, or a pair, whose first item is a text
+            inputs = body.inputs  # type: ignore[attr-defined]
+            is_single = isinstance(inputs if columns == 1 else inputs[0], str)
+            items = [inputs] if is_single else inputs
+        else:
+            items = body.items  # type: ignore[attr-defined]
         check_texts(items, limits)
         texts = [[item] if isinstance(item, str) else item for item in items]
         examples = [as_example(each, task) for each in texts]
-        predictions = await asyncio.wrap_future(batcher.submit(examples))
-        as_json = map(task.decoding.as_json, examples, predictions)
+        predictions = await batcher.results(examples)
+        as_json: Any = map(task.decoding.as_json, examples, predictions)
+        key = "predictions"
+        if is_tei:
+            as_json, key = map(_label_scores, as_json), ""
+            as_json = next(as_json) if is_single else as_json
         if sum(map(_characters, examples)) <= SHORT:
-            return json_response("predictions", as_json, limits)
+            return json_response(key, as_json, limits)
         # The tags of long texts take seconds to encode; meanwhile the loop serves others.
-        return await asyncio.to_thread(json_response, "predictions", as_json, limits)
+        return await asyncio.to_thread(json_response, key, as_json, limits)
 
-    return app
+
+def _label_scores(prediction: dict[str, Any]) -> list[dict[str, Any]]:
+    """The labels of a prediction, the most probable first, or its number by its name."""
+    scores = prediction.get("probabilities", prediction)
+    ordered = sorted(scores.items(), key=lambda item: -item[1])
+    return [{"label": label, "score": score} for label, score in ordered]
 
 
 def _characters(example: Example) -> int:

@@ -1,5 +1,6 @@
 """Settings of `serve`, and the limits of a request."""
 
+import os
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Literal
@@ -13,6 +14,10 @@ from roformer_tf.models.rows import BATCH_SIZE
 BODY_SECONDS = 30
 # Time that running requests have to finish when the service stops.
 SHUTDOWN_SECONDS = 30
+# Maximum number of inputs of /v1/embeddings, as at OpenAI, and of documents to rerank.
+MAX_INPUTS = 2048
+# The environment variable with the key of --api-key.
+KEY_VARIABLE = "ROFORMER_TF_API_KEY"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +58,40 @@ class GenerationLimits:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ApiConfig:
+    """Who may use the service, at which URL, and what its requests may hold."""
+
+    api_key: Annotated[str | None, "KEY"] = field(default=None, repr=False)
+    """Clients must send it: "Authorization: Bearer KEY", or as the password in a browser. /health,
+    /healthz and /readyz need no key. Default: the environment variable ROFORMER_TF_API_KEY, which
+    other users of the machine cannot read, else no key."""
+    cors_origins: Annotated[tuple[str, ...], "URL"] = ()
+    """Web pages of these origins may use the service, such as https://example.com; * for all."""
+    root_path: Annotated[str, "PATH"] = ""
+    """Path at which a proxy serves the service, such as /roformer; the proxy removes it."""
+    tls_certificate: Annotated[Path | None, "FILE"] = None
+    """Certificate chain (PEM): the service speaks HTTPS."""
+    tls_key: Annotated[Path | None, "FILE"] = None
+    """Private key of --tls-certificate (PEM)."""
+    accept_token_ids: bool = False
+    """Accept lists of token ids in /v1/embeddings: those of the model's own vocabulary, where many
+    clients send tiktoken's."""
+
+    def __post_init__(self) -> None:
+        if self.key == "":
+            raise InputError(f"the key of --api-key or {KEY_VARIABLE} is empty. Give a long one.")
+        if self.root_path and not self.root_path.startswith("/"):
+            raise InputError(f"--root-path is {self.root_path}, but must begin with /.")
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise InputError("--tls-certificate and --tls-key belong together. Give both.")
+
+    @property
+    def key(self) -> str | None:
+        """The key that clients must send; None: no key."""
+        return os.environ.get(KEY_VARIABLE) if self.api_key is None else self.api_key
+
+
+@dataclass(frozen=True, kw_only=True)
 class ServeConfig:
     """Serve a model over HTTP: labels, generated text, sentence vectors, or search.
 
@@ -64,7 +103,7 @@ class ServeConfig:
     """
 
     model: Annotated[str, "MODEL"]
-    """The model/ folder of a `finetune` run, or an export to onnx or int8; or a causal language
+    """The model/ folder of a `finetune` run, or its export to ONNX; or a causal language
     model: a released zip or name, a checkpoint folder, or the model/ of a causal pretraining run.
     With --index or --pooling, any model is served for its vectors. The flag --model itself may be
     omitted."""
@@ -97,6 +136,7 @@ class ServeConfig:
     attention_type: Literal["causal", "unilm"] | None = None
     """For text generation: the attention mask, where neither the config, nor the name, nor the
     weights determine it."""
+    api: ApiConfig = field(default_factory=ApiConfig)
     limits: Limits = field(default_factory=Limits)
     generation_limits: GenerationLimits = field(default_factory=GenerationLimits)
 

@@ -374,8 +374,8 @@ def asked(watched):
             run()
             answers.update(asking.result())
 
-    def asked_server(app, limits=None):
-        server = make_server(app, limits)
+    def asked_server(app, limits=None, api=None):
+        server = make_server(app, limits, api)
         run = server.run
 
         def stop():

@@ -56,7 +56,7 @@ CORPUS = "--model {mlm} --corpus {texts} --lengths 8 --output {out}/lengths.json
 FILL = "--model {mlm} 天[MASK]很好"
 GENERATE = "--model {writer} 天气 --max-tokens 6"
 MANY = "--model {writer} --input {texts} --output {out}/written.tsv --max-tokens 4"
-EXPORT = "--model {classifier} --to onnx --output {out}/exported"
+EXPORT = "--model {classifier} --to onnxruntime --output {out}/exported"
 
 SERVE = "--model {classifier} --port 0"
 SERVE_VECTORS = "--model {mlm} --pooling mean --port 0"
@@ -247,7 +247,7 @@ TABLES = {
             Row(
                 "--data {labelled}",
                 "exported/model.onnx",
-                base=EXPORT.replace("onnx", "int8"),
+                base=EXPORT.replace("onnxruntime", "int8"),
                 exits=(2, 0),
             ),
             Row("--dimensions 4", "stdout", base=EXPORT.replace("{classifier}", "{mlm}")),
@@ -274,6 +274,12 @@ TABLES = {
             Row("--engine keras", "computed", computed_by("keras"), base=SERVE_INDEX),
             Row("--top-k 1", "predict"),
             Row("--attention-type unilm", "generate", base=SERVE_WRITER),
+            Row("--api-key k", "predict", has("401 ")),
+            Row("--cors-origins *", "cors", has("access-control")),
+            Row("--root-path /x", "servers", lambda _, now: "/x" in str(now)),
+            Row("--tls-key {texts}", "exit", exits=(0, 2)),
+            Row("--tls-certificate {texts}", "exit", exits=(0, 2)),
+            Row("--accept-token-ids", "token ids", has("200 "), base=SERVE_VECTORS),
             Row("--max-texts 4", "many", has("422 ")),
             Row("--max-characters 40", "long", has("422", "at most 40 are allowed")),
             Row("--max-megabytes 1", "large", has("413")),

@@ -34,6 +34,9 @@ def ask_all(address):
         "large": ask(predict, b'{"text": "ab"' + b" " * 1_200_000 + b"}"),
         "embed": ask("/embed", {"texts": TEXTS}),
         "vectors": ask("/embed", {"texts": ["天"] * 8000})[:3],
+        "token ids": ask("/v1/embeddings", {"input": [[5, 6]]}),
+        "cors": _get(host, port, "/health", Origin="http://a.example")[0],
+        "servers": re.findall('"servers":[^]]*', _get(host, port, "/openapi.json")[1]),
         "search": ask("/search", {"text": "天气", "top": 5}),
         "generate": ask("/generate", {"text": "天气", "seed": 1}),
         "prompts": ask("/generate", {"texts": TEXTS, "seed": 1, "max_tokens": 2}),
@@ -49,6 +52,20 @@ def ask_all(address):
         answers["burst"] = sorted(set(statuses))
     answers["two connections"] = _on_two_connections(host, port)
     return answers
+
+
+def _get(host, port, path, **headers):
+    """Headers and body of a response, as texts."""
+    connection = http.client.HTTPConnection(host, port, timeout=60)
+    try:
+        connection.request("GET", path, headers=headers)
+        response = connection.getresponse()
+        names = [name for name in response.headers if name.startswith("access")]
+        return " ".join(names), response.read().decode()
+    except ConnectionError:
+        return "no answer", ""
+    finally:
+        connection.close()
 
 
 def _on_two_connections(host, port):

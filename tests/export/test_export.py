@@ -120,7 +120,7 @@ def test_saved_models_run_in_tensorflow_alone(process, finetuned, tmp_path, monk
 def test_onnx_equals_the_model_at_any_batch_and_length(finetuned, tmp_path, capsys):
     import onnxruntime
 
-    export(finetuned("tagging"), tmp_path / "onnx", "onnx")
+    export(finetuned("tagging"), tmp_path / "onnx", "onnxruntime")
     assert "logits of ONNX Runtime differ from ours by at most" in capsys.readouterr().out
     session = onnxruntime.InferenceSession(tmp_path / "onnx" / "model.onnx")
     assert {item.name: item.shape for item in session.get_inputs()} == {
@@ -193,7 +193,7 @@ def test_labelled_examples_are_read_as_those_of_training(tmp_path):
 def test_an_onnx_model_that_differs_is_not_written(finetuned, tmp_path, monkeypatch, difference):
     monkeypatch.setattr(formats, "largest_difference", lambda *_: difference)
     with pytest.raises(DifferenceError, match="Nothing was written"):
-        export(finetuned("tagging"), tmp_path / "onnx", "onnx")
+        export(finetuned("tagging"), tmp_path / "onnx", "onnxruntime")
     assert list(tmp_path.iterdir()) == []
 
 
@@ -250,14 +250,14 @@ def test_what_is_missing_is_said_before_anything_is_loaded(tmp_path, monkeypatch
     monkeypatch.setattr(formats, "find_spec", lambda name: None if name == "onnx" else 1)
     check_export("savedmodel", tmp_path / "out")
     with pytest.raises(InputError, match=r"needs onnx: run `pip install 'roformer-tf\[onnx\]'`"):
-        check_export("onnx", tmp_path / "out")
+        check_export("onnxruntime", tmp_path / "out")
     monkeypatch.setattr(formats, "find_spec", lambda name: 1)
     with pytest.raises(InputError, match="Give --data"):
         export(tmp_path, tmp_path / "out", "int8", [])
     monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
     with pytest.raises(InputError, match="KERAS_BACKEND=tensorflow"):
         check_export("savedmodel", tmp_path / "out")
-    check_export("onnx", tmp_path / "out")  # which no backend has part in
+    check_export("onnxruntime", tmp_path / "out")  # which no backend has part in
 
 
 def test_a_damaged_onnx_file_is_said(tmp_path):

@@ -38,7 +38,7 @@ def test_its_rows_are_ours(name, tokenization, tmp_path, monkeypatch):
     vocabulary = {token: i for i, token in enumerate(TOKENS)}
     tokenizer = RoFormerTokenizer(vocabulary, tokenization, units=task.units)
     tokenizer.save_pretrained(tmp_path)
-    rows, run = code_of(export_card("onnx", tokenizer, task.max_length, task)).split(
+    rows, run = code_of(export_card("onnxruntime", tokenizer, task.max_length, task)).split(
         "import onnxruntime"
     )
     assert "roformer_tf" not in rows + run
@@ -64,9 +64,9 @@ def as_texts(example):
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow writes exports")
-@pytest.mark.parametrize("to", ["savedmodel", "onnx"])
+@pytest.mark.parametrize("to", ["savedmodel", "onnxruntime"])
 def test_its_answers_are_ours(to, finetuned, tmp_path, monkeypatch):
-    if to == "onnx" and not find_spec("onnxruntime"):
+    if to == "onnxruntime" and not find_spec("onnxruntime"):
         pytest.skip("needs the extra [onnx]")
     folder = finetuned("classification")
     export(folder, tmp_path / "out", to)
@@ -74,7 +74,9 @@ def test_its_answers_are_ours(to, finetuned, tmp_path, monkeypatch):
     assert "坏, 好" in card
     model, tokenizer, _ = load_finetuned(folder)
     inputs = tokenizer(["今天天气很好", "北京"])
-    _, run = code_of(card).split("import onnxruntime" if to == "onnx" else "import tensorflow")
+    _, run = code_of(card).split(
+        "import onnxruntime" if to == "onnxruntime" else "import tensorflow"
+    )
     monkeypatch.chdir(tmp_path / "out")
     actual = {"inputs": inputs}
     exec(f"import {'onnxruntime' if to == 'onnx' else 'tensorflow'}{run}", actual)
@@ -85,7 +87,7 @@ def test_its_answers_are_ours(to, finetuned, tmp_path, monkeypatch):
 def test_words_that_are_units_have_no_lines(released):
     task = Tagging(labels=("O", "B-LOC"), spaced_units=True)
     tokenizer = RoFormerTokenizer.from_pretrained(released("char"))
-    card = export_card("onnx", tokenizer, task.max_length, task)
+    card = export_card("onnxruntime", tokenizer, task.max_length, task)
     assert "import onnxruntime" in card
     assert "Tokenizer.from_file" not in card
     assert "use `roformer_tf`" in card

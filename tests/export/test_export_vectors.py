@@ -37,15 +37,17 @@ def whitened(released, tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("to", ["savedmodel", "onnx"])
+@pytest.mark.parametrize("to", ["savedmodel", "onnxruntime"])
 def test_its_card_gives_our_vectors_where_nothing_is_ours(to, whitened, tmp_path, monkeypatch):
-    if to == "onnx" and not find_spec("onnxruntime"):
+    if to == "onnxruntime" and not find_spec("onnxruntime"):
         pytest.skip("needs the extra [onnx]")
     embedder = VectorSettings(dimensions=7).open(whitened)
     flags = ["--to", to, "--output", str(tmp_path / "out"), "--dimensions", "7"]
     assert main(["export", str(whitened), *flags]) == 0
     card = (tmp_path / "out" / "README.md").read_text("utf-8")
-    run = code_of(card)[code_of(card).index("import onnx" if to == "onnx" else "import tensor") :]
+    run = code_of(card)[
+        code_of(card).index("import onnx" if to == "onnxruntime" else "import tensor") :
+    ]
     assert "roformer_tf" not in run
     rows = embedder.tokenizer(TEXTS)
     np.savez(tmp_path / "rows.npz", **rows)
@@ -55,7 +57,7 @@ def test_its_card_gives_our_vectors_where_nothing_is_ours(to, whitened, tmp_path
         f"np.save({str(tmp_path / 'vectors.npy')!r}, vectors)\n"
     )
     proof = "assert not [name for name in sys.modules if name.startswith('roformer_tf')]\n"
-    if to == "onnx":
+    if to == "onnxruntime":
         environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
         python = [sys.executable, "-c", script + proof]
         subprocess.run(python, check=True, cwd=tmp_path / "out", env=environment)
@@ -98,7 +100,7 @@ def test_dimensions_are_of_vectors_alone(finetuned, tmp_path):
 def test_its_rows_are_ours(name, released, tmp_path, monkeypatch):
     embedder = VectorSettings().open(released(name))
     embedder.tokenizer.save_pretrained(tmp_path)
-    card = export_card("onnx", embedder.tokenizer, embedder.config.max_length)
+    card = export_card("onnxruntime", embedder.tokenizer, embedder.config.max_length)
     monkeypatch.chdir(tmp_path)
     actual = {"texts": TEXTS}
     exec(code_of(card).split("import onnxruntime")[0], actual)

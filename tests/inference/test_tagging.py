@@ -173,12 +173,12 @@ def test_entities_stand_in_the_text_as_it_came(text, chance):
 @pytest.mark.parametrize("crf", [False, True])
 def test_an_exported_graph_tags_alike(crf, folders, tmp_path, monkeypatch):
     """Read by us, and by the lines of its README, which know nothing of us."""
-    to = "onnx" if crf and find_spec("onnxruntime") else "savedmodel"
+    to = "onnxruntime" if crf and find_spec("onnxruntime") else "savedmodel"
     export(folders[crf], tmp_path / "out", to)
     want = [
         [unit["label"] for unit in item["tags"]] for item in roformer_tf.load(folders[crf])(TEXTS)
     ]
-    if to == "onnx":
+    if to == "onnxruntime":
         loaded = roformer_tf.load(tmp_path / "out")(TEXTS)
         assert [[unit["label"] for unit in item["tags"]] for item in loaded] == want
     card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")

@@ -16,12 +16,12 @@ pytest.importorskip("fastapi", reason="needs the extra [serve]")
 
 @pytest.fixture(scope="session")
 def running():
-    """running(app, limits=None) → a context: a real server on a free port, as (host, port)."""
+    """running(app, limits, api) → a context: a real server on a free port, as (host, port)."""
 
     @contextmanager
-    def run(app, limits=None):
+    def run(app, limits=None, api=None):
         with listening("127.0.0.1", 0) as listener:
-            server = make_server(app, limits)
+            server = make_server(app, limits, api)
             thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
             thread.start()
             try:

@@ -43,6 +43,7 @@ from roformer_tf.tasks.tagging import Tagging
 
 TASK = Classification(labels=("坏", "好"))
 PAIR = Pair(labels=("0", "1"), text_columns=("a", "b"))
+SHARED = {"/health", "/healthz", "/readyz", "/metrics", "/v1/models", "/v1/models/{model}"}
 RANKING = Ranking(text_columns=("a", "b", "c"))
 TAGGING = Tagging(labels=("O", "B-LOC", "I-LOC"))
 
@@ -212,13 +213,15 @@ def test_the_service_documents_its_requests_and_responses(running):
         with running(create_task_app(ServedTask("m", task, answer))) as at:
             status, described = ask(at, "GET", "/openapi.json")
             assert status == 200
-            assert set(described["paths"]) == {"/health", "/metrics", "/predict"}
+            rerank = {"/rerank", "/v1/rerank", "/v2/rerank"} if task == PAIR else set()
+            assert set(described["paths"]) == {"/predict", *SHARED, *rerank}
             operation = described["paths"]["/predict"]["post"]
             statuses = set(operation["responses"])
             assert statuses == {"200", "400", "408", "413", "422", "500", "503"}
             schema = operation["requestBody"]["content"]["application/json"]["schema"]
             assert ask(at, body=json.dumps(schema["examples"][0]))[0] == 200
-            (model,) = (x for x in described["components"]["schemas"] if "Request" in x)
+            kinds = ("TextRequest", "PairRequest")
+            (model,) = (x for x in described["components"]["schemas"] if x in kinds)
             properties = described["components"]["schemas"][model]["properties"]
             assert set(properties) == {"text", "texts"}
 
@@ -638,7 +641,7 @@ def test_the_command_prints_its_address(monkeypatch, finetuned, capsys):
     """And exempts what it has loaded from garbage collection."""
     seen, kept = [], gc.get_freeze_count()
     server = SimpleNamespace(run=lambda sockets: seen.append(gc.get_freeze_count()))
-    monkeypatch.setattr(command, "make_server", lambda app, limits: server)
+    monkeypatch.setattr(command, "make_server", lambda app, limits, api: server)
     serve(ServeConfig(model=str(finetuned("classification")), port=0))
     assert seen[0] > kept
     said = capsys.readouterr().out

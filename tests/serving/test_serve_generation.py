@@ -32,6 +32,9 @@ from tests.support.random_model import TINY, random_writer, tokenizer_of
 pytest.importorskip("fastapi", reason="needs the extra [serve]")
 
 
+SHARED = {"/health", "/healthz", "/readyz", "/metrics", "/v1/models", "/v1/models/{model}"}
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     return tmp_path_factory.mktemp("poems") / "model"
@@ -435,7 +438,7 @@ def test_the_service_documents_its_requests_and_responses(model, folder, running
     with running(create_generation_app(served)) as at:
         status, described = ask(at, b"", "/openapi.json", "GET")
         assert status == 200
-        assert set(described["paths"]) == {"/health", "/metrics", "/generate"}
+        assert set(described["paths"]) == {"/generate", "/v1/completions", *SHARED}
         operation = described["paths"]["/generate"]["post"]
         schema = operation["requestBody"]["content"]["application/json"]["schema"]
         assert ask(at, schema["examples"][0])[0] == 200

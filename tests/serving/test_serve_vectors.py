@@ -12,12 +12,9 @@ from roformer_tf.search.index import Hit, Result, SearchIndex
 from roformer_tf.search.retrieval import Retriever
 from roformer_tf.serving.command import load_served_vectors, open_service
 from roformer_tf.serving.monitoring import ServiceMetrics
-from roformer_tf.serving.serve_vectors import (
-    VectorQuery,
-    create_vector_app,
-    vector_batcher,
-)
+from roformer_tf.serving.serve_vectors import create_vector_app
 from roformer_tf.serving.settings import Limits, ServeConfig
+from roformer_tf.serving.vector_batches import VectorQuery, vector_batcher
 
 pytest.importorskip("fastapi", reason="needs the extra [serve]")
 
@@ -91,7 +88,8 @@ def test_each_request_of_a_batch_gets_its_own_results(sim, index):
     assert item == two[:1]
     read = served.retriever.index.read
     assert [[x.id for x in read(hits)] for hits in filtered] == [["open"], ["print"]]
-    np.testing.assert_allclose(vector, served.embedder.embed(["公园"])[0], atol=1e-6)
+    np.testing.assert_allclose(vector.numbers, served.embedder.embed(["公园"])[0], atol=1e-6)
+    assert vector.tokens == 4  # with [CLS] and [SEP]
 
 
 @pytest.mark.parametrize(

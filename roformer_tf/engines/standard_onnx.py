@@ -1,0 +1,219 @@
+"""A network as an ONNX model of standard operators, with the inputs and outputs of transformers.
+
+Any runtime opens it: ONNX Runtime, OpenVINO, TensorRT, Triton, browsers. Inputs, int64 (B, T):
+`input_ids`, `attention_mask` (1 for a token, 0 for padding, on either side) and `token_type_ids`.
+The first token of a text is the first that is not padding. A vector has the output
+`sentence_embedding`, next to the `last_hidden_state` that it is pooled from.
+"""
+
+import dataclasses
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from onnx import ModelProto, TensorProto, helper
+
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.engines.model import STANDARD_INPUTS
+from roformer_tf.engines.network import PRECISION, Array, Linear, Network, Norm, OutputKind, write
+from roformer_tf.engines.onnx_graph import OnnxGraph, SeenKeys
+
+if TYPE_CHECKING:
+    from roformer_tf.checkpoints.whitening import Whitening
+
+# The first with all operators in use, and the format of that time: old runtimes open it as well.
+OPSET, IR_VERSION = 18, 8
+LOGITS, HIDDEN, VECTOR = "logits", "last_hidden_state", "sentence_embedding"
+# Names of the network's inputs here.
+NAMES = dict(zip(("token_ids", "attention_mask", "segment_ids"), STANDARD_INPUTS, strict=True))
+
+
+def standard_model(network: Network) -> ModelProto:
+    """Write a network; `logits` of a regression are what it predicts, as in transformers."""
+    linear = scale_of(network)
+    graph = StandardGraph(network.config)
+    with_hidden = network.part == "vectors"
+    network = dataclasses.replace(network, meaning=linear, with_hidden=with_hidden)
+    outputs = write(network, graph)
+    if network.with_hidden:
+        named = {HIDDEN: outputs["hidden_states"], VECTOR: outputs["vectors"]}
+    else:
+        named = {LOGITS: outputs[linear.name if linear else network.output]}
+    for name, value in named.items():
+        graph.rename(value, name)
+    axes = ["batch_size", "sequence_length"]
+    by_token = {HIDDEN} if network.part != "token_classifier" else {LOGITS}
+    shapes = {name: [*(axes if name in by_token else axes[:1]), None] for name in named}
+    value_info = helper.make_tensor_value_info
+    onnx_graph = helper.make_graph(
+        graph.nodes,
+        "roformer",
+        [value_info(name, TensorProto.INT64, axes) for name in STANDARD_INPUTS],
+        [value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()],
+        list(graph.constants.values()),
+    )
+    model = helper.make_model(
+        onnx_graph,
+        ir_version=IR_VERSION,
+        opset_imports=[helper.make_opsetid("", OPSET)],
+        producer_name="roformer_tf",
+    )
+    helper.set_model_props(model, {PRECISION: "float32"})
+    return model
+
+
+def scale_of(network: Network) -> OutputKind | None:
+    """How the logits of a regression become what it predicts; None for other models."""
+    meaning = network.meaning
+    return meaning if meaning is not None and meaning.function == "linear" else None
+
+
+class StandardGraph(OnnxGraph):
+    """An ONNX graph without fused operations; a node is named after its layer."""
+
+    def __init__(self, config: RoFormerConfig) -> None:
+        super().__init__(config)
+        self._layer = "masks"
+        self._first = ""
+
+    def node(
+        self, kind: str, *inputs: str, output: str = "", domain: str = "", **attributes: Any
+    ) -> str:
+        """Add a node: encoder/layer_0/attention/query/MatMul_17."""
+        assert not domain, kind
+        output = output or f"{self._layer}/{kind}_{len(self.nodes)}"
+        return super().node(kind, *inputs, output=output, **attributes)
+
+    def rename(self, old: str, new: str) -> None:
+        """Rename a tensor; OpenVINO would know one after an Identity by both names."""
+        for node in self.nodes:
+            for names in (node.input, node.output):
+                for index, name in enumerate(names):
+                    names[index] = new if name == old else name
+
+    def input(self, name: str) -> str:
+        """An input, by transformers' name."""
+        return NAMES[name]
+
+    def scalar(self, value: int) -> str:
+        """An int64 constant without axes, as the inputs are int64."""
+        return self.constant(f"scalar_{value}", value, np.int64)
+
+    def _counted(self, token_ids: str) -> str:
+        """Which tokens are not padding: (B, T) bool."""
+        return self.node("Cast", NAMES["attention_mask"], to=TensorProto.BOOL)
+
+    def visible(self, attention_type: str | None, token_ids: str, segment_ids: str) -> SeenKeys:
+        """A bias of the scores: (B, 1, T) for padding alone, else (B, T, T)."""
+        if attention_type in ("causal", "unilm"):
+            return super().visible(attention_type, token_ids, segment_ids)
+        seen = self.node("Unsqueeze", self._counted(token_ids), self.integers(1))
+        return SeenKeys(bias=self._bias(seen))
+
+    def lookup(self, name: str, table: Array, ids: str) -> str:
+        """One Gather."""
+        self._layer = name
+        return super().lookup(name, table, ids)
+
+    def dense(self, x: str, layer: Linear) -> str:
+        """MatMul, Add, and an activation of Erf, Tanh or Relu."""
+        self._layer = layer.name
+        y = self._product(x, layer)
+        if layer.activation == "relu":
+            return self.node("Relu", y)
+        if layer.activation is None:
+            return y
+        half, whole = self.constant("half", 0.5), self.constant("whole", 1.0)
+        if layer.activation == "gelu":
+            bent = self.node("Erf", self.node("Mul", y, self.constant("sqrt_half", 0.5**0.5)))
+        else:  # gelu_new: tanh(√(2/π) · (y + 0.044715 y³)), Hendrycks and Gimpel (2016)
+            cube = self.node("Mul", self.node("Mul", y, y), y)
+            cube = self.node("Mul", cube, self.constant("cubic", 0.044715))
+            scale = self.constant("sqrt_2_over_pi", (2 / np.pi) ** 0.5)
+            bent = self.node("Tanh", self.node("Mul", self.node("Add", y, cube), scale))
+        return self.node("Mul", self.node("Mul", y, half), self.node("Add", bent, whole))
+
+    def add_norm(self, name: str, x: str, y: str, norm: Norm, bias: Array | None = None) -> str:
+        """Add, and the norm."""
+        self._layer = name
+        if bias is not None:
+            x = self.node("Add", x, self.constant(f"{name}/bias", bias))
+        return self.norm(name, self.node("Add", x, y), norm)
+
+    def norm(self, name: str, x: str, norm: Norm) -> str:
+        """LayerNormalization; or the root of the mean square from simple operators."""
+        self._layer = name
+        if norm.gamma is not None:
+            return super().norm(name, x, norm)
+        mean = self.node("ReduceMean", self.node("Mul", x, x), self.integers(-1))
+        shifted = self.node("Add", mean, self.constant("epsilon", norm.epsilon))
+        return self.node("Div", x, self.node("Sqrt", shifted))
+
+    def attend(
+        self, query: str, key: str, value: str, visible: SeenKeys, positions: str | None
+    ) -> str:
+        """Rotate, MatMul, Softmax and MatMul."""
+        self._layer = self._layer.rpartition("/")[0]
+        bias = visible.bias
+        # A bias that differs from query to query is needed at the positions alone.
+        if positions is not None and visible.of_queries:
+            bias = self.gather(bias, positions)
+        query = self._rotated(self._heads(query), positions)
+        key, value = self._rotated(self._heads(key), None), self._heads(value)
+        # Scaled before the product, as transformers' attention does.
+        query = self.node("Mul", query, self.constant("scale_of_scores", self.head_size**-0.5))
+        scores = self.node("MatMul", query, self.node("Transpose", key, perm=[0, 1, 3, 2]))
+        scores = self.node("Add", scores, self.node("Unsqueeze", bias, self.integers(1)))
+        values = self.node("MatMul", self.node("Softmax", scores, axis=-1), value)
+        joined = self.node("Transpose", values, perm=[0, 2, 1, 3])
+        return self.node("Reshape", joined, self.integers(0, 0, self.heads * self.head_size))
+
+    def _heads(self, x: str) -> str:
+        """(B, T, H) → (B, N, T, K)."""
+        x = self.node("Reshape", x, self.integers(0, 0, self.heads, self.head_size))
+        return self.node("Transpose", x, perm=[0, 2, 1, 3])
+
+    def _rotated(self, x: str, positions: str | None) -> str:
+        """(a, b) → (a cos − b sin, b cos + a sin), a and b being halves of a head."""
+        # (T, K/2) for all heads, or (B, 1, P, K/2) of the queries at some positions
+        cos, sin = self._rotation()
+        if positions is not None:
+            cos, sin = (
+                self.node("Unsqueeze", self.node("Gather", table, positions), self.integers(1))
+                for table in (cos, sin)
+            )
+        a, b = self.split(x, 2)
+        first = self.node("Sub", self.node("Mul", a, cos), self.node("Mul", b, sin))
+        second = self.node("Add", self.node("Mul", b, cos), self.node("Mul", a, sin))
+        return self.node("Concat", first, second, axis=-1)
+
+    def _places(self, token_ids: str) -> str:
+        return super()._places(NAMES["token_ids"])
+
+    def split(self, x: str, parts: int) -> list[str]:
+        """One Split."""
+        names = [f"{self._layer}/Split_{len(self.nodes)}_{part}" for part in range(parts)]
+        self.nodes.append(
+            helper.make_node("Split", [x], names, name=names[0], axis=-1, num_outputs=parts)
+        )
+        return names
+
+    def first(self) -> str:
+        """The positions (B, 1) of the first tokens that are no padding."""
+        if not self._first:
+            mask = NAMES["attention_mask"]
+            self._first = self.node("ArgMax", mask, axis=1, keepdims=1)
+        return self._first
+
+    def mean_of_tokens(self, x: str, token_ids: str) -> str:
+        """A weighted sum over the sum of the weights; of no token at all 0."""
+        self._layer = "mean"
+        weights = self.node("Cast", NAMES["attention_mask"], to=TensorProto.FLOAT)
+        weights = self.node("Unsqueeze", weights, self.integers(2))
+        total = self.node("ReduceSum", self.node("Mul", x, weights), self.integers(1), keepdims=0)
+        count = self.node("ReduceSum", weights, self.integers(1), keepdims=0)
+        return self.node("Div", total, self.node("Max", count, self.constant("least", 1e-9)))
+
+    def unit(self, x: str, whitening: "Whitening | None", dimensions: int | None) -> str:
+        """Whitening, a slice and one norm."""
+        self._layer = VECTOR
+        return super().unit(x, whitening, dimensions)

@@ -1,0 +1,234 @@
+"""Prompts as jobs of a batch, whatever route they came from.
+
+Requests that arrive during a batch gather for the next one, whatever their settings. When a client
+disconnects, its texts leave the batch with their next token.
+"""
+
+import asyncio
+import secrets
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, fields, replace
+from threading import Event
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+from fastapi import Request
+
+from roformer_tf.errors import InputError, check_number, check_numbers
+from roformer_tf.inference.embed import TextEmbedder
+from roformer_tf.inference.generate import (
+    ScoredText,
+    check_prompts,
+    nearest_paraphrases,
+    sampling_settings,
+)
+from roformer_tf.models.generation_config import GenerationConfig
+from roformer_tf.models.rows import BATCH_SIZE
+from roformer_tf.serving.batching import Batcher, Deliver
+from roformer_tf.serving.schemas import GenerateRequest
+from roformer_tf.serving.settings import GenerationLimits
+
+if TYPE_CHECKING:
+    from roformer_tf.inference.generate import CausalModel
+    from roformer_tf.models.generator import Continuation
+
+    # Of a prompt; paraphrases are `ScoredText`.
+    Texts: TypeAlias = Sequence[Continuation | ScoredText]
+
+LIMIT = "a limit of this service"
+# Status in /metrics of a request whose client disconnected; nginx's number.
+CLIENT_CLOSED = 499
+# Headers of a stream: neither caches nor proxies (nginx reads the second) may collect it.
+NO_BUFFERING = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
+
+
+class ServedGenerator(NamedTuple):
+    """A causal language model in service."""
+
+    name: str
+    model: "CausalModel"
+    embedder: TextEmbedder | None = None
+    """Of a sim model: chooses paraphrases."""
+
+
+@dataclass(frozen=True)
+class GenerationJob:
+    """A prompt to continue."""
+
+    text: str
+    token_ids: list[int]
+    config: GenerationConfig
+    turn: int
+    """Index among equal prompts of the request, whose samples must differ."""
+    paraphrases: int
+    cancelled: Event
+    """Set when the client has disconnected."""
+    on_token: Callable[[int], None] | None = None
+
+    @property
+    def width(self) -> int:
+        """Number of sequences that are generated in parallel."""
+        return max(self.config.samples, self.config.beams)
+
+
+def generate_batch(
+    served: ServedGenerator,
+    jobs: list[GenerationJob],
+    deliver: "Deliver[Texts]",
+    batch_size: int = BATCH_SIZE,
+    count_tokens: Callable[[int], None] = lambda _: None,
+) -> None:
+    """Generate for all jobs in one batch; each is delivered as soon as it is complete."""
+    candidates: dict[int, list[str]] = {}
+
+    def on_token(number: int, _: int, token: int) -> None:
+        if (listener := jobs[number].on_token) is not None:
+            listener(token)
+
+    def on_done(number: int, results: Any) -> None:
+        count_tokens(sum(len(result.token_ids) for result in results))
+        job = jobs[number]
+        if not job.paraphrases:
+            deliver(number, results)
+        elif job.cancelled.is_set():
+            deliver(number, [])
+        else:
+            candidates[number] = [result.text for result in results]
+
+    served.model.generate_ids(
+        [job.token_ids for job in jobs],
+        [job.config for job in jobs],
+        rows=batch_size,
+        turns=[job.turn for job in jobs],
+        on_token=on_token,
+        on_done=on_done,
+        given_up=lambda number: jobs[number].cancelled.is_set(),
+    )
+    if not candidates:
+        return
+    # Paraphrases are the candidates nearest to the text, by vectors that are computed together.
+    texts = [jobs[number].text for number in candidates]
+    largest = max(jobs[number].paraphrases for number in candidates)
+    nearest = nearest_paraphrases(served.model, texts, [*candidates.values()], largest)
+    for number, results in zip(candidates, nearest, strict=True):
+        deliver(number, results[: jobs[number].paraphrases])
+
+
+def jobs_of(
+    body: GenerateRequest, model: "CausalModel", limits: GenerationLimits
+) -> list[GenerationJob]:
+    """The jobs of a request.
+
+    Raises InputError for what the model cannot do, and for more than the limits allow.
+    """
+    from roformer_tf.models.generation import turns_of
+
+    names = {field.name for field in fields(GenerationConfig)}
+    settings = body.model_dump(include=names, exclude_unset=True, exclude_none=True)
+    settings.setdefault("seed", secrets.randbelow(2**32))
+    settings.setdefault("max_tokens", min(GenerationConfig.max_tokens, limits.max_text_tokens))
+    settings["stop"] = tuple(settings.get("stop", ()))
+    config = GenerationConfig(**settings)  # which checks the values
+    model.check_stops(config)
+    several = body.texts is not None or config.samples > 1 or config.beams > 1
+    if body.stream and (several or body.paraphrases):
+        raise InputError("stream needs a single text, without samples, beams or paraphrases.")
+    if body.paraphrases:
+        if getattr(model, "pooler", None) is None:
+            raise InputError("paraphrases need a sim model: this one has no pooler for vectors.")
+        if config.beams > 1:
+            raise InputError("paraphrases are sampled, so they exclude beams. Give one of both.")
+        config = sampling_settings(config, body.paraphrases)
+    # Before the texts are tokenized, which takes long for many of them.
+    check_number("max_tokens", config.max_tokens, at_most=limits.max_text_tokens, hint=LIMIT)
+    hint = f"{LIMIT} (candidates for {body.paraphrases} paraphrases)" if body.paraphrases else LIMIT
+    check_numbers(config, "samples", "beams", at_most=limits.max_samples, hint=hint)
+    check_prompts(model, body.items)
+    prompts = [model.encode_prompt(text) for text in body.items]
+    _check_tokens(prompts, config, model.config.max_position_embeddings, limits)
+    cancelled = Event()
+    return [
+        GenerationJob(text, prompt, config, turn, body.paraphrases, cancelled)
+        for text, prompt, turn in zip(body.items, prompts, turns_of(prompts), strict=True)
+    ]
+
+
+def _check_tokens(
+    prompts: list[list[int]], config: GenerationConfig, max_length: int, limits: GenerationLimits
+) -> None:
+    width = max(config.samples, config.beams)
+    # A text ends at the model's length, too.
+    tokens = sum(width * min(config.max_tokens, max_length - len(prompt)) for prompt in prompts)
+    if tokens > limits.max_request_tokens:
+        raise InputError(
+            f"up to {tokens:,} tokens would be generated, but must be at most "
+            f"{limits.max_request_tokens:,} for a request, {LIMIT}. Give fewer texts, or smaller "
+            "max_tokens, samples or beams."
+        )
+
+
+async def unless_disconnected(
+    request: Request, results: "asyncio.Future[Any]", cancelled: Event
+) -> Any:
+    """Wait for the results; None if the client disconnects first, which cancels its jobs."""
+
+    async def disconnected() -> None:
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+    # Once the body is read, uvicorn reports nothing but the disconnection, and only to `receive`.
+    leaving = asyncio.ensure_future(disconnected())
+    try:
+        await asyncio.wait({results, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        return await results if results.done() else None
+    finally:
+        leaving.cancel()
+        cancelled.set()
+        results.cancel()  # a request that still waits never starts
+
+
+def streamed(
+    served: ServedGenerator, batcher: "Batcher[GenerationJob, Texts]", job: GenerationJob
+) -> "AsyncGenerator[str | Continuation]":
+    """Queue a job: chunks of its text as they are generated, and at the end the whole.
+
+    Status 503 when too many requests wait.
+    """
+    tokens = asyncio.Queue[int | None]()
+    job = replace(job, on_token=_put_from_thread(tokens))
+    results = asyncio.wrap_future(batcher.submit([job]))
+    results.add_done_callback(lambda _: tokens.put_nowait(None))  # after the last token
+    return _chunks(served, tokens, results, job)
+
+
+def _put_from_thread(tokens: "asyncio.Queue[int | None]") -> Callable[[int], None]:
+    """A function for the model's thread that puts tokens into a queue of the running loop."""
+    loop = asyncio.get_running_loop()
+
+    def put(token: int) -> None:
+        with suppress(RuntimeError):  # the loop was closed
+            loop.call_soon_threadsafe(tokens.put_nowait, token)
+
+    return put
+
+
+async def _chunks(
+    served: ServedGenerator,
+    tokens: "asyncio.Queue[int | None]",
+    results: "asyncio.Future[Any]",
+    job: GenerationJob,
+) -> "AsyncGenerator[str | Continuation]":
+    from roformer_tf.models.generation import TextStream
+
+    chunks = TextStream(served.model.own_tokenizer)
+    try:
+        while (token := await tokens.get()) is not None:
+            if chunk := chunks.add(token):  # a token may need the next one to become text
+                yield chunk
+        ((whole,),) = await results  # raises what failed
+        if rest := chunks.rest(whole.text):
+            yield rest
+        yield whole
+    finally:  # also when the client disconnects
+        job.cancelled.set()  # the batch drops it at its next token
+        results.cancel()  # if it still waits, it never starts

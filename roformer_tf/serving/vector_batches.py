@@ -1,0 +1,92 @@
+"""Batches of texts for their vectors, and for searches, whatever route they came from."""
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+from fastapi import HTTPException
+
+from roformer_tf.inference.embed import SHORTEST
+from roformer_tf.serving.batching import Batcher, deliver_all
+from roformer_tf.serving.monitoring import ServiceMetrics
+from roformer_tf.serving.settings import Limits
+
+if TYPE_CHECKING:
+    from roformer_tf.inference.embed import TextEmbedder
+    from roformer_tf.search.retrieval import Retriever
+
+# Of a vector's numbers, all below 1: more than float32 has.
+DECIMALS = 8
+
+
+class ServedVectors(NamedTuple):
+    """A model of sentence vectors in service, and an index."""
+
+    name: str
+    embedder: "TextEmbedder"
+    retriever: "Retriever | None" = None
+
+
+class VectorQuery(NamedTuple):
+    """One text of a request."""
+
+    text: str | list[int]
+    """The text, or its token ids without special tokens."""
+    top: int | None = None
+    """Number of documents to return; None for the vector itself."""
+    where: str | None = None
+    """A condition on the metadata of documents."""
+
+
+class TextVector(NamedTuple):
+    """The vector of a text."""
+
+    numbers: np.ndarray
+    """(D,) float32 of length 1."""
+    tokens: int
+    """How many tokens of the text were read."""
+
+
+def vector_batcher(
+    served: ServedVectors, metrics: ServiceMetrics, batch_size: int, limits: Limits
+) -> Batcher[VectorQuery, Any]:
+    """Batches of texts, some for their vectors, some to search with."""
+
+    def run(batch: list[VectorQuery]) -> list[Any]:
+        blocks = list(served.embedder.blocks((query.text for query in batch), batch_size))
+        vectors = np.concatenate([block.vectors for block in blocks])
+        lengths = (length for block in blocks for length in block.lengths)
+        results: list[Any] = [TextVector(*x) for x in zip(vectors, lengths, strict=True)]
+        if served.retriever is None:
+            return results
+        # A condition is evaluated once for all queries that have it.
+        for top, where in {(query.top, query.where) for query in batch if query.top}:
+            chosen = [i for i, x in enumerate(batch) if (x.top, x.where) == (top, where)]
+            texts = [str(batch[i].text) for i in chosen]
+            all_hits = served.retriever.hits(texts, vectors[chosen], top, where)
+            for i, hits in zip(chosen, all_hits, strict=True):
+                results[i] = hits
+        return results
+
+    return Batcher(deliver_all(run), batch_size, limits.max_waiting, metrics)
+
+
+def cut(vectors: list[np.ndarray], dimensions: int | None) -> list[np.ndarray]:
+    """The first numbers of vectors (D,), as vectors of length 1 again; None: all.
+
+    Status 422 for more than there are.
+    """
+    if dimensions is None:
+        return vectors
+    if dimensions > len(vectors[0]):
+        raise HTTPException(
+            422, f"dimensions is {dimensions}, but the model's vectors have {len(vectors[0])}"
+        )
+    first = np.stack(vectors)[:, :dimensions]
+    return list(first / np.maximum(np.linalg.norm(first, axis=1, keepdims=True), SHORTEST))
+
+
+def numbers(vectors: Iterable[np.ndarray]) -> Iterator[list[float]]:
+    """Vectors as lists for JSON."""
+    for vector in vectors:
+        yield vector.astype(np.float64).round(DECIMALS).tolist()

@@ -1,0 +1,221 @@
+"""Exports of standard operators: with the inputs of transformers, in ONNX Runtime and OpenVINO."""
+
+import json
+from importlib.util import find_spec
+
+import keras
+import numpy as np
+import pytest
+
+import roformer_tf
+from roformer_tf.checkpoints.whitening import Whitening
+from roformer_tf.cli import main
+from roformer_tf.engines.network import Network
+from roformer_tf.engines.standard_onnx import standard_model
+from roformer_tf.export.task_export import export
+from roformer_tf.inference.embed import VectorSettings
+from roformer_tf.models.heads import (
+    RoFormerForSequenceClassification,
+    RoFormerForTokenClassification,
+)
+from roformer_tf.serving.serve_predictions import load_served_task
+from tests.engines.test_network import FAMILIES, config_of, drawn
+from tests.export.test_export_card import code_of
+from tests.support.finetuned import load_finetuned
+
+onnx = pytest.importorskip("onnx", reason="needs the extra [onnx]")
+onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra [onnx]")
+needs_openvino = pytest.mark.skipif(not find_spec("openvino"), reason="needs the extra [fast]")
+pytestmark = pytest.mark.usefixtures("eager_steps")
+
+BOUND = 1e-5
+INPUTS = ["input_ids", "attention_mask", "token_type_ids"]
+TEXTS = ["今天天气很好", "北京", "我们去公园学习" * 3, "上海的天气"]
+
+
+def padded(rows, side, extra=3):
+    """Token ids and segments of texts, as a tokenizer of transformers pads them on a side."""
+    length = max(len(ids) for ids, _ in rows) + extra
+    arrays = {name: np.zeros((len(rows), length), "int64") for name in INPUTS}
+    for number, (ids, segments) in enumerate(rows):
+        start = length - len(ids) if side == "left" else 0
+        place = number, slice(start, start + len(ids))
+        arrays["input_ids"][place], arrays["token_type_ids"][place] = ids, segments
+        arrays["attention_mask"][place] = 1
+    return arrays
+
+
+def alone(model, ids, segments):
+    """What Keras computes for one text, without padding."""
+    rows = {"token_ids": np.array([ids], "int32"), "segment_ids": np.array([segments], "int32")}
+    return np.asarray(model(rows))[0]
+
+
+def opened(runtime, path):
+    """A model file as a function of inputs → outputs by name."""
+    if runtime == "onnxruntime":
+        session = onnxruntime.InferenceSession(path)
+        names = [output.name for output in session.get_outputs()]
+        return lambda inputs: dict(zip(names, session.run(names, inputs), strict=True))
+    import openvino
+
+    settings = {"INFERENCE_PRECISION_HINT": "f32"}
+    model = openvino.Core().compile_model(path, "CPU", settings)
+    return lambda inputs: {x.get_any_name(): y for x, y in model(inputs).items()}
+
+
+RUNTIMES = ["onnxruntime", pytest.param("openvino", marks=needs_openvino)]
+
+
+@pytest.fixture(scope="module")
+def rows():
+    chance = np.random.default_rng(0)
+    lengths = (1, 7, 16, 5)
+    return [
+        (chance.integers(0, 40, n).tolist(), (np.arange(n) > n // 2).astype(int).tolist())
+        for n in lengths
+    ]
+
+
+@pytest.mark.quick_cases("*-cls-v1", "*-cls-causal", "*-mean-v2", "*-tokens-unilm", "*-tokens-half")
+@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("pooling", ["cls", "mean", "tokens"])
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_every_head_answers_as_keras_whatever_the_padding(runtime, pooling, family, rows, tmp_path):
+    tokens = pooling == "tokens"
+    kind = RoFormerForTokenClassification if tokens else RoFormerForSequenceClassification
+    config = config_of(family, **({} if tokens else {"pooling": pooling}))
+    model, arrays = drawn(kind(config, num_labels=3))
+    network = Network(model.config, arrays, "token_classifier" if tokens else "classifier")
+    (tmp_path / "model.onnx").write_bytes(standard_model(network).SerializeToString())
+    run = opened(runtime, tmp_path / "model.onnx")
+    # transformers' convention: the mask alone decides, and a real token may have the id 0
+    rows = [([i or 1 for i in ids], segments) for ids, segments in rows]
+    for side in ("right", "left"):
+        inputs = padded(rows, side)
+        logits = run(inputs)["logits"]
+        for number, row in enumerate(rows):
+            seen = inputs["attention_mask"][number] == 1
+            actual = logits[number][seen] if tokens else logits[number]
+            np.testing.assert_allclose(actual, alone(model, *row), rtol=0, atol=BOUND)
+
+
+def operators(path):
+    """The domains of all operators, and the names of the nodes."""
+    model = onnx.load(path)
+    onnx.checker.check_model(model, full_check=True)
+    domains = {node.domain for node in model.graph.node} | {x.domain for x in model.opset_import}
+    return domains, [node.name for node in model.graph.node]
+
+
+NAMES = ("classification", "pair", "regression", "tagging", "multilabel")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_an_export_has_optimums_layout(name, finetuned, tmp_path):
+    export(finetuned(name), tmp_path / "out", "onnx")
+    domains, names = operators(tmp_path / "out" / "model.onnx")
+    assert domains <= {"", "ai.onnx"}
+    assert len(set(names)) == len(names)
+    layers = [x for x in names if x.startswith("encoder/layer_0/attention/")]
+    assert {x.rsplit("/", 1)[1].partition("_")[0] for x in layers} >= {"MatMul", "Softmax", "Split"}
+    session = onnxruntime.InferenceSession(tmp_path / "out" / "model.onnx")
+    kinds = [(x.name, x.type, x.shape) for x in session.get_inputs()]
+    assert kinds == [(x, "tensor(int64)", ["batch_size", "sequence_length"]) for x in INPUTS]
+    assert [x.name for x in session.get_outputs()] == ["logits"]
+    files = {path.name for path in (tmp_path / "out").iterdir()}
+    tokenizer = {"tokenizer.json", "tokenizer_config.json", "vocab.txt"}
+    assert files >= {"config.json", "model.onnx", "task.json", "README.md", *tokenizer}
+    config = json.loads((tmp_path / "out" / "config.json").read_text("utf-8"))
+    own = json.loads((finetuned(name) / "config.json").read_text("utf-8"))
+    assert config["model_type"] == "roformer"
+    for key in ("architectures", "id2label", "hidden_size", "vocab_size"):
+        assert config[key] == own[key], key
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_load_and_serve_take_it(name, finetuned, tmp_path):
+    export(finetuned(name), tmp_path / "out", "onnx")
+    texts = [(text, "公园") for text in TEXTS] if name == "pair" else TEXTS
+    want = roformer_tf.load(finetuned(name))(texts)
+    actual = roformer_tf.load(tmp_path / "out")(texts)
+    for first, second in zip(actual, want, strict=True):
+        assert first.keys() == second.keys()
+        for key in first.keys() & {"score", "scores"}:
+            assert first[key] == pytest.approx(second[key], abs=1e-5)
+    assert load_served_task(tmp_path / "out").choice.engine == "onnx"
+
+
+@pytest.mark.parametrize("to", ["onnx", pytest.param("openvino", marks=needs_openvino)])
+def test_logits_of_a_regression_are_what_it_predicts(to, finetuned, tmp_path):
+    export(finetuned("regression"), tmp_path / "out", to)
+    tokenizer = load_finetuned(finetuned("regression"))[1]
+    inputs = padded([tokenizer.encode(text) for text in TEXTS], "right")
+    file, runtime = {
+        "onnx": ("model.onnx", "onnxruntime"),
+        "openvino": ("openvino_model.xml", "openvino"),
+    }[to]
+    logits = opened(runtime, tmp_path / "out" / file)(inputs)["logits"]
+    want = [x["score"] for x in roformer_tf.load(finetuned("regression"))(TEXTS)]
+    np.testing.assert_allclose(logits[:, 0], want, rtol=0, atol=1e-5)
+    assert not (tmp_path / "out" / "model.onnx").exists() or to == "onnx"
+
+
+@pytest.fixture(scope="module")
+def whitened(released, tmp_path_factory):
+    """A sim model whose vectors are whitened."""
+    folder = tmp_path_factory.mktemp("whitened") / "own"
+    command = ["checkpoints", "convert", str(released("sim_char")), str(folder), "--to", "own"]
+    assert main(command) == 0
+    chance = np.random.default_rng(0)
+    mean, matrix = chance.normal(size=32), chance.normal(size=(32, 20))
+    Whitening(mean.astype("float32"), matrix.astype("float32"), "pooler").save(folder)
+    return folder
+
+
+@pytest.mark.parametrize("to", ["onnx", pytest.param("openvino", marks=needs_openvino)])
+@pytest.mark.parametrize(("source", "dimensions"), [("whitened", 7), ("word", None)])
+def test_vectors(source, dimensions, to, whitened, released, tmp_path):
+    folder = whitened if source == "whitened" else released(source)
+    embedder = VectorSettings(dimensions=dimensions).open(folder)
+    flags = [] if dimensions is None else ["--dimensions", str(dimensions)]
+    assert main(["export", str(folder), "--to", to, "--output", str(tmp_path / "out"), *flags]) == 0
+    file = "model.onnx" if to == "onnx" else "openvino_model.xml"
+    run = opened("onnxruntime" if to == "onnx" else "openvino", tmp_path / "out" / file)
+    rows = [embedder.tokenizer.encode(text) for text in TEXTS]
+    for side in ("right", "left"):
+        inputs = padded(rows, side)
+        outputs = run(inputs)
+        assert outputs.keys() == {"last_hidden_state", "sentence_embedding"}
+        want = embedder.embed(TEXTS)
+        np.testing.assert_allclose(outputs["sentence_embedding"], want, rtol=0, atol=BOUND)
+        assert outputs["last_hidden_state"].shape == (*inputs["input_ids"].shape, 32)
+    inputs["attention_mask"][0] = 0  # a text without tokens
+    assert np.isfinite(run(inputs)["sentence_embedding"]).all()
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="one backend is enough")
+@pytest.mark.parametrize("to", ["onnx", pytest.param("openvino", marks=needs_openvino)])
+@pytest.mark.parametrize("name", ["classification", "sim"])
+def test_the_lines_of_its_card_give_our_numbers(
+    name, to, finetuned, whitened, tmp_path, monkeypatch
+):
+    folder = whitened if name == "sim" else finetuned(name)
+    assert main(["export", str(folder), "--to", to, "--output", str(tmp_path / "out")]) == 0
+    card = (tmp_path / "out" / "README.md").read_text("utf-8")
+    code = code_of(card)
+    assert "roformer_tf" not in code
+    tokenizer = roformer_tf.RoFormerTokenizer.from_pretrained(tmp_path / "out")
+    inputs = padded([tokenizer.encode(text) for text in TEXTS], "right")
+    monkeypatch.chdir(tmp_path / "out")
+    actual = {"inputs": inputs, "np": np}
+    exec(code[code.index("import onnxr" if to == "onnx" else "import openvino") :], actual)
+    predictions = roformer_tf.load(folder)(TEXTS)
+    if name == "sim":
+        want = np.stack([x["vector"] for x in predictions])
+        np.testing.assert_allclose(actual["vectors"], want, rtol=0, atol=BOUND)
+    else:
+        shares = np.exp(actual["answers"]["logits"])
+        shares /= shares.sum(axis=1, keepdims=True)
+        want = [list(x["scores"].values()) for x in predictions]
+        np.testing.assert_allclose(shares, want, rtol=0, atol=BOUND)

@@ -1,0 +1,124 @@
+"""Official clients of other services, against ours over a real socket (`make test-clients`)."""
+
+import numpy as np
+import pytest
+
+from roformer_tf import load
+from roformer_tf.inference.embed import VectorSettings
+from roformer_tf.models.generation_config import GenerationConfig
+from roformer_tf.serving.command import open_service
+from roformer_tf.serving.settings import ApiConfig, ServeConfig
+from tests.support.random_model import random_writer
+
+pytestmark = [pytest.mark.clients, pytest.mark.usefixtures("eager_steps")]
+
+TEXTS = ["今天天气很好", "公园", "我们去公园学习", "天气"]
+QUERY = "今天天气"
+KEY = "secret"
+
+
+@pytest.fixture(scope="module")
+def served(running):
+    """served(model, **settings) → a context: the URL of its service, which needs a key."""
+
+    def serve(model, **settings):
+        api = ApiConfig(api_key=KEY)
+        app = open_service(ServeConfig(model=str(model), api=api, **settings)).app
+        return running(app, api=api)
+
+    return serve
+
+
+def url(address):
+    return "http://{}:{}".format(*address)
+
+
+@pytest.fixture(scope="module")
+def vectors(served, released, eagerly):
+    with eagerly(), served(released("sim_char"), pooling="pooler") as at:
+        yield url(at)
+
+
+@pytest.fixture(scope="module")
+def want(released, eagerly):
+    with eagerly():
+        yield VectorSettings().open(released("sim_char")).embed(TEXTS)
+
+
+def test_openai_embeds(vectors, want):
+    import openai
+
+    client = openai.OpenAI(base_url=f"{vectors}/v1", api_key=KEY)
+    response = client.embeddings.create(model="any", input=TEXTS)  # base64 by default
+    actual = [item.embedding for item in response.data]
+    np.testing.assert_allclose(actual, want, rtol=0, atol=1e-6)
+    assert response.usage.total_tokens == sum(len(text) + 2 for text in TEXTS)
+    short = client.embeddings.create(model="any", input=TEXTS[0], dimensions=5).data[0].embedding
+    cut = want[0, :5] / np.linalg.norm(want[0, :5])
+    np.testing.assert_allclose(short, cut, rtol=0, atol=1e-6)
+    with pytest.raises(openai.BadRequestError, match="the text is empty"):
+        client.embeddings.create(model="any", input="")
+    with pytest.raises(openai.AuthenticationError):
+        openai.OpenAI(base_url=f"{vectors}/v1", api_key="x").models.list()
+    (model,) = client.models.list().data
+    assert client.models.retrieve(model.id).id == model.id
+
+
+def test_langchain_embeds(vectors, want):
+    from langchain_openai import OpenAIEmbeddings
+
+    settings = {"model": "any", "base_url": f"{vectors}/v1", "api_key": KEY}
+    embeddings = OpenAIEmbeddings(**settings, check_embedding_ctx_length=False)
+    np.testing.assert_allclose(embeddings.embed_documents(TEXTS), want, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(embeddings.embed_query(TEXTS[0]), want[0], rtol=0, atol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def writer(served, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("writer") / "model"
+    model = random_writer(folder, max_position_embeddings=64)
+    with served(folder) as at:
+        yield model, url(at)
+
+
+def test_openai_completes(writer):
+    import openai
+
+    model, address = writer
+    client = openai.OpenAI(base_url=f"{address}/v1", api_key=KEY)
+    settings = {"model": "any", "prompt": QUERY, "temperature": 0, "max_tokens": 8}
+    (choice,) = client.completions.create(**settings).choices
+    config = GenerationConfig(max_tokens=8)
+    ((result,),) = model.generate_ids([model.encode_prompt(QUERY)], config)
+    assert choice.text == result.text
+    chunks = client.completions.create(**settings, stream=True)
+    assert "".join(chunk.choices[0].text for chunk in chunks) == result.text
+    stop = result.text[3]
+    (choice,) = client.completions.create(**settings, stop=stop).choices
+    assert (choice.text, choice.finish_reason) == (result.text.partition(stop)[0], "stop")
+
+
+def test_langchain_completes(writer):
+    from langchain_openai import OpenAI
+
+    model, address = writer
+    settings = {"model": "any", "base_url": f"{address}/v1", "api_key": KEY, "max_tokens": 8}
+    ((result,),) = model.generate_ids([model.encode_prompt(QUERY)], GenerationConfig(max_tokens=8))
+    assert OpenAI(**settings, temperature=0).invoke(QUERY) == result.text
+
+
+@pytest.mark.parametrize("version", [1, 2])
+def test_cohere_reranks(version, served, finetuned):
+    import cohere
+
+    scores = [x["scores"]["1"] for x in load(finetuned("pair"))([(QUERY, x) for x in TEXTS])]
+    order = sorted(range(4), key=lambda i: -scores[i])
+    with served(finetuned("pair")) as at:
+        kind = cohere.ClientV2 if version == 2 else cohere.Client
+        client = kind(api_key=KEY, base_url=url(at))
+        results = client.rerank(model="any", query=QUERY, documents=TEXTS, top_n=3).results
+        assert [x.index for x in results] == order[:3]
+        actual = [x.relevance_score for x in results]
+        assert actual == pytest.approx([scores[i] for i in order[:3]], abs=1e-6)
+        with pytest.raises(cohere.core.ApiError, match="documents"):
+            client.rerank(model="any", query=QUERY, documents=[])
