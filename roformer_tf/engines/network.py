@@ -27,10 +27,18 @@ Node: TypeAlias = Any
 Array: TypeAlias = np.ndarray
 
 # The output of a network: "hidden" states (B, T, H); logits of a "classifier" (B, C) or of a
-# "token_classifier" (B, T, C); "vectors" (B, D) of length 1; "pooled" hidden states (B, H). The
-# vocabulary's logits are (B, P, V) at "masked" positions, or (B, T, V) for the "next_token".
+# "token_classifier" (B, T, C); "qa_outputs" (B, T, 2), logits of an answer's first and last token;
+# "vectors" (B, D) of length 1; "pooled" hidden states (B, H). The vocabulary's logits are (B, P, V)
+# at "masked" positions, or (B, T, V) for the "next_token".
 Part = Literal[
-    "hidden", "classifier", "token_classifier", "vectors", "pooled", "masked", "next_token"
+    "hidden",
+    "classifier",
+    "token_classifier",
+    "qa_outputs",
+    "vectors",
+    "pooled",
+    "masked",
+    "next_token",
 ]
 # Name of that output; of all others "logits".
 OUTPUTS: dict[Part, str] = {"hidden": "hidden_states", "vectors": "vectors", "pooled": "vectors"}
@@ -272,6 +280,11 @@ def _token_classifier(network: Network, graph: Graph) -> Node:
     return graph.dense(_hidden(network, graph), _dense(network, "token_classifier"))
 
 
+def _qa_outputs(network: Network, graph: Graph) -> Node:
+    """One dense layer on every token."""
+    return graph.dense(_hidden(network, graph), _dense(network, "qa_outputs"))
+
+
 def _pooled(network: Network, graph: Graph) -> Node:
     """The pooler's output, the mean of all tokens, or the first token; not normalized."""
     if network.pooling == "mean":
@@ -312,6 +325,7 @@ _PARTS: dict[Part, Callable[[Network, Graph], Node]] = {
     "hidden": _hidden,
     "classifier": _classifier,
     "token_classifier": _token_classifier,
+    "qa_outputs": _qa_outputs,
     "vectors": _vectors,
     "pooled": _pooled,
     "masked": _masked,

@@ -40,7 +40,8 @@ def onnx_model(network: Network, largest: int | None = None) -> ModelProto:
     outputs = write(network, graph)
     for name, value in outputs.items():
         graph.node("Identity", value, output=name)
-    lengths = dict.fromkeys(("hidden", "token_classifier", "next_token"), "length")
+    by_token = ("hidden", "token_classifier", "qa_outputs", "next_token")
+    lengths = dict.fromkeys(by_token, "length")
     lengths |= {"masked": "positions"}
     shape = ["batch", *filter(None, [lengths.get(network.part)]), None]
     onnx_graph = helper.make_graph(

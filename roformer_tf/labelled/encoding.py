@@ -151,12 +151,12 @@ def unit_targets(encoded: EncodedTexts, targets: Sequence[np.ndarray]) -> tuple[
 
 def mean_of_rows(row_logits: Sequence[np.ndarray], encoded: EncodedTexts) -> list[np.ndarray]:
     """Logits of rows (C,) → of examples (C,), averaged over an example's windows."""
-    return [np.mean([row_logits[row] for row in rows], axis=0) for rows in _rows_of(encoded)]
+    return [np.mean([row_logits[row] for row in rows], axis=0) for rows in rows_of_examples(encoded)]
 
 
 def rows_side_by_side(row_logits: Sequence[np.ndarray], encoded: EncodedTexts) -> list[np.ndarray]:
     """Logits of rows (C,) → of examples (rows of the example · C,)."""
-    return [np.concatenate([row_logits[row] for row in rows]) for rows in _rows_of(encoded)]
+    return [np.concatenate([row_logits[row] for row in rows]) for rows in rows_of_examples(encoded)]
 
 
 def first_tokens(
@@ -167,14 +167,14 @@ def first_tokens(
     The logits of a unit are those of its first token, in the row that predicts it. C is `outputs`.
     """
     logits = [np.zeros((units, outputs), np.float32) for units in encoded.units]
-    for unit_logits, rows in zip(logits, _rows_of(encoded), strict=True):
+    for unit_logits, rows in zip(logits, rows_of_examples(encoded), strict=True):
         for row in rows:
             first = encoded.first_units[row] >= 0
             unit_logits[encoded.first_units[row][first]] = row_logits[row][first]
     return logits
 
 
-def _rows_of(encoded: EncodedTexts) -> list[range]:
+def rows_of_examples(encoded: EncodedTexts) -> list[range]:
     """Indices of the rows of each example."""
     bounds = np.searchsorted(encoded.example, np.arange(encoded.examples + 1))
     return [range(*ends) for ends in pairwise(bounds.tolist())]

@@ -2,7 +2,8 @@
 
 POST /predict  {"text": X} or {"texts": [X, …]} → {"predictions": [prediction, …]}
 
-X is a text; of a pair a list of two texts, of a ranking a list of three.
+X is a text; of a pair a list of two texts, of a ranking a list of three. A question may also be
+{"question": Q, "context": C}.
 """
 
 import asyncio
@@ -26,7 +27,7 @@ from roformer_tf.serving.application import (
 )
 from roformer_tf.serving.batching import Batcher, deliver_all
 from roformer_tf.serving.monitoring import ServiceMetrics
-from roformer_tf.serving.schemas import REQUESTS, SAMPLE, Predictions
+from roformer_tf.serving.schemas import REQUESTS, SAMPLE, Predictions, QuestionRequest
 from roformer_tf.serving.settings import Limits
 from roformer_tf.tasks.base import Prediction, Task
 
@@ -111,8 +112,12 @@ def create_task_app(
     health |= {name: getattr(task, name) for name in names}
     app = create_app(served.name, health, "predict.js", metrics, [batcher], limits)
     columns = len(task.text_columns)
-    request_type = REQUESTS[columns]
-    sample = SAMPLE if columns == 1 else [SAMPLE] * columns
+    request_type, example = REQUESTS[columns], {"text": SAMPLE}
+    if task.labelling.column_names:
+        request_type = QuestionRequest
+        example = dict.fromkeys(task.labelling.column_names[:columns], SAMPLE)
+    elif columns > 1:
+        example = {"text": [SAMPLE] * columns}
 
     @app.post(
         "/predict",
@@ -121,7 +126,7 @@ def create_task_app(
         responses=FAILURES,
     )
     async def predict_texts(
-        body: Annotated[request_type, Body(examples=[{"text": sample}])],  # type: ignore[valid-type]
+        body: Annotated[request_type, Body(examples=[example])],  # type: ignore[valid-type]
     ) -> Response:
         items = body.items  # type: ignore[attr-defined]
         check_texts(items, limits)
