@@ -151,7 +151,9 @@ def unit_targets(encoded: EncodedTexts, targets: Sequence[np.ndarray]) -> tuple[
 
 def mean_of_rows(row_logits: Sequence[np.ndarray], encoded: EncodedTexts) -> list[np.ndarray]:
     """Logits of rows (C,) → of examples (C,), averaged over an example's windows."""
-    return [np.mean([row_logits[row] for row in rows], axis=0) for rows in rows_of_examples(encoded)]
+    return [
+        np.mean([row_logits[row] for row in rows], axis=0) for rows in rows_of_examples(encoded)
+    ]
 
 
 def rows_side_by_side(row_logits: Sequence[np.ndarray], encoded: EncodedTexts) -> list[np.ndarray]:

@@ -16,6 +16,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.labelled.batches import Generators, LabelledBatch, TrainingData, first_weights
 from roformer_tf.labelled.cells import BadCellError
 from roformer_tf.labelled.encoding import EncodedTexts, Rows, windows
+from roformer_tf.labelled.question_features import unit_features
 from roformer_tf.tokenizers.padding import SPECIALS, Ints, bucket, padded
 
 if TYPE_CHECKING:
@@ -24,6 +25,8 @@ if TYPE_CHECKING:
 
 # The reference answers of a question, each a text and its first character; () if it has none.
 Answers: TypeAlias = tuple[tuple[str, int], ...]
+# Of each feature, for the first and the last token of an answer; or none.
+Weights: TypeAlias = tuple[tuple[float, ...], ...]
 
 # Targets of tokens: no possible answer, a possible one, a right one. Padding is 0, too.
 IMPOSSIBLE, POSSIBLE, RIGHT = 0, 1, 2
@@ -43,6 +46,8 @@ class EncodedQuestions(EncodedTexts):
     spans: list[Ints]
     """For each row (T, 2) int32: first character of a token in the context, and the one after its
     last. -1 for tokens that are no part of the context."""
+    biases: list[np.ndarray]
+    """For each row (T, 2) float32: see `TokenizedQuestions.biases`; 0 outside of the context."""
 
 
 def read_answers(value: Any, context: str) -> Answers:
@@ -103,6 +108,7 @@ class _Row(NamedTuple):
     token_ids: Ints
     segment_ids: Ints
     spans: Ints
+    biases: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -113,6 +119,9 @@ class TokenizedQuestions:
     """Token ids of each question, cut to half of a row."""
     contexts: list[tuple[list[int], Ints]]
     """For each question the token ids of its context, and their characters (tokens, 2) int32."""
+    biases: list[np.ndarray]
+    """For each question (tokens, 2) float32: what is added to the logits of the first and the last
+    token of an answer, at most 0. It is the weighted sum of `unit_features`."""
     lengths: Ints
     """(questions,) int32: tokens of a row with the whole question and context."""
     tokenizer: "RoFormerTokenizer"
@@ -120,9 +129,16 @@ class TokenizedQuestions:
 
     @classmethod
     def of(
-        cls, examples: "Sequence[Example]", tokenizer: "RoFormerTokenizer", max_length: int
+        cls,
+        examples: "Sequence[Example]",
+        tokenizer: "RoFormerTokenizer",
+        max_length: int,
+        weights: Weights = (),
     ) -> "TokenizedQuestions":
-        """Tokenize. Raises InputError as `encode_questions`."""
+        """Tokenize; `weights` (2, FEATURES) of the first and last token, or none.
+
+        Raises InputError as `encode_questions`.
+        """
         if max_length < SHORTEST:
             raise InputError(
                 f"max_length is {max_length}, but a question and a token of its context need "
@@ -139,7 +155,12 @@ class TokenizedQuestions:
         whole = [len(x) + len(y) for x, (y, _) in zip(questions, contexts, strict=True)]
         most = (max_length - _SPECIALS) // 2
         lengths = np.array(whole, np.int32) + _SPECIALS
-        return cls([x[:most] for x in questions], contexts, lengths, tokenizer, max_length)
+        biases = [
+            _biases(example.texts, offsets, weights)
+            for example, (_, offsets) in zip(examples, contexts, strict=True)
+        ]
+        cut = [question[:most] for question in questions]
+        return cls(cut, contexts, biases, lengths, tokenizer, max_length)
 
     def room(self, number: int) -> int:
         """How many tokens of its context fit into a row of a question."""
@@ -152,17 +173,34 @@ class TokenizedQuestions:
         spans = np.full((len(token_ids), 2), -1, np.int32)
         # After the question are [CLS] and [SEP], after the context is another [SEP].
         spans[len(asked) + SPECIALS : -1] = offsets[first:last]
-        return _Row(np.array(token_ids, np.int32), np.array(segment_ids, np.int32), spans)
+        biases = np.zeros((len(token_ids), 2), np.float32)
+        biases[len(asked) + SPECIALS : -1] = self.biases[number][first:last]
+        return _Row(np.array(token_ids, np.int32), np.array(segment_ids, np.int32), spans, biases)
+
+
+def _biases(texts: tuple[str, ...], offsets: Ints, weights: Weights) -> np.ndarray:
+    """`TokenizedQuestions.biases` of a question and its context, with the tokens at `offsets`."""
+    if not (weights and len(offsets)):
+        return np.zeros(offsets.shape, np.float32)
+    # A first token counts by its first unit, a last one by its last.
+    features = unit_features(*texts).at(offsets - [0, 1])  # (tokens, 2, FEATURES)
+    biases = np.einsum("tsf,sf->ts", features, np.array(weights))
+    # At most 0, so that they mean the same for [CLS], which has none, in every context.
+    return (biases - biases.max(axis=0)).astype(np.float32)
 
 
 def encode_questions(
-    examples: "Sequence[Example]", tokenizer: "RoFormerTokenizer", max_length: int
+    examples: "Sequence[Example]",
+    tokenizer: "RoFormerTokenizer",
+    max_length: int,
+    weights: Weights = (),
 ) -> EncodedQuestions:
     """Rows of at most `max_length` tokens; a question has at most half of them.
 
+    weights: as of `TokenizedQuestions.of`.
     Raises InputError for a `max_length` without room for a question and a context.
     """
-    tokens = TokenizedQuestions.of(examples, tokenizer, max_length)
+    tokens = TokenizedQuestions.of(examples, tokenizer, max_length, weights)
     rows, rows_each = [], []
     for number, (ids, _) in enumerate(tokens.contexts):
         parts = windows(np.arange(len(ids) + 1), tokens.room(number))
@@ -177,29 +215,30 @@ def encode_questions(
         units=np.zeros(len(examples), np.int32),
         contexts=[example.texts[1] for example in examples],
         spans=[row.spans for row in rows],
+        biases=[row.biases for row in rows],
     )
 
 
-def answer_targets(
-    encoded: EncodedQuestions, targets: Sequence[np.ndarray]
-) -> tuple[Rows, Rows]:
+def answer_targets(encoded: EncodedQuestions, targets: Sequence[np.ndarray]) -> tuple[Rows, Rows]:
     """Characters of answers → targets and weights of rows.
 
     targets: for each example (answers, 2) int32, first character and the one after the last.
-    → for each row (T, 2) int8, whether its answer may begin or end at a token; [CLS] is right
-    where the window has no whole answer. Weights (rows,) float32: those of an example add up to 1.
+    → for each row (T, 4) float32: whether its answer may begin or end at a token, and the biases of
+    both, as `span_losses` has them. [CLS] is right where the window has no whole answer. Weights
+    (rows,) float32: those of an example add up to 1.
     """
     rows_each = np.bincount(encoded.example)[encoded.example]
+    numbers = encoded.example.tolist()
     placed = [
-        _row_target(spans, targets[number])
-        for spans, number in zip(encoded.spans, encoded.example.tolist(), strict=True)
+        _row_target(spans, targets[number], biases)
+        for spans, biases, number in zip(encoded.spans, encoded.biases, numbers, strict=True)
     ]
     return placed, (1 / rows_each).astype(np.float32)
 
 
-def _row_target(spans: Ints, answers: np.ndarray) -> np.ndarray:
-    """(T, 2) int8 of a row with the tokens at `spans`, for answers (answers, 2)."""
-    target = np.full(spans.shape, IMPOSSIBLE, np.int8)
+def _row_target(spans: Ints, answers: np.ndarray, biases: np.ndarray) -> np.ndarray:
+    """(T, 4) float32 of a row with the tokens at `spans`, for answers (answers, 2)."""
+    target = np.full(spans.shape, IMPOSSIBLE, np.float32)
     inside = np.flatnonzero(spans[:, 0] >= 0)
     target[inside] = POSSIBLE
     target[0] = POSSIBLE
@@ -212,14 +251,14 @@ def _row_target(spans: Ints, answers: np.ndarray) -> np.ndarray:
                 target[inside[np.flatnonzero(begins < end)[-1]], 1] = RIGHT
     if not (target == RIGHT).any():
         target[0] = RIGHT
-    return target
+    return np.hstack([target, biases])
 
 
 @dataclass(frozen=True)
 class QuestionBatches(TrainingData):
     """Questions with a window of their contexts, which is drawn anew in every epoch.
 
-    A batch is as of `RowBatches`, with targets (B, T, 2) int8 as of `answer_targets`. A context
+    A batch is as of `RowBatches`, with targets (B, T, 4) float32 as of `answer_targets`. A context
     that is too long for a row is read in a window that holds the answer, or, with the probability
     `ELSEWHERE`, in any: the model also has to see where there is no answer.
     """
@@ -250,13 +289,13 @@ class QuestionBatches(TrainingData):
         for item in items.tolist():
             row = self.tokens.row(item, *self._window(item, generators(item)))
             rows.append(row)
-            targets.append(_row_target(row.spans, self.answers[item]))
+            targets.append(_row_target(row.spans, self.answers[item], row.biases))
         shape = (batch_size, bucket(max(len(row.token_ids) for row in rows)))
         inputs = {
             "token_ids": padded([row.token_ids for row in rows], shape),
             "segment_ids": padded([row.segment_ids for row in rows], shape),
         }
-        return inputs, padded(targets, (*shape, 2)), first_weights(len(items), batch_size)
+        return inputs, padded(targets, (*shape, 4)), first_weights(len(items), batch_size)
 
     def _window(self, item: int, rng: np.random.Generator) -> tuple[int, int]:
         """Tokens [first, last) of a context."""

@@ -119,7 +119,9 @@ def _named_layout(sample: TableSample, columns: ColumnsConfig, task: Any) -> Lay
     )
     label = find_column(sample.path, sample.table, columns.label_column or label)
     note = _describe(sample, task.name, "", (texts, ""), (label, ""))
-    return Layout(task, texts, label, note + _note_format(sample.path, columns.encoding, sample.table))
+    return Layout(
+        task, texts, label, note + _note_format(sample.path, columns.encoding, sample.table)
+    )
 
 
 def _units_layout(

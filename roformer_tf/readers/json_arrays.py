@@ -78,8 +78,8 @@ def json_array(path: str | Path, encoding: str) -> Iterator[Record]:
 def questions_of(records: Iterable[Record]) -> Iterator[Record]:
     """SQuAD's articles → a record for each of their questions; other records as they are.
 
-    {"paragraphs": [{"context", "qas": [{"question", "id", "answers"}]}]}, or a paragraph itself, also
-    with the names `context_text`, `query_text` and `query_id` of CMRC 2018's trial data.
+    {"paragraphs": [{"context", "qas": [{"question", "id", "answers"}]}]}, or a paragraph itself,
+    also with the names `context_text`, `query_text` and `query_id` of CMRC 2018's trial data.
     """
     number = 0
     for record in records:

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from fastapi import Body, FastAPI, Response
 
@@ -112,12 +112,11 @@ def create_task_app(
     health |= {name: getattr(task, name) for name in names}
     app = create_app(served.name, health, "predict.js", metrics, [batcher], limits)
     columns = len(task.text_columns)
-    request_type, example = REQUESTS[columns], {"text": SAMPLE}
+    request_type = REQUESTS[columns]
+    sample: dict[str, Any] = {"text": SAMPLE if columns == 1 else [SAMPLE] * columns}
     if task.labelling.column_names:
         request_type = QuestionRequest
-        example = dict.fromkeys(task.labelling.column_names[:columns], SAMPLE)
-    elif columns > 1:
-        example = {"text": [SAMPLE] * columns}
+        sample = dict.fromkeys(task.labelling.column_names[:columns], SAMPLE)
 
     @app.post(
         "/predict",
@@ -126,7 +125,7 @@ def create_task_app(
         responses=FAILURES,
     )
     async def predict_texts(
-        body: Annotated[request_type, Body(examples=[example])],  # type: ignore[valid-type]
+        body: Annotated[request_type, Body(examples=[sample])],  # type: ignore[valid-type]
     ) -> Response:
         items = body.items  # type: ignore[attr-defined]
         check_texts(items, limits)

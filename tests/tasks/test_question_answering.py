@@ -12,12 +12,17 @@ import pytest
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import Example
+from roformer_tf.labelled.question_features import unit_features
 from roformer_tf.labelled.questions import RIGHT, answer_targets, encode_questions
 from roformer_tf.labelled.reading import find_layout, read_examples
 from roformer_tf.labelled.splits import split_examples
 from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.extraction.answer_scoring import answer_f1, best_sentence, exact_match
-from roformer_tf.tasks.extraction.question_answering import QuestionAnswering, best_span
+from roformer_tf.tasks.extraction.question_answering import (
+    QuestionAnswering,
+    best_span,
+    fit_weights,
+)
 from roformer_tf.tasks.losses import span_losses
 from roformer_tf.tasks.table import TASKS
 from tests.support.random_model import tokenizer_of
@@ -162,7 +167,8 @@ def test_questions_of_a_context_stay_together():
     ]
     sets = split_examples(examples, QuestionAnswering, (0.2, 0.2))
     contexts = [{example.texts[1] for example in part} for part in sets]
-    assert all(contexts) and sum(map(len, contexts)) == 20
+    assert all(contexts)
+    assert sum(map(len, contexts)) == 20
 
 
 # Windows and targets
@@ -182,20 +188,26 @@ def test_windows_cover_the_context_and_mark_the_answer(max_length):
         seen = set()
         for row in rows:
             ids, spans = encoded.token_ids[row], encoded.spans[row]
-            assert len(ids) <= max_length and ids[0] == tokenizer.cls_id
-            assert ids[1:4].tolist() == tokenizer.ids("我们去") and ids[4] == tokenizer.sep_id
+            assert len(ids) <= max_length
+            assert ids[:5].tolist() == [
+                tokenizer.cls_id,
+                *tokenizer.ids("我们去"),
+                tokenizer.sep_id,
+            ]
             shown = [CONTEXT[a:b] for a, b in spans[5:-1]]
             assert ids[5:-1].tolist() == tokenizer.ids("".join(shown))
             assert encoded.segment_ids[row].tolist() == [0] * 5 + [1] * (len(ids) - 5)
             seen |= {int(a) for a, _ in spans[5:-1]}
-            whole = [(s, s + len(t)) for t, s in label if spans[5][0] <= s and s + len(t) <= spans[-2][1]]
+            whole = [
+                (s, s + len(t)) for t, s in label if spans[5][0] <= s and s + len(t) <= spans[-2][1]
+            ]
             right = [np.flatnonzero(targets[row][:, side] == RIGHT).tolist() for side in (0, 1)]
             if whole:
                 assert {int(spans[i][0]) for i in right[0]} == {s for s, _ in whole}
                 assert {int(spans[i][1]) for i in right[1]} == {e for _, e in whole}
             else:
                 assert right == [[0], [0]]
-            possible = np.flatnonzero(targets[row].min(axis=1) > 0)
+            possible = np.flatnonzero(targets[row][:, :2].min(axis=1) > 0)
             assert possible.tolist() == [0, *range(5, len(ids) - 1)]
         assert seen == set(range(len(CONTEXT)))
 
@@ -211,7 +223,9 @@ def test_an_answer_that_fits_into_no_window_is_refused_unless_it_is_unusually_lo
     assert task.max_answer_length == 2
     task.labelling.training_data(examples, tokenizer)
     task = QuestionAnswering.from_examples(examples[-2:], max_length=16)
-    message = r"f:long0: its answer has 20 tokens, but a window of 16 has room for 12 .*--max-length"
+    message = (
+        r"f:long0: its answer has 20 tokens, but a window of 16 has room for 12 .*--max-length"
+    )
     with pytest.raises(InputError, match=message):
         task.labelling.training_data(examples, tokenizer)
     with pytest.raises(InputError, match="max_length is 4, but a question"):
@@ -229,7 +243,8 @@ def test_training_windows_hold_the_answer_and_are_drawn_anew():
     begins, with_answer = set(), 0
     for epoch in range(4):
         inputs, targets, weights = batches[epoch]
-        assert weights.sum() == 50 and targets.shape == (*inputs["token_ids"].shape, 2)
+        assert weights.sum() == 50
+        assert targets.shape == (*inputs["token_ids"].shape, 4)
         for ids, target in zip(inputs["token_ids"], targets, strict=True):
             context = ids[3 : np.flatnonzero(ids == tokenizer.sep_id)[1]]
             begin = CONTEXT.index(tokenizer.decode(context))
@@ -260,18 +275,20 @@ def test_a_token_that_an_answer_cuts_belongs_to_it():
 
 def test_the_loss_is_numpys():
     rng = np.random.default_rng(0)
-    targets = rng.choice(3, (6, 9, 2), p=[0.4, 0.4, 0.2]).astype("int8")
-    targets[:, 0] = 2
-    targets[5] = 0  # padding
+    marks = rng.choice(3, (6, 9, 2), p=[0.4, 0.4, 0.2])
+    marks[:, 0] = 2
+    marks[5] = 0  # padding
+    added = rng.normal(size=(6, 9, 2))
+    targets = np.concatenate([marks, added], axis=-1).astype("float32")
     logits = rng.normal(scale=5, size=(6, 9, 2)).astype("float32")
     losses = keras.ops.convert_to_numpy(span_losses(targets, logits))
     assert losses[5] == 0
     for row in range(5):
         parts = []
         for side in (0, 1):
-            exponents = np.exp(logits[row, :, side].astype("float64"))
-            right = exponents[targets[row, :, side] == 2].sum()
-            parts.append(-math.log(right / exponents[targets[row, :, side] > 0].sum()))
+            exponents = np.exp(logits[row, :, side].astype("float64") + added[row, :, side])
+            right = exponents[marks[row, :, side] == 2].sum()
+            parts.append(-math.log(right / exponents[marks[row, :, side] > 0].sum()))
         assert losses[row] == pytest.approx(sum(parts) / 2, abs=1e-5)
 
 
@@ -318,6 +335,93 @@ def test_a_context_without_tokens_has_no_answer():
     assert task.decoding.as_json(example, prediction) == want
 
 
+def features_of(question, context):
+    """For each unit its character and its features, one unit after the other."""
+    places = [i for i, x in enumerate(context) if x not in REMOVED]
+    units = [context[i] for i in places]
+    rows = []
+    for number, place in enumerate(places):
+        begin = max(context.rfind("。", 0, place), context.rfind("！", 0, place)) + 1
+        sentence = re.match("[^。！]*", context[begin:])[0]
+        pairs = [units[number - 1 : number + 1], units[number : number + 2]]
+        near = [
+            min(abs(number - i) for i, other in enumerate(units) if other == unit)
+            for unit in set(question) & set(units)
+        ]
+        rows.append(
+            (
+                len(set(sentence) & set(question)),
+                units[number] in question,
+                any(len(pair) == 2 and "".join(pair) in question for pair in pairs),
+                sum(math.exp(-distance / 8) for distance in near),
+            )
+        )
+    return places, np.array(rows)
+
+
+def test_features_are_those_counted_one_by_one():
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        context = (
+            "".join(rng.choice(list("今天气很好我们去公园，。！"), 30)).lstrip("。！，") + "。"
+        )
+        question = "".join(rng.choice(list("今天气很好我们北京"), 5))
+        places, want = features_of(question, context)
+        got = unit_features(question, context)
+        assert got.starts.tolist() == places
+        np.testing.assert_allclose(got.features, want, atol=1e-12)
+    assert unit_features("今天", "，。").at(np.array([0, 1])).tolist() == [[0] * 4] * 2
+
+
+def test_weighted_features_are_added_to_the_logits():
+    tokenizer, context = tokenizer_of(LETTERS), "今天天气很好。我们去公园。中国经济发展！"
+    label = (("公园", 10),)
+    weights = ((0.5, -1.0, 0.25, 0.75), (0.1, 0.2, 0.3, 0.4))
+    task = QuestionAnswering(max_length=30, lexical_weights=weights)
+    example = Example(("我们去公天", context), label, "")
+    encoded = task.labelling.encode([example], tokenizer)
+    places, features = features_of(*example.texts)
+    (biases,), rows = encoded.biases, [7 + place for place in places]
+    for side in (0, 1):
+        want = features @ np.array(weights[side])
+        np.testing.assert_allclose(biases[rows, side], want - want.max(), atol=1e-5)
+    assert not biases[:7].any()
+    (target,), _ = task.labelling.row_targets(encoded, [example])
+    np.testing.assert_array_equal(target[:, 2:], biases)
+    logits = [np.zeros((len(encoded.token_ids[0]), 2), "float32")]
+    (prediction,) = task.decoding.read_rows(logits, encoded)
+    best = max(
+        ((i, j) for i in range(7, 27) for j in range(i, 27)),
+        key=lambda span: biases[span[0], 0] + biases[span[1], 1],
+    )
+    assert prediction.label == (context[best[0] - 7 : best[1] - 6], best[0] - 7)
+
+
+def test_the_weights_are_the_likeliest():
+    rng = np.random.default_rng(0)
+    examples = []
+    for _ in range(60):
+        context = "".join(rng.choice(list("今天气很好我们，。"), 30)) + "今。"
+        start = int(rng.choice([i for i, x in enumerate(context) if x not in REMOVED]))
+        asked = "".join(rng.choice(list("今天气很好我们"), 4))
+        examples.append(Example((asked, context), ((context[start], start),), ""))
+    (first, last), data = fit_weights(examples), [features_of(*x.texts) for x in examples]
+    assert first == pytest.approx(last, abs=1e-4)  # answers of a single unit
+
+    def likelihood(weights):
+        total = 0.0
+        for example, (places, features) in zip(examples, data, strict=True):
+            scores = features @ weights
+            right = scores[places.index(example.label[0][1])]
+            total += right - math.log(np.exp(scores).sum())
+        return total
+
+    best = likelihood(np.array(first))
+    for feature in range(4):
+        for step in (-0.05, 0.05):
+            assert likelihood(np.array(first) + step * np.eye(4)[feature]) < best
+
+
 @pytest.mark.parametrize("seed", range(5))
 def test_the_threshold_is_the_best_of_all(seed):
     rng = np.random.default_rng(seed)
@@ -360,9 +464,7 @@ def mixed(text):
 
 
 def substrings(units):
-    return {
-        tuple(units[a:b]) for a in range(len(units)) for b in range(a + 1, len(units) + 1)
-    }
+    return {tuple(units[a:b]) for a in range(len(units)) for b in range(a + 1, len(units) + 1)}
 
 
 def official_f1(answer, references):
@@ -396,8 +498,10 @@ def test_figures_are_those_of_cmrcs_evaluation():
         if rng.random() < 0.3:
             answer = f"《{references[0].lower()}》"
         # Latin words and numbers next to each other are for the tokenizer of nltk to split.
-        if any(re.search(r"[A-Za-z0-9]{2,}", re.sub("NBA|Java|2008", "1", x, flags=re.I))
-               for x in (answer, *references)):
+        if any(
+            re.search(r"[A-Za-z0-9]{2,}", re.sub("NBA|Java|2008", "1", x, flags=re.I))
+            for x in (answer, *references)
+        ):
             continue
         counted += 1
         labelled = [(x, 0) for x in references]

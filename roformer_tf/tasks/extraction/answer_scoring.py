@@ -5,14 +5,13 @@ rest is equal. F1: of the longest common sequence of units without a gap; units 
 characters and words of other characters. Of several references the best one counts.
 """
 
-import re
 from collections.abc import Callable, Sequence
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from roformer_tf.labelled.examples import Example, Label
+from roformer_tf.labelled.question_features import PUNCTUATION, sentences, units
 from roformer_tf.tasks import metrics
 from roformer_tf.tasks.metrics import Figures, Measure, Metric
 from roformer_tf.tasks.scoring import JsonObject, Metrics, shortened
@@ -39,12 +38,6 @@ F1 = Metric(
 BEST_SENTENCE = Message("the sentence with the most characters of the question")
 ANSWERED, UNANSWERED = "answer", "no answer"
 
-# What CMRC's evaluation removes; it keeps other punctuation, such as "." and ",".
-_PUNCTUATION = re.compile(r"[-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』]")
-# A Chinese character, a number or word, or a single other character.
-_UNITS = re.compile(r"[\u4e00-\u9fa5]|\d+(?:[.,]\d+)*|[^\W\d_\u4e00-\u9fa5]+|\S")
-_SENTENCE = re.compile(r"[^。！？!?；;\n]+[。！？!?；;\n]*")
-
 
 def exact_match(answer: str, references: Sequence[tuple[str, int]]) -> bool:
     """Whether an answer equals a reference; of no references, whether it is ""."""
@@ -60,12 +53,6 @@ def answer_f1(answer: str, references: Sequence[tuple[str, int]]) -> float:
     return max(_f1(units(answer), units(text)) for text, _ in references)
 
 
-@lru_cache(1 << 16)
-def units(text: str) -> tuple[str, ...]:
-    """Chinese characters and words of other characters, without punctuation."""
-    return tuple(_UNITS.findall(_PUNCTUATION.sub(" ", text.lower())))
-
-
 def kind_of_answers(answers: Label) -> str:
     """Whether a question has an answer."""
     return ANSWERED if answers else UNANSWERED
@@ -73,12 +60,9 @@ def kind_of_answers(answers: Label) -> str:
 
 def best_sentence(question: str, context: str) -> tuple[str, int]:
     """The sentence with the most different characters of the question, and where it begins."""
-    asked = set(units(question))
-    matches = list(_SENTENCE.finditer(context))
-    if not matches:
-        return context, 0
-    best = max(matches, key=lambda match: len(asked.intersection(units(match[0]))))
-    return best[0].strip(), best.start()
+    best = max(sentences(question, context), key=lambda sentence: sentence.overlap)
+    text = context[best.start : best.end]
+    return text.strip(), best.start + len(text) - len(text.lstrip())
 
 
 class AnswerMetrics(Metrics):
@@ -139,7 +123,7 @@ class AnswerMetrics(Metrics):
 
 
 def _plain(text: str) -> str:
-    return _PUNCTUATION.sub("", text.lower().strip())
+    return PUNCTUATION.sub("", text.lower().strip())
 
 
 def _f1(answer: Sequence[str], reference: Sequence[str]) -> float:

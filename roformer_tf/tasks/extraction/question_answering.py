@@ -18,6 +18,7 @@ from roformer_tf.labelled.batches import TrainingData
 from roformer_tf.labelled.cells import find_cell, read_text
 from roformer_tf.labelled.encoding import EncodedTexts, Rows, rows_of_examples
 from roformer_tf.labelled.examples import Example, Label
+from roformer_tf.labelled.question_features import FEATURES, unit_features
 from roformer_tf.labelled.questions import (
     EncodedQuestions,
     QuestionBatches,
@@ -57,9 +58,7 @@ class BestSpan(NamedTuple):
     """Logarithm of the sum of exp(score) over all possible spans."""
 
 
-def best_span(
-    windows: Sequence[tuple[np.ndarray, np.ndarray]], max_answer: int | None
-) -> BestSpan:
+def best_span(windows: Sequence[tuple[np.ndarray, np.ndarray]], max_answer: int | None) -> BestSpan:
     """Find the best span of all windows, of at most `max_answer` characters; None for any length.
 
     windows: of each the logits (T, 2) and the characters (T, 2) of its tokens, as in
@@ -88,12 +87,45 @@ def best_span(
     return best._replace(total=float(np.logaddexp.reduce(totals))) if totals else best
 
 
+def fit_weights(training: Examples) -> tuple[tuple[float, ...], ...]:
+    """Weights (2, FEATURES) that make the first and the last units of the answers most probable.
+
+    The probability of a unit of the context is proportional to exp(weights · features).
+    """
+    from scipy.optimize import minimize
+
+    kept, rights = [], []
+    for example in training:
+        compared = unit_features(*example.texts)
+        spans = np.array([(start, start + len(text) - 1) for text, start in example.label])
+        if len(spans) and len(compared.starts):
+            kept.append(compared.features)
+            rights.append(compared.numbers(spans[0]))
+    features = np.concatenate(kept)  # those of all contexts below each other
+    sizes = [len(each) for each in kept]
+    begins = np.cumsum([0, *sizes[:-1]])
+
+    def loss(weights: np.ndarray, right: np.ndarray) -> tuple[float, np.ndarray]:
+        scores = features @ weights
+        scores -= np.repeat(np.maximum.reduceat(scores, begins), sizes)
+        totals = np.add.reduceat(np.exp(scores), begins)
+        probabilities = np.exp(scores) / np.repeat(totals, sizes)
+        gradient = probabilities @ features - features[right].sum(axis=0)
+        return float(np.sum(np.log(totals) - scores[right])), gradient
+
+    fitted = [
+        minimize(loss, np.zeros(FEATURES), begins + side, jac=True, method="L-BFGS-B").x
+        for side in np.transpose(rights)
+    ]
+    return tuple(tuple(float(shortest(x)) for x in weights) for weights in fitted)
+
+
 class QuestionLabelling(Labelling):
     """The reference answers of a question. Target (answers, 2) int32: first character, end."""
 
     task: "QuestionAnswering"
     text_counts: ClassVar[tuple[int, ...]] = (2,)
-    default_max_length: ClassVar[int] = 256
+    default_max_length: ClassVar[int] = 128
     fixed_long_texts: ClassVar[str] = "all of the context is read, in windows."
     column_names: ClassVar[tuple[str, ...]] = ("question", "context", "answers")
 
@@ -106,9 +138,7 @@ class QuestionLabelling(Labelling):
         answers = None
         if label is not None:
             answers = read_answers(find_cell(row.cells, label), context)
-        return Example(
-            (question, context), answers, row.place, id=str(row.cells.get("id") or "")
-        )
+        return Example((question, context), answers, row.place, id=str(row.cells.get("id") or ""))
 
     @classmethod
     def complete(cls, examples: list[Example]) -> list[Example]:
@@ -145,11 +175,13 @@ class QuestionLabelling(Labelling):
             "long_texts": "windows",
             "max_answer_length": int(longest),
             "unanswerable": any(not example.label for example in training),
+            "lexical_weights": fit_weights(training),
         }
 
     def encode(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> EncodedQuestions:
         """The question with each window of its context."""
-        return encode_questions(examples, tokenizer, self.task.max_length)
+        weights = self.task.lexical_weights
+        return encode_questions(examples, tokenizer, self.task.max_length, weights)
 
     def target(self, example: Example) -> np.ndarray:
         """(answers, 2) int32."""
@@ -159,19 +191,21 @@ class QuestionLabelling(Labelling):
     def row_targets(self, encoded: EncodedTexts, examples: Examples) -> tuple[Rows, Rows]:
         """(T, 2) int8 for each window."""
         assert isinstance(encoded, EncodedQuestions)
-        return answer_targets(encoded, [self.target(example) for example in examples])
+        spans = [self.target(example) for example in examples]
+        return answer_targets(encoded, spans)
 
     def training_data(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> TrainingData:
         """A window for each question, drawn anew in every epoch.
 
         Raises InputError for an answer of usual length that is longer than a window.
         """
-        tokens = TokenizedQuestions.of(examples, tokenizer, self.task.max_length)
+        weights = self.task.lexical_weights
+        tokens = TokenizedQuestions.of(examples, tokenizer, self.task.max_length, weights)
         data = QuestionBatches(tokens, [self.target(example) for example in examples])
         for number, answers in enumerate(data.answers):
             lengths = [np.diff(data.tokens_of(number, answer))[0] for answer in answers]
             # Unusually long answers are never predicted; their windows show a part of them.
-            is_usual = min(np.diff(answers), default=0) <= self.task.max_answer_length
+            is_usual = min(np.diff(answers), default=0) <= (self.task.max_answer_length or 0)
             if min(lengths, default=0) > tokens.room(number) and is_usual:
                 raise InputError(
                     f"{examples[number].place}: its answer has {min(lengths)} tokens, but a window "
@@ -216,7 +250,7 @@ class AnswerDecoding(Decoding):
         assert isinstance(encoded, EncodedQuestions)
         predictions = []
         for number, rows in enumerate(rows_of_examples(encoded)):
-            windows = [(row_logits[row], encoded.spans[row]) for row in rows]
+            windows = [(row_logits[row] + encoded.biases[row], encoded.spans[row]) for row in rows]
             best = best_span(windows, self.task.max_answer_length)
             # Without unanswerable questions in training, "no answer" is no possible prediction.
             rest = np.logaddexp(best.total, 0) if self.task.unanswerable else best.total
@@ -266,7 +300,7 @@ class AnswerDecoding(Decoding):
     def as_json(self, example: Example, prediction: Prediction) -> dict[str, Any]:
         """answer, its first character and its probability; "" and no start if there is none."""
         answer = self.task.answer(prediction)
-        text, start = prediction.label
+        start = prediction.label[1]
         score = prediction.scores[0 if answer else 1]
         return {"answer": answer, "start": start if answer else None, "score": shortest(score)}
 
@@ -287,6 +321,8 @@ class QuestionAnswering(Task):
     """Characters of the longest answer that is predicted, except for a single token."""
     unanswerable: bool = False
     """Whether a question may have no answer in its context."""
+    lexical_weights: tuple[tuple[float, ...], ...] = ()
+    """Of the features of a token, for an answer's first and its last one; none without them."""
     no_answer_threshold: float = 0.5
     """There is no answer if the probability of that is at least this high."""
 
