@@ -5,8 +5,6 @@
 OUTPUT/suite.md, suite.json, suite.png   the table, all figures with their commands, the plot
 OUTPUT/runs/NAME/SET-SEED/   the run folder of each fine-tuning, without its weights
 OUTPUT/cells/                finished figures: killed, the same command goes on
-
-cmrc (question answering) is not measured: the package has no task for it yet.
 """
 
 import json
@@ -150,29 +148,38 @@ def labelled_jobs(config: SuiteConfig, test_set: TestSet, seeds: int) -> Iterato
             run = config.output / "runs" / name / f"{test_set.name}-{seed}"
             start = ("finetune", "--checkpoint", checkpoint)
             steps = [[*start, *paths, "--seed", seed, "--output", run]]
-            yield Job(name, seed, steps, partial(finetuned, name, test_set.name, steps, run))
+            yield Job(name, seed, steps, partial(finetuned, name, test_set, steps, run))
     if test_set.kind == "labels":
         yield Job(MAJORITY, 0, (), partial(majority, test_set))
         if config.peer:
             yield Job(PEER, 0, (), partial(of_peer, test_set))
 
 
-def finetuned(system: str, name: str, steps: Sequence[Sequence[object]], run: Path) -> list[Cell]:
-    """Fine-tune; the cells of the model and of its baseline, on the test texts that are new."""
+def finetuned(
+    system: str, test_set: TestSet, steps: Sequence[Sequence[object]], run: Path
+) -> list[Cell]:
+    """Fine-tune; the cells of the model and of its baseline, on the test texts that are new.
+
+    The figure is that of the task's first metric, and for answers also the exact match.
+    """
     run_steps(steps)
     report = read_json(run / "report.json", "Remove its folder.")
-    metric, part = report["metric"], newest(report)
+    part = newest(report)
+    names = {report["metric"]: test_set.name}
+    if test_set.kind == "answers":
+        names["exact_match"] = f"{test_set.name}, exact match"
     count = report["leaks"]["unseen" if part.endswith("unseen") else "of"]
 
-    def cell(system: str, figures: dict[str, Any], about: str = "") -> Cell:
-        ends = figures["intervals"][part][metric]
-        return Cell(system, name, metric, figures[part][metric], ends, count, about)
+    def cells(system: str, figures: dict[str, Any], about: str = "") -> Iterator[Cell]:
+        for metric, name in names.items():
+            ends = figures["intervals"][part][metric]
+            yield Cell(system, name, metric, figures[part][metric], ends, count, about)
 
     # With lexical features the model is combined with TF-IDF, where validation prefers that.
-    cells = [cell(system, report), cell(system + ALONE, report.get("lexical", report))]
+    found = [*cells(system, report), *cells(system + ALONE, report.get("lexical", report))]
     if "baseline" in report:
-        cells.append(cell(BASELINE, report["baseline"], report["baseline"]["name"]))
-    return cells
+        found += cells(BASELINE, report["baseline"], report["baseline"]["name"])
+    return found
 
 
 def majority(test_set: TestSet) -> list[Cell]:

@@ -21,7 +21,7 @@ ALONE = " alone"
 # The columns after those of the checkpoints.
 LAST = (PEER, BASELINE, MAJORITY)
 # What a metric is called, where it is not accuracy.
-METRICS = {"micro_f1": "micro F1", "f1": "F1 of entities", "recall_at_10": "recall@10"}
+METRICS = {"micro_f1": "micro F1", "f1": "F1", "recall_at_10": "recall@10"}
 
 
 class Cell(NamedTuple):
@@ -185,7 +185,6 @@ def _caption(groups: Groups, notes: Notes, machine: Mapping[str, str]) -> Iterat
         yield f"Not found in --data: {', '.join(notes.missing)}."
     if any(x.endswith(ALONE) for row in groups.values() for x in row):
         yield "alone: without TF-IDF, which `finetune` adds where it helps on the validation set."
-    yield "cmrc is not measured: the package has no task for question answering yet."
     yield f"Measured on {machine['processor']}, {machine['software']}."
 
 

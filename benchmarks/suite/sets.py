@@ -2,7 +2,8 @@
 
 Our layout: FOLDER/tnews/{train,valid,test}.tsv.gz and so on. Clones of FewCLUE (datasets/tnews/
 train_few_all.json) and OCNLI (data/ocnli/train.10k.json) are rewritten once, as OUTPUT/data/NAME/
-{train,valid,test}.jsonl with columns that `finetune` knows.
+{train,valid,test}.jsonl with columns that `finetune` knows. It reads the files of a clone of CMRC
+2018 (squad-style-data/) as they are.
 """
 
 import gzip
@@ -22,10 +23,12 @@ from roformer_tf.labelled.reading import find_layout, read_examples
 from roformer_tf.labelled.splits import duplicates
 from roformer_tf.tasks.table import TASKS
 
-Kind: TypeAlias = Literal["labels", "tags", "cloze", "search"]
+Kind: TypeAlias = Literal["labels", "tags", "answers", "cloze", "search"]
 Row: TypeAlias = Mapping[str, Any]
 
 SPLITS = ("train", "valid", "test")
+# Of a clone of CMRC 2018, for train, valid and test.
+CMRC_FILES = ("cmrc2018_train.json", "cmrc2018_trial.json", "cmrc2018_dev.json")
 FEWCLUE_FILES = ("train_few_all.json", "dev_few_all.json", "test_public.json")
 # Marks the gap of a cloze.
 GAP = "#idiom#"
@@ -57,6 +60,7 @@ SOURCES: Mapping[str, Source] = {
     "ocnli": Source("labels", "ocnli"),
     "multilabel": Source("labels", "multilabel"),
     "ner": Source("tags", "ner", "conll.gz"),
+    "cmrc": Source("answers", "cmrc", "jsonl.gz"),
     "chid": Source("cloze", "chid", "jsonl.gz"),
     "search": Source("search", "search"),
 }
@@ -108,6 +112,10 @@ def find_set(name: str, folders: Sequence[Path], output: Path) -> TestSet | None
             if source.rows:
                 paths["train"] = _first_rows(paths["train"], source.rows, output / "data" / name)
             return TestSet(name, source.kind, paths)
+        for clone in (folder, folder / "cmrc2018"):
+            files = [clone / "squad-style-data" / file for file in CMRC_FILES]
+            if source.kind == "answers" and all(path.exists() for path in files):
+                return TestSet(name, source.kind, dict(zip(SPLITS, files, strict=True)))
         if rows := _of_clone(name, folder):
             return TestSet(name, source.kind, _rewritten(rows, output / "data" / name))
     return None

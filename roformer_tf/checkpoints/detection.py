@@ -97,6 +97,8 @@ def transformers_class(checkpoint: Checkpoint) -> str:
     existing = parts(checkpoint)
     if "token_classifier" in existing:
         return "RoFormerForTokenClassification"
+    if "qa_outputs" in existing:
+        return "RoFormerForQuestionAnswering"
     # transformers classifies by the first token only
     if "classifier" in existing and checkpoint.config.pooling == "cls":
         return "RoFormerForSequenceClassification"

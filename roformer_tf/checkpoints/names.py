@@ -113,6 +113,7 @@ def table(config: RoFormerConfig) -> list[Weight]:
         *_masked_lm(config),
         *_sentence_heads(config),
         *_classifiers(config),
+        *_dense("qa_outputs", "qa_outputs", (config.hidden_size, 2)),
     ]
 
 

@@ -28,14 +28,15 @@ Array: TypeAlias = np.ndarray
 
 # The output of a network: "hidden" states (B, T, H); logits of a "classifier" (B, C) or of a
 # "token_classifier" (B, T, C), or "global_pointer" (B, T, 2 · (64 + C)): see
-# `models.heads.RoFormerForSpanExtraction`; "vectors" (B, D) of length 1; "pooled" hidden states
-# (B, H). The vocabulary's logits are (B, P, V) at "masked" positions, or (B, T, V) for the
-# "next_token".
+# `models.heads.RoFormerForSpanExtraction`; "qa_outputs" (B, T, 2), of an answer's first and last
+# token; "vectors" (B, D) of length 1; "pooled" hidden states (B, H). The vocabulary's logits are
+# (B, P, V) at "masked" positions, or (B, T, V) for the "next_token".
 Part = Literal[
     "hidden",
     "classifier",
     "token_classifier",
     "global_pointer",
+    "qa_outputs",
     "vectors",
     "pooled",
     "masked",
@@ -333,6 +334,7 @@ _PARTS: dict[Part, Callable[[Network, Graph], Node]] = {
     "classifier": _classifier,
     "token_classifier": _each_token,
     "global_pointer": _each_token,
+    "qa_outputs": _each_token,
     "vectors": _vectors,
     "pooled": _pooled,
     "masked": _masked,

@@ -40,7 +40,7 @@ def onnx_model(network: Network, largest: int | None = None) -> ModelProto:
     outputs = write(network, graph)
     for name, value in outputs.items():
         graph.node("Identity", value, output=name)
-    each_token = ("hidden", "token_classifier", "global_pointer", "next_token")
+    each_token = ("hidden", "token_classifier", "global_pointer", "qa_outputs", "next_token")
     lengths = dict.fromkeys(each_token, "length")
     lengths |= {"masked": "positions"}
     shape = ["batch", *filter(None, [lengths.get(network.part)]), None]

@@ -109,14 +109,15 @@ class Results:
         names = text_names(task.text_columns, (GOLD, *cell_names(task)))
         rows = [
             dict(zip(names, example.texts, strict=False))
-            | {GOLD: example.label}
+            | {GOLD: task.decoding.gold_cell(example.label)}
             | cells(example, prediction, task)
             for example, prediction in zip(self.examples, self.predictions, strict=True)
         ]
         with prediction_file(str(output / PREDICTIONS), list(rows[0]), task) as out:
             for row in rows:
                 out.write(row)
-        if len(task.text_columns) == 2 and not (task.texts_apart or task.writes):
+        classifies = task.decoding.graph_part == "classifier"
+        if len(task.text_columns) == 2 and classifies and not (task.texts_apart or task.writes):
             write_validation_pairs(output, self.best.trial.valid)
         for name, column in zip(task.text_columns, names, strict=True):
             if name != column:

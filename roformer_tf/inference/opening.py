@@ -40,6 +40,7 @@ from roformer_tf.labelled.encoding import EncodedTexts
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.rows import BATCH_SIZE, check_finite
 from roformer_tf.tasks.base import Prediction, Task
+from roformer_tf.tasks.extraction.question_answering import QuestionAnswering
 from roformer_tf.tasks.lexical import LexicalFeatures
 from roformer_tf.tasks.metrics import Scores, score_text
 from roformer_tf.tasks.table import parse_task, task_of_problem
@@ -163,9 +164,16 @@ class OpenedModel:
     @cached_property
     def classifier_task(self) -> Task | None:
         """The task of a classifier that was trained in transformers; None without its head."""
+        config = self.checkpoint.config
+        if "qa_outputs" in self.parts:
+            return QuestionAnswering(
+                text_columns=QuestionAnswering.labelling.column_names[:2],
+                max_length=min(
+                    config.max_position_embeddings, QuestionAnswering.labelling.default_max_length
+                ),
+            )
         if not self.parts & {"classifier", "token_classifier"}:
             return None
-        config = self.checkpoint.config
         # The names that transformers gives to labels without one.
         names = cast("Mapping[str, str]", config.unknown.get("id2label") or {})
         labels = tuple(str(names.get(str(i), f"LABEL_{i}")) for i in range(config.num_labels))

@@ -8,6 +8,7 @@ model                                  a prediction holds
 classification, pair, ranking          `label`, and `scores` by label
 several labels                         `labels`, and `scores` by label
 a number                               `score`
+question answering                     `answer`, its `start` and `score`
 tagging                                `tags`, and `entities`: start, end, label, text
 entities, also nested                  `spans`: start, end, label, text, score
 a masked language model                `filled`, and for each [MASK] `scores` by token
@@ -135,7 +136,8 @@ def load(
         if opened.has_embedding_file:
             return _of_vectors(embedder_from(opened), batch_size)
         if (task := opened.classifier_task) is not None:
-            counts = (1,) if task.labelling.has_units else (1, 2)
+            single = task.labelling.has_units or len(task.text_columns) > 1
+            counts = (len(task.text_columns),) if single else (1, 2)
             return _of_task(opened, opened.classifier(task), counts, batch_size, top)
         if opened.is_masked_lm:
             return _of_masks(opened, MaskedModel.of(opened), top or TOP_TOKENS)

@@ -154,7 +154,10 @@ class RowBatches(TrainingData):
         if np.ndim(self.weights[0]):  # each token has a target
             targets, weights = matrix(self.targets, length), matrix(self.weights, length)
         else:
-            shape = np.shape(self.targets)[1:]
+            # A list has (T, …) of each sequence, an array the same shape for all.
+            shape = np.shape(self.targets[0])
+            if isinstance(self.targets, list):
+                shape = (length, *shape[1:])
             targets, weights = matrix(self.targets, *shape), matrix(self.weights)
         batch = inputs, targets, weights
         return labels_as_input(batch, self.labels) if self.labels else batch

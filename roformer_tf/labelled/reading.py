@@ -18,6 +18,7 @@ from roformer_tf.labelled.column_names import folded
 from roformer_tf.labelled.columns import (
     ColumnsConfig,
     LabelSample,
+    find_column,
     find_label,
     find_optional_label,
     find_several_texts,
@@ -84,6 +85,10 @@ def find_layout(
     names = {folded(name) for name in named if name and not name.isdecimal()}
     if is_unsure and table.has_header and names.isdisjoint(map(folded, table.columns)):
         check_header(sample)
+    for candidate in [chosen] if chosen else tasks.values():
+        names = candidate.labelling.column_names
+        if names and (chosen or {*names} <= {*map(folded, table.columns)}):
+            return _named_layout(sample, columns, candidate)
     # Before labels: a column of tags would be taken for labels of whole texts.
     if chosen is None or chosen.labelling.has_units:
         layout = _units_or_entities_layout(sample, columns, task, tasks)
@@ -128,6 +133,19 @@ def _units_or_entities_layout(
         note = _describe(sample, extracting[0].name, "", texts, label)
         return Layout(extracting[0], texts[0], detected.entities, note)
     return _units_layout(sample, detected, task, tasks) if detected else None
+
+
+def _named_layout(sample: TableSample, columns: ColumnsConfig, task: Any) -> Layout:
+    """The layout of a table for a task whose columns have fixed names, or those of the user."""
+    *usual, label = task.labelling.column_names
+    texts = tuple(
+        find_column(sample.path, sample.table, name) for name in columns.text_columns or usual
+    )
+    label = find_column(sample.path, sample.table, columns.label_column or label)
+    note = _describe(sample, task.name, "", (texts, ""), (label, ""))
+    return Layout(
+        task, texts, label, note + _note_format(sample.path, columns.encoding, sample.table)
+    )
 
 
 def _units_layout(

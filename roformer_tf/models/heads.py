@@ -343,6 +343,38 @@ class RoFormerForSpanExtraction(PretrainedModel):
         return ops.cast(self.pointer(self.drop(hidden, training=training)), "float32")
 
 
+@keras.saving.register_keras_serializable(package="roformer_tf")
+class RoFormerForQuestionAnswering(PretrainedModel):
+    """An encoder that finds the answer of a question in its context, as transformers' class does.
+
+    Call: the encoder's dict → logits (B, T, 2) float32 of the answer's first and last token.
+    """
+
+    architecture = "RoFormerForQuestionAnswering"
+
+    def __init__(
+        self, config: RoFormerConfig, name: str = "question_answering", **kwargs: Any
+    ) -> None:
+        config = config.replace(num_labels=2)
+        super().__init__(config, name=name, **kwargs)
+        self.encoder = RoFormerEncoder(config, dtype=self.dtype_policy)
+        self.qa_outputs = head_dense(config, 2, "qa_outputs", self.dtype_policy)
+        self.build()
+
+    def build(self, input_shape: Any = None) -> None:
+        """Create the weights of the head; the encoder has created its own."""
+        self.qa_outputs.build((None, None, self.config.hidden_size))
+
+    def parts(self) -> dict[str, keras.layers.Layer]:
+        """The encoder and the head."""
+        return {"encoder": self.encoder, "qa_outputs": self.qa_outputs}
+
+    def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Tensor:
+        """Logits of every token."""
+        hidden = self.encoder(encoder_inputs(inputs), training=training)
+        return ops.cast(self.qa_outputs(hidden), "float32")
+
+
 def _by_default(config: RoFormerConfig, attention_type: str) -> RoFormerConfig:
     """The config with this mask, unless it already has one."""
     if config.attention_type is not None:

@@ -6,7 +6,7 @@ The array may be one line of any length, so the file is read in chunks instead o
 import codecs
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from itertools import islice
 from pathlib import Path
 
@@ -16,17 +16,27 @@ from roformer_tf.readers.records import NO_OBJECT, Record
 from roformer_tf.readers.streams import check_row, opened, within_limits
 
 _BETWEEN = re.compile(r"[\s,]*")
+# The beginning of a file with an array: the file itself, or, as in SQuAD, the value of "data".
+_ARRAY = re.compile(r'\s*(\{[^\[{]*"data"\s*:\s*)?\[')
+
+# Columns of a question, and their names in nested files.
+_QUESTION = {
+    "id": ("id", "query_id"),
+    "context": ("context", "context_text"),
+    "question": ("question", "query_text"),
+    "answers": ("answers",),
+}
 
 
 def find_json(path: str | Path, encoding: str = "auto") -> tuple[str, bool]:
-    """The encoding of a file, and whether its first character is the bracket of an array."""
+    """The encoding of a file, and whether it is one array, or an object with the array "data"."""
     with opened(path) as stream:
         head = stream.read(SAMPLE)
     codec = encoding
     if encoding == "auto":
         codec = utf16_codec(head[:4096]) or ("utf-8" if is_utf8(head) else "gb18030")
     text = head.decode(codec, "replace")
-    return codec, text.lstrip("\ufeff \t\r\n").startswith("[")
+    return codec, _ARRAY.match(text.lstrip("\ufeff")) is not None
 
 
 def json_array(path: str | Path, encoding: str) -> Iterator[Record]:
@@ -63,6 +73,34 @@ def json_array(path: str | Path, encoding: str) -> Iterator[Record]:
         is_object = isinstance(value, dict)
         yield Record(number, value if is_object else {}, "" if is_object else NO_OBJECT)
         number += 1
+
+
+def questions_of(records: Iterable[Record]) -> Iterator[Record]:
+    """SQuAD's articles → a record for each of their questions; other records as they are.
+
+    {"paragraphs": [{"context", "qas": [{"question", "id", "answers"}]}]}, or a paragraph itself,
+    also with the names `context_text`, `query_text` and `query_id` of CMRC 2018's trial data.
+    """
+    number = 0
+    for record in records:
+        cells = record.cells
+        paragraphs = cells.get("paragraphs", [cells] if "qas" in cells else None)
+        if not isinstance(paragraphs, list):
+            yield record
+            continue
+        for paragraph in paragraphs:
+            questions = paragraph.get("qas") if isinstance(paragraph, dict) else None
+            for question in questions if isinstance(questions, list) else [None]:
+                number += 1
+                if not isinstance(question, dict):
+                    yield Record(number, {}, "is no question of a paragraph's 'qas'")
+                    continue
+                found = {**paragraph, **question}
+                named = {
+                    name: next((found[x] for x in names if x in found), None)
+                    for name, names in _QUESTION.items()
+                }
+                yield Record(number, named)
 
 
 def _chunks(path: str | Path, encoding: str) -> Iterator[str]:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 from roformer_tf.errors import InputError
 from roformer_tf.readers.arrow_tables import ArrowRecords, ParquetRecords
 from roformer_tf.readers.brat import annotated_lines
-from roformer_tf.readers.json_arrays import find_json, json_array
+from roformer_tf.readers.json_arrays import find_json, json_array, questions_of
 from roformer_tf.readers.kinds import KINDS, arrow_files, kind_of
 from roformer_tf.readers.lines import damage, find_format, text_lines
 from roformer_tf.readers.records import (
@@ -308,7 +308,9 @@ def _json(path: str | Path, kind: str, encoding: str) -> Table:
         records = json_array(path, codec)
     else:
         records = json_records(text_lines(path, encoding))
-    rows = (Row(f"{path}:{number}", cells, problem) for number, cells, problem in records)
+    rows = (
+        Row(f"{path}:{number}", cells, problem) for number, cells, problem in questions_of(records)
+    )
     # Objects may have different keys: the columns are those of the first rows together.
     start = list(islice(rows, _SEEN_FIRST))
     if not any(row.cells for row in start):

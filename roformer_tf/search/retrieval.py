@@ -48,7 +48,8 @@ def open_reranker(
     """
     finetuned = open_finetuned(folder, engine, precision)
     task = finetuned.task
-    if len(task.text_columns) != 2 or task.texts_apart:
+    classifies = task.decoding.graph_part == "classifier" and not task.texts_apart
+    if len(task.text_columns) != 2 or not classifies:
         raise InputError(
             f"{folder} is fine-tuned for {task.name} of {len(task.text_columns)} text, but "
             "--rerank needs a model of pairs: --task pair, or regression with two texts."

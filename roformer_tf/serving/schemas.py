@@ -91,6 +91,28 @@ class TripleRequest(TextsRequest[Triple]):
     """Three texts to rank, or several triples."""
 
 
+class QuestionRequest(PairRequest):
+    """A `question` and its `context`, or as of other pairs a list of both."""
+
+    question: Text | None = None
+    context: Text | None = None
+
+    @model_validator(mode="after")
+    def _one_of_both(self) -> "QuestionRequest":
+        named = [self.question is not None, self.context is not None]
+        listed = [self.text is not None, self.texts is not None]
+        if (all(named), any(named), sum(listed)) not in ((True, True, 0), (False, False, 1)):
+            raise PydanticCustomError("one", "give either question and context, or text or texts")
+        return self
+
+    @property
+    def items(self) -> list[list[str]]:
+        """The questions with their contexts."""
+        if self.question is not None and self.context is not None:
+            return [[self.question, self.context]]
+        return super().items
+
+
 # Request for predictions, by the number of texts of an example.
 REQUESTS: dict[int, type[TextsRequest[Any]]] = {1: TextRequest, 2: PairRequest, 3: TripleRequest}
 

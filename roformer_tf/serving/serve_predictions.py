@@ -5,7 +5,7 @@ POST /predict  {"text": X} or {"texts": [X, …]} → {"predictions": [predictio
                {"inputs": X} → [{"label", "score"}, …], {"inputs": [X, …]} → a list of such lists
 
 X is a text; of a pair a list of two texts, of a ranking a list of three. A model of pairs also has
-the routes of `rerank_routes`.
+the routes of `rerank_routes`. A question may also be {"question": Q, "context": C}.
 """
 
 import asyncio
@@ -29,6 +29,7 @@ from roformer_tf.serving.rerank_routes import add_rerank
 from roformer_tf.serving.schemas import (
     SAMPLE,
     Predictions,
+    QuestionRequest,
     TeiPredictRequest,
     TeiScore,
     predict_request,
@@ -120,7 +121,7 @@ def create_task_app(
     health = {"task": task.name, "limits": asdict(limits)}
     health |= {name: getattr(task, name) for name in names}
     app = create_app(served.name, health, "predict.js", metrics, [batcher], limits, api)
-    if len(task.text_columns) == 2:
+    if len(task.text_columns) == 2 and not task.labelling.column_names:
         add_rerank(app, served.name, task, as_example, batcher, limits)
     _add_predict(app, task, batcher, limits)
     return app
@@ -133,7 +134,10 @@ def _add_predict(
     has_scores = task.decoding.lists_labels or isinstance(task.decoding, NumberDecoding)
     request_type = predict_request(columns, has_scores)
     response_type = Predictions | list[TeiScore] | list[list[TeiScore]]
-    sample = SAMPLE if columns == 1 else [SAMPLE] * columns
+    sample: dict[str, Any] = {"text": SAMPLE if columns == 1 else [SAMPLE] * columns}
+    if task.labelling.column_names:
+        request_type = QuestionRequest
+        sample = dict.fromkeys(task.labelling.column_names[:columns], SAMPLE)
 
     @app.post(
         "/predict",
@@ -142,7 +146,7 @@ def _add_predict(
         responses=FAILURES,
     )
     async def predict_texts(
-        body: Annotated[request_type, Body(examples=[{"text": sample}])],  # type: ignore[valid-type]
+        body: Annotated[request_type, Body(examples=[sample])],  # type: ignore[valid-type]
     ) -> Response:
         is_tei, is_single = isinstance(body, TeiPredictRequest), False
         if is_tei:

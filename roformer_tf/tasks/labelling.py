@@ -45,6 +45,9 @@ class Labelling(Part):
     fixed_long_texts: ClassVar[str] = ""
     """What happens to long texts, if the user cannot choose: "all is read, in windows."."""
 
+    column_names: ClassVar[tuple[str, ...]] = ()
+    """Names of the text columns and the label column, if files of the task have fixed ones."""
+
     # Rows of a file → examples
 
     @classmethod

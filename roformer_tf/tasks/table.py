@@ -8,6 +8,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.files import parse_json
 from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.classification import Classification, Pair
+from roformer_tf.tasks.extraction.question_answering import QuestionAnswering
 from roformer_tf.tasks.extraction.spans import Spans
 from roformer_tf.tasks.multilabel import Multilabel
 from roformer_tf.tasks.ranking import Ranking
@@ -27,6 +28,7 @@ TASKS: dict[str, type[Task]] = {
         Ranking,
         Tagging,
         Spans,
+        QuestionAnswering,
         Embedding,
         Paraphrase,
     )

@@ -14,7 +14,7 @@ from scipy.stats import t
 from benchmarks.suite import __main__ as suite
 from benchmarks.suite.cloze import Question, log_likelihoods, right_choices
 from benchmarks.suite.report import Cell, Notes, mean_of, write_report
-from benchmarks.suite.sets import SOURCES, find_set, read_cloze, read_labelled
+from benchmarks.suite.sets import SOURCES, TestSet, find_set, read_cloze, read_labelled
 from roformer_tf.errors import InputError
 
 ROOT = Path(__file__).parents[2]
@@ -299,7 +299,7 @@ def test_figures_are_of_new_texts_and_of_the_model_alone(run, tmp_path):
     report = REPORT | part | {"leaks": {"of": 12, "unseen": 8}, "lexical": part}
     report["baseline"] = part | {"name": "TF-IDF"}
     suite.write_json(tmp_path / "run" / "report.json", report)
-    cells = suite.finetuned("x", "csl", [], tmp_path / "run")
+    cells = suite.finetuned("x", TestSet("csl", "labels", {}), [], tmp_path / "run")
     assert [cell.system for cell in cells] == [
         "x",
         "x alone",
@@ -308,6 +308,34 @@ def test_figures_are_of_new_texts_and_of_the_model_alone(run, tmp_path):
     assert {(cell.value, tuple(cell.interval), cell.rows) for cell in cells} == {
         (0.25, (0.2, 0.3), 8)
     }
+
+
+def test_answers_have_two_figures(tmp_path):
+    figures = {"f1": 0.5, "exact_match": 0.25}
+    ends = {name: [value - 0.1, value + 0.1] for name, value in figures.items()}
+    part = {"test": figures, "intervals": {"test": ends}}
+    report = REPORT | part | {"metric": "f1", "leaks": {"of": 12, "unseen": 12}}
+    report["baseline"] = part | {"name": "a sentence"}
+    suite.write_json(tmp_path / "run" / "report.json", report)
+    cells = suite.finetuned("x", TestSet("cmrc", "answers", {}), [], tmp_path / "run")
+    shown = {(cell.system, cell.name, cell.value, tuple(cell.interval)) for cell in cells}
+    assert shown == {
+        (system, name, figures[metric], tuple(ends[metric]))
+        for system in ("x", "x alone", "baseline")
+        for name, metric in (("cmrc", "f1"), ("cmrc, exact match", "exact_match"))
+    }
+
+
+def test_a_clone_of_cmrc_is_read_as_it_is(tmp_path):
+    folder = tmp_path / "cmrc2018" / "squad-style-data"
+    folder.mkdir(parents=True)
+    question = {"id": "1", "question": "谁", "answers": [{"text": "我们", "answer_start": 0}]}
+    data = [{"paragraphs": [{"context": "我们去公园。", "qas": [question]}]}]
+    for name in ("train", "trial", "dev"):
+        (folder / f"cmrc2018_{name}.json").write_text(json.dumps({"data": data}))
+    found = find_set("cmrc", [tmp_path], tmp_path / "output")
+    assert found.paths["test"] == folder / "cmrc2018_dev.json"
+    assert read_labelled(found).train[0].label == (("我们", 0),)
 
 
 def test_the_model_alone_has_a_column_where_it_differs(tmp_path):
@@ -346,8 +374,8 @@ def test_without_its_package_the_peer_names_it(run, monkeypatch):
 def test_a_set_that_is_not_there_and_one_that_nobody_knows_are_refused(run):
     with pytest.raises(InputError, match=r"--data .*: there is no set csl"):
         run.start(sets=("csl",))
-    with pytest.raises(InputError, match="unknown cmrc"):
-        run.start(sets=("cmrc",))
+    with pytest.raises(InputError, match="unknown cmrc2018"):
+        run.start(sets=("cmrc2018",))
     with pytest.raises(InputError, match="columns would be called"):
         run.start(checkpoint=("a/x/model", "b/x/model"))
 

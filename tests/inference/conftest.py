@@ -5,6 +5,7 @@ from functools import cache
 import pytest
 
 from roformer_tf.tasks.classification import Classification, Pair
+from roformer_tf.tasks.extraction.question_answering import QuestionAnswering
 from roformer_tf.tasks.multilabel import Multilabel
 from roformer_tf.tasks.ranking import Ranking
 from roformer_tf.tasks.regression import Regression
@@ -19,6 +20,7 @@ TASKS = {
     "pair": Pair(labels=("0", "1"), text_columns=("句一", "句二")),
     "regression": Regression(mean=3.0, deviation=1.5),
     "ranking": Ranking(text_columns=("a", "b", "c")),
+    "question-answering": QuestionAnswering(text_columns=("question", "context")),
     "tagging": Tagging(labels=("O", "B-LOC", "I-LOC")),
 }
 

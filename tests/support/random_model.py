@@ -4,11 +4,7 @@ import keras
 import numpy as np
 
 from roformer_tf.config import RoFormerConfig
-from roformer_tf.models.heads import (
-    RoFormerForCausalLM,
-    RoFormerForSequenceClassification,
-    RoFormerForTokenClassification,
-)
+from roformer_tf.models.heads import RoFormerForCausalLM
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
 
@@ -31,10 +27,9 @@ def tokenizer_of(letters=LETTERS):
 def random_model(task, tokenizer=None, **sizes):
     """A model for the task, by Keras' current seed; `sizes` change its config."""
     tokenizer = tokenizer or tokenizer_of()
-    tagging = task.name == "tagging"
-    kind = RoFormerForTokenClassification if tagging else RoFormerForSequenceClassification
+    kind = task.objective.model_class()
     config = RoFormerConfig(**TINY | sizes, vocab_size=tokenizer.vocab_size)
-    model = kind(config, num_labels=task.outputs)
+    model = kind(config.replace(num_labels=task.outputs))
     model.tokenizer = tokenizer
     return model
 

@@ -1,6 +1,7 @@
-// Fine-tuned models: a text, or a pair, and the prediction with its probabilities.
+// Fine-tuned models: a text, or a pair, and the prediction with its probabilities, or its answer.
 Object.assign(WORDS, {
   ask: ["预测", "Predict"],
+  noAnswer: ["上下文里没有答案", "The context has no answer"],
   noEntity: ["没有找到实体", "No entity found"],
   noLabel: ["没有标签", "No label"],
   separator: ["，", ", "],
@@ -9,12 +10,14 @@ const NAMES = {
   1: [["文本", "Text"]],
   spaced: [["文本（词与词之间用空格隔开）", "Words, separated by spaces"]],
   2: [["第一段文本", "First text"], ["第二段文本", "Second text"]],
+  question: [["问题", "Question"], ["上下文", "Context"]],
   3: [["文本 A", "Text A"], ["文本 B", "Text B"], ["文本 C", "Text C"]],
 };
 const MOST_BARS = 20;
 
 function build() {
-  const names = NAMES[service.spaced_units ? "spaced" : service.text_columns.length];
+  const kind = service.task === "question-answering" ? "question" : service.text_columns.length;
+  const names = NAMES[service.spaced_units ? "spaced" : kind];
   at("texts").append(...names.flatMap(field));
   at("texts").className = names.length > 1 ? "several" : "";
 }
@@ -80,6 +83,19 @@ function extracted(answer) {  // entities may overlap, so each has a line of its
 
 function read({ answer, texts }) {
   if ("spans" in answer) return extracted(answer);
+function found(context, { answer, start, score }) {
+  if (!answer) return [make("p", say("noAnswer"), "answer")];
+  const whole = make("div", "", "tagged");
+  const characters = Array.from(context);  // positions count characters, not UTF-16 units
+  const end = start + Array.from(answer).length;
+  const percent = `${(100 * score).toFixed(1)}%`;
+  whole.append(characters.slice(0, start).join(""), marked(answer, percent));
+  whole.append(characters.slice(end).join(""));
+  return [make("p", answer, "answer"), whole];
+}
+
+function read({ answer, texts }) {
+  if ("answer" in answer) return found(texts[1], answer);
   if ("tags" in answer) return tagged(texts[0], answer);
   if ("value" in answer) return [make("p", String(+answer.value.toPrecision(6)), "answer")];
   if (!("probabilities" in answer)) return [make("p", JSON.stringify(answer), "answer")];

@@ -1,0 +1,317 @@
+"""Questions about contexts: their answers in a file, their windows, and the targets of tokens.
+
+    [CLS] question [SEP] window of the context [SEP], segments 0 … 0 1 … 1
+
+A long context is read in windows that share about a quarter of their tokens.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache, cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from roformer_tf.errors import InputError
+from roformer_tf.labelled.batches import Generators, LabelledBatch, TrainingData, first_weights
+from roformer_tf.labelled.cells import BadCellError
+from roformer_tf.labelled.encoding import EncodedTexts, Rows, windows
+from roformer_tf.labelled.question_features import unit_features
+from roformer_tf.tokenizers.padding import SPECIALS, Ints, bucket, padded
+
+if TYPE_CHECKING:
+    from roformer_tf.labelled.examples import Example
+    from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+
+# The reference answers of a question, each a text and its first character; () if it has none.
+Answers: TypeAlias = tuple[tuple[str, int], ...]
+# Of each feature, for the first and the last token of an answer; or none.
+Weights: TypeAlias = tuple[tuple[float, ...], ...]
+
+# Targets of tokens: no possible answer, a possible one, a right one. Padding is 0, too.
+IMPOSSIBLE, POSSIBLE, RIGHT = 0, 1, 2
+_SPECIALS = SPECIALS + 1  # [CLS], and [SEP] after the question and after the context
+SHORTEST = _SPECIALS + 2  # with a token of each
+# Probability of a window of a long context that need not hold the answer.
+ELSEWHERE = 0.25
+SHOWN = 30  # characters of an answer in a message
+
+
+@dataclass(frozen=True)
+class EncodedQuestions(EncodedTexts):
+    """Questions and windows of their contexts as sequences."""
+
+    contexts: list[str]
+    """(examples,) the whole contexts."""
+    spans: list[Ints]
+    """For each row (T, 2) int32: first character of a token in the context, and the one after its
+    last. -1 for tokens that are no part of the context."""
+    biases: list[np.ndarray]
+    """For each row (T, 2) float32: see `TokenizedQuestions.biases`; 0 outside of the context."""
+
+
+def read_answers(value: Any, context: str) -> Answers:
+    """The answers in a cell, each found in the context; () for a question without an answer.
+
+    The cell is {"text": […], "answer_start": […]}, or a list of {"text", "answer_start"} or of
+    texts. If an answer is not at its start, the nearest occurrence is used. Raises BadCellError if
+    none of the answers is in the context.
+    """
+    found = [_locate(text, start, context) for text, start in _listed(value)]
+    answers = tuple(dict.fromkeys(answer for answer in found if answer is not None))
+    if found and not answers:
+        shown = _listed(value)[0][0]
+        shown = shown[:SHOWN] + "…" * (len(shown) > SHOWN)
+        raise BadCellError(f"has an answer that is not in its context, such as {shown!r}")
+    return answers
+
+
+def _listed(value: Any) -> list[tuple[str, int]]:
+    """Texts and starts of answers. Raises BadCellError for anything else."""
+    if isinstance(value, dict):
+        texts, starts = value.get("text"), value.get("answer_start")
+        if isinstance(texts, str):  # of a single answer
+            texts, starts = [texts], [starts]
+        if isinstance(texts, list) and starts is None:
+            starts = [0] * len(texts)
+        if isinstance(texts, list) and isinstance(starts, list) and len(texts) == len(starts):
+            value = [{"text": x, "answer_start": y} for x, y in zip(texts, starts, strict=True)]
+    if value is None:
+        return []
+    answers = []
+    for item in value if isinstance(value, list) else [value]:
+        text = item.get("text") if isinstance(item, dict) else item
+        start = item.get("answer_start") if isinstance(item, dict) else 0
+        if not isinstance(text, str) or not isinstance(start, int | None):
+            raise BadCellError(
+                'has answers that are neither {"text": […], "answer_start": […]} nor a list'
+            )
+        if text.strip():
+            answers.append((text, start or 0))
+    return answers
+
+
+def _locate(text: str, start: int, context: str) -> tuple[str, int] | None:
+    """An answer without white space around it, at its occurrence nearest to `start`."""
+    start += len(text) - len(text.lstrip())
+    text = text.strip()
+    if context.startswith(text, start) and start >= 0:
+        return text, start
+    places, place = [], context.find(text)
+    while place >= 0:
+        places.append(place)
+        place = context.find(text, place + 1)
+    return (text, min(places, key=lambda x: abs(x - start))) if places else None
+
+
+class _Row(NamedTuple):
+    token_ids: Ints
+    segment_ids: Ints
+    spans: Ints
+    biases: np.ndarray
+
+
+@dataclass(frozen=True)
+class TokenizedQuestions:
+    """Questions and their whole contexts as tokens."""
+
+    questions: list[list[int]]
+    """Token ids of each question, cut to half of a row."""
+    contexts: list[tuple[list[int], Ints]]
+    """For each question the token ids of its context, and their characters (tokens, 2) int32."""
+    biases: list[np.ndarray]
+    """For each question (tokens, 2) float32: what is added to the logits of the first and the last
+    token of an answer, at most 0. It is the weighted sum of `unit_features`."""
+    lengths: Ints
+    """(questions,) int32: tokens of a row with the whole question and context."""
+    tokenizer: "RoFormerTokenizer"
+    max_length: int
+
+    @classmethod
+    def of(
+        cls,
+        examples: "Sequence[Example]",
+        tokenizer: "RoFormerTokenizer",
+        max_length: int,
+        weights: Weights = (),
+    ) -> "TokenizedQuestions":
+        """Tokenize; `weights` (2, FEATURES) of the first and last token, or none.
+
+        Raises InputError as `encode_questions`.
+        """
+        if max_length < SHORTEST:
+            raise InputError(
+                f"max_length is {max_length}, but a question and a token of its context need "
+                f"{SHORTEST}. Give more, such as 256."
+            )
+
+        @cache  # a context has several questions
+        def tokens_of(context: str) -> tuple[list[int], Ints]:
+            offsets = np.array(tokenizer.offsets(context), np.int32)
+            return tokenizer.ids(context), offsets.reshape(-1, 2)
+
+        questions = [tokenizer.ids(example.texts[0]) for example in examples]
+        contexts = [tokens_of(example.texts[1]) for example in examples]
+        whole = [len(x) + len(y) for x, (y, _) in zip(questions, contexts, strict=True)]
+        most = (max_length - _SPECIALS) // 2
+        lengths = np.array(whole, np.int32) + _SPECIALS
+        biases = [
+            _biases(example.texts, offsets, weights)
+            for example, (_, offsets) in zip(examples, contexts, strict=True)
+        ]
+        cut = [question[:most] for question in questions]
+        return cls(cut, contexts, biases, lengths, tokenizer, max_length)
+
+    def room(self, number: int) -> int:
+        """How many tokens of its context fit into a row of a question."""
+        return self.max_length - _SPECIALS - len(self.questions[number])
+
+    def row(self, number: int, first: int, last: int) -> _Row:
+        """The row of a question and the tokens [first, last) of its context."""
+        asked, (ids, offsets) = self.questions[number], self.contexts[number]
+        token_ids, segment_ids = self.tokenizer.join(asked, ids[first:last])
+        spans = np.full((len(token_ids), 2), -1, np.int32)
+        # After the question are [CLS] and [SEP], after the context is another [SEP].
+        spans[len(asked) + SPECIALS : -1] = offsets[first:last]
+        biases = np.zeros((len(token_ids), 2), np.float32)
+        biases[len(asked) + SPECIALS : -1] = self.biases[number][first:last]
+        return _Row(np.array(token_ids, np.int32), np.array(segment_ids, np.int32), spans, biases)
+
+
+def _biases(texts: tuple[str, ...], offsets: Ints, weights: Weights) -> np.ndarray:
+    """`TokenizedQuestions.biases` of a question and its context, with the tokens at `offsets`."""
+    if not (weights and len(offsets)):
+        return np.zeros(offsets.shape, np.float32)
+    # A first token counts by its first unit, a last one by its last.
+    features = unit_features(*texts).at(offsets - [0, 1])  # (tokens, 2, FEATURES)
+    biases = np.einsum("tsf,sf->ts", features, np.array(weights))
+    # At most 0, so that they mean the same for [CLS], which has none, in every context.
+    return (biases - biases.max(axis=0)).astype(np.float32)
+
+
+def encode_questions(
+    examples: "Sequence[Example]",
+    tokenizer: "RoFormerTokenizer",
+    max_length: int,
+    weights: Weights = (),
+) -> EncodedQuestions:
+    """Rows of at most `max_length` tokens; a question has at most half of them.
+
+    weights: as of `TokenizedQuestions.of`.
+    Raises InputError for a `max_length` without room for a question and a context.
+    """
+    tokens = TokenizedQuestions.of(examples, tokenizer, max_length, weights)
+    rows, rows_each = [], []
+    for number, (ids, _) in enumerate(tokens.contexts):
+        parts = windows(np.arange(len(ids) + 1), tokens.room(number))
+        rows += [tokens.row(number, *part) for part in parts]
+        rows_each.append(len(parts))
+    return EncodedQuestions(
+        token_ids=[row.token_ids for row in rows],
+        segment_ids=[row.segment_ids for row in rows],
+        first_units=[],
+        example=np.repeat(np.arange(len(examples), dtype=np.int32), rows_each),
+        lengths=tokens.lengths,
+        units=np.zeros(len(examples), np.int32),
+        contexts=[example.texts[1] for example in examples],
+        spans=[row.spans for row in rows],
+        biases=[row.biases for row in rows],
+    )
+
+
+def answer_targets(encoded: EncodedQuestions, targets: Sequence[np.ndarray]) -> tuple[Rows, Rows]:
+    """Characters of answers → targets and weights of rows.
+
+    targets: for each example (answers, 2) int32, first character and the one after the last.
+    → for each row (T, 4) float32: whether its answer may begin or end at a token, and the biases of
+    both, as `span_losses` has them. [CLS] is right where the window has no whole answer. Weights
+    (rows,) float32: those of an example add up to 1.
+    """
+    rows_each = np.bincount(encoded.example)[encoded.example]
+    numbers = encoded.example.tolist()
+    placed = [
+        _row_target(spans, targets[number], biases)
+        for spans, biases, number in zip(encoded.spans, encoded.biases, numbers, strict=True)
+    ]
+    return placed, (1 / rows_each).astype(np.float32)
+
+
+def _row_target(spans: Ints, answers: np.ndarray, biases: np.ndarray) -> np.ndarray:
+    """(T, 4) float32 of a row with the tokens at `spans`, for answers (answers, 2)."""
+    target = np.full(spans.shape, IMPOSSIBLE, np.float32)
+    inside = np.flatnonzero(spans[:, 0] >= 0)
+    target[inside] = POSSIBLE
+    target[0] = POSSIBLE
+    if len(inside):
+        begins, ends = spans[inside].T
+        for start, end in answers.tolist():
+            if begins[0] <= start and end <= ends[-1]:
+                # An answer may begin or end within a token: its tokens are all that it touches.
+                target[inside[np.argmax(ends > start)], 0] = RIGHT
+                target[inside[np.flatnonzero(begins < end)[-1]], 1] = RIGHT
+    if not (target == RIGHT).any():
+        target[0] = RIGHT
+    return np.hstack([target, biases])
+
+
+@dataclass(frozen=True)
+class QuestionBatches(TrainingData):
+    """Questions with a window of their contexts, which is drawn anew in every epoch.
+
+    A batch is as of `RowBatches`, with targets (B, T, 4) float32 as of `answer_targets`. A context
+    that is too long for a row is read in a window that holds the answer, or, with the probability
+    `ELSEWHERE`, in any: the model also has to see where there is no answer.
+    """
+
+    tokens: TokenizedQuestions
+    answers: Sequence[np.ndarray]
+    """For each question (answers, 2) int32, characters."""
+
+    @cached_property
+    def lengths(self) -> Ints:
+        """(questions,) int32."""
+        return np.minimum(self.tokens.lengths, self.tokens.max_length)
+
+    @property
+    def tokens_each(self) -> float:
+        """Mean number of tokens of a row."""
+        return float(np.mean(self.lengths))
+
+    def fingerprinted(self) -> Iterable[np.ndarray]:
+        """Token ids and answers."""
+        for question, (ids, _) in zip(self.tokens.questions, self.tokens.contexts, strict=True):
+            yield np.array([*question, -1, *ids])
+        yield from self.answers
+
+    def build(self, items: Ints, batch_size: int, generators: Generators) -> LabelledBatch:
+        """A window for each question, padded to a common length."""
+        rows, targets = [], []
+        for item in items.tolist():
+            row = self.tokens.row(item, *self._window(item, generators(item)))
+            rows.append(row)
+            targets.append(_row_target(row.spans, self.answers[item], row.biases))
+        shape = (batch_size, bucket(max(len(row.token_ids) for row in rows)))
+        inputs = {
+            "token_ids": padded([row.token_ids for row in rows], shape),
+            "segment_ids": padded([row.segment_ids for row in rows], shape),
+        }
+        return inputs, padded(targets, (*shape, 4)), first_weights(len(items), batch_size)
+
+    def _window(self, item: int, rng: np.random.Generator) -> tuple[int, int]:
+        """Tokens [first, last) of a context."""
+        count, room = len(self.tokens.contexts[item][0]), self.tokens.room(item)
+        if count <= room:
+            return 0, count
+        low, high = 0, count - room
+        answers = self.answers[item]
+        if len(answers) and rng.random() >= ELSEWHERE:
+            first, last = self.tokens_of(item, answers[rng.integers(len(answers))])
+            if last - first <= room:
+                low, high = max(low, last - room), min(high, first)
+        first = int(rng.integers(low, high + 1))
+        return first, first + room
+
+    def tokens_of(self, item: int, answer: np.ndarray) -> tuple[int, int]:
+        """Tokens [first, last) that an answer, two characters, touches."""
+        begins, ends = self.tokens.contexts[item][1].T
+        return int(np.argmax(ends > answer[0])), int(np.sum(begins < answer[1]))

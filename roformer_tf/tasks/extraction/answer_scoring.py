@@ -1,0 +1,141 @@
+"""Answers compared with references, as the evaluation of CMRC 2018 does (arXiv 1810.07366).
+
+Texts are lower-cased, and white space around them and punctuation are removed. Exact match: the
+rest is equal. F1: of the longest common sequence of units without a gap; units are Chinese
+characters and words of other characters. Of several references the best one counts.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from roformer_tf.labelled.examples import Example, Label
+from roformer_tf.labelled.question_features import PUNCTUATION, sentences, units
+from roformer_tf.tasks import metrics
+from roformer_tf.tasks.metrics import Figures, Measure, Metric
+from roformer_tf.tasks.scoring import JsonObject, Metrics, shortened
+from roformer_tf.tasks.task_settings import Examples, Gold, Prediction, Predictions
+from roformer_tf.translation import Message
+
+if TYPE_CHECKING:
+    from roformer_tf.tasks.extraction.question_answering import QuestionAnswering
+
+EXACT_MATCH = Metric(
+    metrics.EXACT_MATCH.name,
+    metrics.EXACT_MATCH.title,
+    meaning=Message("fraction of answers that equal a reference, without punctuation"),
+    by_example=True,
+)
+F1 = Metric(
+    metrics.F1.name,
+    metrics.F1.title,
+    meaning=Message(
+        "mean over the questions of F1, of the characters that an answer has in common with the "
+        "best reference"
+    ),
+)
+BEST_SENTENCE = Message("the sentence with the most characters of the question")
+ANSWERED, UNANSWERED = "answer", "no answer"
+
+
+def exact_match(answer: str, references: Sequence[tuple[str, int]]) -> bool:
+    """Whether an answer equals a reference; of no references, whether it is ""."""
+    if not references:
+        return not answer
+    return any(_plain(answer) == _plain(text) for text, _ in references)
+
+
+def answer_f1(answer: str, references: Sequence[tuple[str, int]]) -> float:
+    """F1 of an answer and the best of its references; of no references 1 for ""."""
+    if not references:
+        return float(not answer)
+    return max(_f1(units(answer), units(text)) for text, _ in references)
+
+
+def kind_of_answers(answers: Label) -> str:
+    """Whether a question has an answer."""
+    return ANSWERED if answers else UNANSWERED
+
+
+def best_sentence(question: str, context: str) -> tuple[str, int]:
+    """The sentence with the most different characters of the question, and where it begins."""
+    best = max(sentences(question, context), key=lambda sentence: sentence.overlap)
+    text = context[best.start : best.end]
+    return text.strip(), best.start + len(text) - len(text.lstrip())
+
+
+class AnswerMetrics(Metrics):
+    """F1 and exact match of answers."""
+
+    task: "QuestionAnswering"
+    all: ClassVar[tuple[Metric, ...]] = (F1, EXACT_MATCH)
+
+    def measure(self, gold: Gold, predictions: Predictions) -> Measure:
+        """Means over the questions."""
+        answers = [self.task.answer(prediction) for prediction in predictions]
+
+        def each(score: Callable[..., float]) -> np.ndarray:
+            return np.array([score(x, y) for x, y in zip(answers, gold, strict=True)], np.float64)
+
+        f1, exact = each(answer_f1), each(exact_match)
+
+        def measure(weights: np.ndarray) -> Figures:
+            return {
+                F1.name: metrics.mean(f1, weights),
+                EXACT_MATCH.name: metrics.mean(exact, weights),
+            }
+
+        return measure
+
+    def is_right(self, label: Label, prediction: Prediction) -> bool:
+        """Exact match."""
+        return exact_match(self.task.answer(prediction), label)
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """Answered and, if there may be any, unanswerable questions."""
+        return (ANSWERED, UNANSWERED) if self.task.unanswerable else (ANSWERED,)
+
+    def items(self, label: Label) -> set[tuple[Any, ...]]:
+        """Whether there is an answer."""
+        return {(kind_of_answers(label),)}
+
+    def baseline(
+        self,
+        training: Examples,
+        test: Examples,
+        valid: Examples = (),
+        metric: Metric | None = None,
+    ) -> tuple[Message, list[Prediction]]:
+        """The sentence that is most like the question; nothing is learned."""
+        scores = np.array([1.0, 0.0], np.float32)
+        return BEST_SENTENCE, [Prediction(best_sentence(*x.texts), scores) for x in test]
+
+    def describe(self, example: Example, prediction: Prediction) -> JsonObject:
+        """The references, the answer, the question and the context."""
+        answer = self.task.answer(prediction)
+        return {
+            "gold": self.task.decoding.gold_cell(example.label),
+            "predicted": [answer] if answer else [],
+            "texts": [shortened(text) for text in example.texts],
+        }
+
+
+def _plain(text: str) -> str:
+    return PUNCTUATION.sub("", text.lower().strip())
+
+
+def _f1(answer: Sequence[str], reference: Sequence[str]) -> float:
+    common = longest_common(answer, reference)
+    return 2 * common / (len(answer) + len(reference)) if common else 0.0
+
+
+def longest_common(a: Sequence[str], b: Sequence[str]) -> int:
+    """Length of the longest sequence without gaps that both contain."""
+    longest, row = 0, [0] * (len(b) + 1)
+    for unit in a:
+        # row[j]: length of the common sequence that ends here and at b[j - 1].
+        row = [0, *(row[j] + 1 if unit == other else 0 for j, other in enumerate(b))]
+        longest = max(longest, *row)
+    return longest

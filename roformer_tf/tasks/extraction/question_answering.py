@@ -1,0 +1,338 @@
+"""A question and a context: the answer is a span of the context.
+
+The span with the highest sum of two logits, those of its first and its last token, is predicted
+(BERT, arXiv 1810.04805, sections 4.2 and 4.3). [CLS] stands for "no answer in this window".
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from roformer_tf.engines.network import OutputKind
+from roformer_tf.engines.network import Part as NetworkPart
+from roformer_tf.errors import InputError
+from roformer_tf.labelled.batches import TrainingData
+from roformer_tf.labelled.cells import find_cell, read_text
+from roformer_tf.labelled.encoding import EncodedTexts, Rows, rows_of
+from roformer_tf.labelled.examples import Example, Label
+from roformer_tf.labelled.question_features import FEATURES, unit_features
+from roformer_tf.labelled.questions import (
+    EncodedQuestions,
+    QuestionBatches,
+    TokenizedQuestions,
+    answer_targets,
+    encode_questions,
+    read_answers,
+)
+from roformer_tf.readers.records import text_key
+from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task, part
+from roformer_tf.tasks.decoding import Decoding
+from roformer_tf.tasks.extraction.answer_scoring import AnswerMetrics, answer_f1, kind_of_answers
+from roformer_tf.tasks.labelling import Labelling
+from roformer_tf.tasks.losses import span_losses
+from roformer_tf.tasks.objective import TrainingObjective
+from roformer_tf.tasks.probabilities import shortest
+
+if TYPE_CHECKING:
+    from roformer_tf.models.pretrained import PretrainedModel
+    from roformer_tf.readers.tables import Row
+    from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+
+# Fraction of the training answers that are at most as long as a predicted one may be.
+ANSWERS_KEPT = 0.99
+
+
+class BestSpan(NamedTuple):
+    """The best span of the windows of a context."""
+
+    start: int
+    """Its first character; 0 and an `end` of 0 if no span is possible."""
+    end: int
+    """The character after its last."""
+    margin: float
+    """Its score: the sum of its logits, minus that of [CLS] in its window."""
+    total: float
+    """Logarithm of the sum of exp(score) over all possible spans."""
+
+
+def best_span(windows: Sequence[tuple[np.ndarray, np.ndarray]], max_answer: int | None) -> BestSpan:
+    """Find the best span of all windows, of at most `max_answer` characters; None for any length.
+
+    windows: of each the logits (T, 2) and the characters (T, 2) of its tokens, as in
+    `EncodedQuestions.spans`.
+    """
+    best, totals = BestSpan(0, 0, -np.inf, -np.inf), []
+    for logits, spans in windows:
+        inside = np.flatnonzero(spans[:, 0] >= 0)
+        if not len(inside):
+            continue
+        # Windows are compared by how much more probable a span is than no answer in its window.
+        relative = logits.astype(np.float64) - logits[0]
+        begins, ends = spans[inside].T
+        scores = relative[inside, 0][:, None] + relative[inside, 1]  # (first, last)
+        allowed = np.triu(np.ones(scores.shape, np.bool_))
+        if max_answer is not None:
+            longest = ends - begins[:, None]
+            # A single token is always allowed.
+            allowed &= (longest <= max_answer) | np.eye(len(inside), dtype=np.bool_)
+        scores = np.where(allowed, scores, -np.inf)
+        first, last = divmod(int(np.argmax(scores)), len(inside))
+        highest = scores[first, last]
+        totals.append(highest + np.log(np.exp(scores - highest).sum()))
+        if highest > best.margin:
+            best = BestSpan(int(begins[first]), int(ends[last]), float(highest), 0.0)
+    return best._replace(total=float(np.logaddexp.reduce(totals))) if totals else best
+
+
+def fit_weights(training: Examples) -> tuple[tuple[float, ...], ...]:
+    """Weights (2, FEATURES) that make the first and the last units of the answers most probable.
+
+    The probability of a unit of the context is proportional to exp(weights · features).
+    """
+    from scipy.optimize import minimize
+
+    kept, rights = [], []
+    for example in training:
+        compared = unit_features(*example.texts)
+        spans = np.array([(start, start + len(text) - 1) for text, start in example.label])
+        if len(spans) and len(compared.starts):
+            kept.append(compared.features)
+            rights.append(compared.numbers(spans[0]))
+    features = np.concatenate(kept)  # those of all contexts below each other
+    sizes = [len(each) for each in kept]
+    begins = np.cumsum([0, *sizes[:-1]])
+
+    def loss(weights: np.ndarray, right: np.ndarray) -> tuple[float, np.ndarray]:
+        scores = features @ weights
+        scores -= np.repeat(np.maximum.reduceat(scores, begins), sizes)
+        totals = np.add.reduceat(np.exp(scores), begins)
+        probabilities = np.exp(scores) / np.repeat(totals, sizes)
+        gradient = probabilities @ features - features[right].sum(axis=0)
+        return float(np.sum(np.log(totals) - scores[right])), gradient
+
+    fitted = [
+        minimize(loss, np.zeros(FEATURES), begins + side, jac=True, method="L-BFGS-B").x
+        for side in np.transpose(rights)
+    ]
+    return tuple(tuple(float(shortest(x)) for x in weights) for weights in fitted)
+
+
+class QuestionLabelling(Labelling):
+    """The reference answers of a question. Target (answers, 2) int32: first character, end."""
+
+    task: "QuestionAnswering"
+    text_counts: ClassVar[tuple[int, ...]] = (2,)
+    default_max_length: ClassVar[int] = 128
+    fixed_long_texts: ClassVar[str] = "all of the context is read, in windows."
+    column_names: ClassVar[tuple[str, ...]] = ("question", "context", "answers")
+
+    @classmethod
+    def read_row(
+        cls, row: "Row", texts: Sequence[str], label: str | None, separator: str
+    ) -> Example:
+        """The question, its context, its answers and its id, if it has one."""
+        question, context = (read_text(row.cells, column) for column in texts)
+        answers = None
+        if label is not None:
+            answers = read_answers(find_cell(row.cells, label), context)
+        return Example((question, context), answers, row.place, id=str(row.cells.get("id") or ""))
+
+    @classmethod
+    def complete(cls, examples: list[Example]) -> list[Example]:
+        """Refuse ids that occur twice."""
+        places: dict[str, str] = {}
+        for example in examples:
+            if example.id and places.setdefault(example.id, example.place) != example.place:
+                raise InputError(
+                    f"{example.place} has the id {example.id!r} of {places[example.id]}. Give "
+                    "each question an id of its own, or remove the column id."
+                )
+        return examples
+
+    @classmethod
+    def labels_in(cls, label: Label) -> set[str]:
+        """Whether there is an answer."""
+        return {kind_of_answers(label)}
+
+    @classmethod
+    def split_keys(cls, example: Example) -> Sequence[bytes]:
+        """Questions about the same context stay together."""
+        return [text_key([example.texts[1]])]
+
+    @classmethod
+    def learned(cls, training: Examples) -> dict[str, Any]:
+        """How long answers are, and whether a question may have none."""
+        lengths = [len(text) for example in training for text, _ in example.label]
+        if not lengths:
+            raise InputError(
+                "no training question has an answer: nothing can be learnt. Give some that have."
+            )
+        longest = np.quantile(lengths, ANSWERS_KEPT, method="inverted_cdf")
+        return {
+            "long_texts": "windows",
+            "max_answer_length": int(longest),
+            "unanswerable": any(not example.label for example in training),
+            "lexical_weights": fit_weights(training),
+        }
+
+    def encode(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> EncodedQuestions:
+        """The question with each window of its context."""
+        weights = self.task.lexical_weights
+        return encode_questions(examples, tokenizer, self.task.max_length, weights)
+
+    def target(self, example: Example) -> np.ndarray:
+        """(answers, 2) int32."""
+        spans = [(start, start + len(text)) for text, start in example.label]
+        return np.array(spans, np.int32).reshape(-1, 2)
+
+    def row_targets(self, encoded: EncodedTexts, examples: Examples) -> tuple[Rows, Rows]:
+        """(T, 2) int8 for each window."""
+        assert isinstance(encoded, EncodedQuestions)
+        spans = [self.target(example) for example in examples]
+        return answer_targets(encoded, spans)
+
+    def training_data(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> TrainingData:
+        """A window for each question, drawn anew in every epoch.
+
+        Raises InputError for an answer of usual length that is longer than a window.
+        """
+        weights = self.task.lexical_weights
+        tokens = TokenizedQuestions.of(examples, tokenizer, self.task.max_length, weights)
+        data = QuestionBatches(tokens, [self.target(example) for example in examples])
+        for number, answers in enumerate(data.answers):
+            lengths = [np.diff(data.tokens_of(number, answer))[0] for answer in answers]
+            # Unusually long answers are never predicted; their windows show a part of them.
+            is_usual = min(np.diff(answers), default=0) <= (self.task.max_answer_length or 0)
+            if min(lengths, default=0) > tokens.room(number) and is_usual:
+                raise InputError(
+                    f"{examples[number].place}: its answer has {min(lengths)} tokens, but a window "
+                    f"of {self.task.max_length} has room for {tokens.room(number)} of the context. "
+                    "Raise --max-length."
+                )
+        return data
+
+
+class QuestionObjective(TrainingObjective):
+    """Cross-entropy of the first and the last token of the answer."""
+
+    losses = staticmethod(span_losses)
+    refused_settings: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        ("label_smoothing", "focal", "class_weights", "r_drop"),
+        "is for labels, which answers do not have.",
+    )
+
+    @classmethod
+    def model_class(cls) -> "type[PretrainedModel]":
+        """The first and the last token of an answer."""
+        from roformer_tf.models.heads import RoFormerForQuestionAnswering
+
+        return RoFormerForQuestionAnswering
+
+
+class AnswerDecoding(Decoding):
+    """Logits of tokens → the best span. Scores (2,): its probability, and that of no answer."""
+
+    task: "QuestionAnswering"
+    graph_part: ClassVar[NetworkPart] = "qa_outputs"
+    chosen_fields: ClassVar[tuple[str, ...]] = ("no_answer_threshold",)
+
+    def predict(self, logits: np.ndarray) -> Prediction:
+        """An answer needs its context, too: see `read_rows`."""
+        raise NotImplementedError("answers are read by read_rows")
+
+    def read_rows(
+        self, row_logits: Sequence[np.ndarray], encoded: EncodedTexts
+    ) -> list[Prediction]:
+        """The best span of all windows of each example, whether or not it is the prediction."""
+        assert isinstance(encoded, EncodedQuestions)
+        predictions = []
+        for number, rows in enumerate(rows_of(encoded)):
+            windows = [(row_logits[row] + encoded.biases[row], encoded.spans[row]) for row in rows]
+            best = best_span(windows, self.task.max_answer_length)
+            # Without unanswerable questions in training, "no answer" is no possible prediction.
+            rest = np.logaddexp(best.total, 0) if self.task.unanswerable else best.total
+            nothing = -rest if self.task.unanswerable else -np.inf
+            scores = np.exp([best.margin - rest, nothing]) if best.end else np.array([0.0, 1.0])
+            text = encoded.contexts[number][best.start : best.end]
+            predictions.append(Prediction((text, best.start), scores.astype(np.float32)))
+        return predictions
+
+    def with_choices(self, gold: Gold, predictions: Predictions) -> "QuestionAnswering":
+        """The threshold of "no answer" with the highest F1 on these examples."""
+        if not (self.task.unanswerable and gold):
+            return self.task
+        nothing = np.array([prediction.scores[1] for prediction in predictions], np.float64)
+        # F1 of each example if its best span is the prediction, and if "no answer" is.
+        f1 = np.array([answer_f1(x.label[0], y) for x, y in zip(predictions, gold, strict=True)])
+        none = np.array([not answers for answers in gold], np.float64)
+        # Answering the first questions of this order, those with the least probable "no answer".
+        order = np.argsort(nothing, kind="stable")
+        edges = np.append(nothing[order], 1.0)
+        gains = np.cumsum((f1 - none)[order])
+        gains[edges[:-1] >= edges[1:]] = -np.inf  # equal probabilities cannot be separated
+        last = int(np.argmax(gains))
+        threshold = (edges[last] + edges[last + 1]) / 2 if gains[last] > 0 else 0.0
+        return dataclasses.replace(self.task, no_answer_threshold=float(threshold))
+
+    def outside_labels(self) -> tuple[str, ...]:
+        """What the two logits are."""
+        return ("start", "end")
+
+    def graph_meaning(self) -> OutputKind | None:
+        """None: an answer depends on the logits of all tokens."""
+        return None
+
+    def gold_cell(self, label: Label) -> Any:
+        """The texts of the references, each once."""
+        return list(dict.fromkeys(text for text, _ in label))
+
+    def cell_names(self) -> list[str]:
+        """answer, start, score."""
+        return ["answer", "start", "score"]
+
+    def cells(self, example: Example, prediction: Prediction) -> list[Any]:
+        """The same values as in JSON."""
+        return list(self.as_json(example, prediction).values())
+
+    def as_json(self, example: Example, prediction: Prediction) -> dict[str, Any]:
+        """answer, its first character and its probability; "" and no start if there is none."""
+        answer = self.task.answer(prediction)
+        start = prediction.label[1]
+        score = prediction.scores[0 if answer else 1]
+        return {"answer": answer, "start": start if answer else None, "score": shortest(score)}
+
+
+@dataclass(frozen=True, kw_only=True)
+class QuestionAnswering(Task):
+    """A question and a context, whose span is the answer."""
+
+    name: ClassVar[str] = "question-answering"
+    title: ClassVar[str] = "抽取式问答 · Extractive question answering"
+    pipeline_tag: ClassVar[str] = "question-answering"
+    labelling = part(QuestionLabelling)
+    objective = part(QuestionObjective)
+    decoding = part(AnswerDecoding)
+    metrics = part(AnswerMetrics)
+
+    max_answer_length: int | None = None
+    """Characters of the longest answer that is predicted, except for a single token."""
+    unanswerable: bool = False
+    """Whether a question may have no answer in its context."""
+    lexical_weights: tuple[tuple[float, ...], ...] = ()
+    """Of the features of a token, for an answer's first and its last one; none without them."""
+    no_answer_threshold: float = 0.5
+    """There is no answer if the probability of that is at least this high."""
+
+    @property
+    def outputs(self) -> int:
+        """Logits of a token: of the first and of the last one of an answer."""
+        return 2
+
+    def answer(self, prediction: Prediction) -> str:
+        """The answer, "" if there is none."""
+        if self.unanswerable and prediction.scores[1] >= self.no_answer_threshold:
+            return ""
+        return str(prediction.label[0])

@@ -1,0 +1,189 @@
+"""A model that answers questions: trained, evaluated, opened, served and exported."""
+
+import json
+from importlib.util import find_spec
+
+import numpy as np
+import pytest
+
+import roformer_tf
+from roformer_tf.adaptation import finetune
+from roformer_tf.errors import InputError
+from roformer_tf.export.task_export import export
+from roformer_tf.finetuning.datasets import LabelledDataset
+from roformer_tf.finetuning.evaluation import EvaluateConfig, evaluate
+from roformer_tf.finetuning.report import pages as report_pages
+from roformer_tf.finetuning.settings import FinetuneConfig
+from roformer_tf.inference.predict_file import PredictConfig, predict_file
+from roformer_tf.labelled.columns import ColumnsConfig
+from roformer_tf.models.heads import RoFormerForQuestionAnswering
+from roformer_tf.search.retrieval import open_reranker
+from roformer_tf.tasks.table import load_task
+from roformer_tf.training.settings import FinetuneOptimizerConfig
+from tests.support.random_model import random_model, tokenizer_of
+
+pytestmark = pytest.mark.usefixtures("eager_steps")
+FILLER = list("我们去公园学习中国经济")
+
+
+def row(rng, number, answerable=True):
+    """The answer is what is between 好 and 了."""
+    answer = "".join(rng.choice(list("天气人民"), rng.integers(1, 4)))
+    before, after = ("".join(rng.choice(FILLER, n)) for n in rng.integers(1, 25, 2))
+    middle = f"好{answer}了" if answerable else ""
+    answers = {"text": [answer], "answer_start": [len(before) + 1]}
+    return {
+        "id": f"q{number}",
+        "question": "好什么了",
+        "context": f"{before}{middle}{after}。",
+        "answers": answers if answerable else {"text": [], "answer_start": []},
+    }
+
+
+@pytest.fixture(scope="module")
+def run(shallow, tmp_path_factory, eagerly):
+    """The folder of a run on questions of which a quarter has no answer, and the test file."""
+    folder = tmp_path_factory.mktemp("questions")
+    rng = np.random.default_rng(0)
+    for name, count in (("train", 160), ("valid", 40), ("test", 60)):
+        rows = [row(rng, i, i % 4 > 0) for i in range(count)]
+        lines = "".join(json.dumps(x, ensure_ascii=False) + "\n" for x in rows)
+        (folder / f"{name}.jsonl").write_text(lines, encoding="utf-8")
+    with pytest.MonkeyPatch.context() as patch, eagerly():
+        patch.setattr(report_pages, "cut_font", lambda characters: b"font")  # which takes long
+        finetune(
+            FinetuneConfig(
+                checkpoint=str(shallow),
+                **{name: str(folder / f"{name}.jsonl") for name in ("train", "valid", "test")},
+                output=str(folder / "run"),
+                optimizer=FinetuneOptimizerConfig(learning_rate=1e-2, layer_decay=1.0),
+                epochs=8,
+                batch_size=16,
+                max_length=32,
+                precision="float32",
+                language="en",
+            )
+        )
+    return folder
+
+
+def test_a_run_reports_both_figures_of_model_and_baseline(run):
+    report = json.loads((run / "run" / "report.json").read_text(encoding="utf-8"))
+    assert (report["task"], report["metric"]) == ("question-answering", "f1")
+    assert set(report["test"]) == {"exact_match", "f1"} == set(report["intervals"]["test"])
+    assert report["test"]["f1"] > 0.7 > 0.5 > report["baseline"]["test"]["f1"]
+    assert report["data"][2]["labels"] == {"answer": 45, "no answer": 15}
+    page = (run / "run" / "report.md").read_text(encoding="utf-8")
+    assert "the sentence with the most characters of the question" in page
+    assert not (run / "run" / "validation_pairs.jsonl").exists()
+    card = (run / "run" / "model" / "README.md").read_text(encoding="utf-8")
+    assert "pipeline_tag: question-answering" in card
+    config = json.loads((run / "run" / "model" / "config.json").read_text(encoding="utf-8"))
+    assert config["architectures"] == ["RoFormerForQuestionAnswering"]
+    assert config["id2label"] == {"0": "start", "1": "end"}
+
+
+def test_predict_evaluate_and_load_give_the_figures_of_the_report(run, tmp_path):
+    folder, test = run / "run" / "model", run / "test.jsonl"
+    task = load_task(folder)
+    assert (task.unanswerable, task.max_answer_length) == (True, 3)
+    output = tmp_path / "answers.tsv"
+    predict_file(PredictConfig(model=str(folder), input=str(test), output=str(output)))
+    header, *lines = output.read_text(encoding="utf-8").splitlines()
+    assert header == "answer\tstart\tscore\terror"
+    rows = [json.loads(line) for line in test.read_text(encoding="utf-8").splitlines()]
+    exact = 0
+    for line, asked in zip(lines, rows, strict=True):
+        answer, start, score, _ = line.split("\t")
+        exact += answer == "".join(asked["answers"]["text"])
+        assert 0 < float(score) <= 1
+        if answer:
+            assert asked["context"][int(start) :].startswith(answer)
+    report = json.loads((run / "run" / "report.json").read_text(encoding="utf-8"))
+    assert exact / len(rows) == pytest.approx(report["test"]["exact_match"])
+    evaluate(EvaluateConfig(model=str(folder), data=str(test), output=str(tmp_path / "e.json")))
+    evaluated = json.loads((tmp_path / "e.json").read_text(encoding="utf-8"))
+    assert evaluated["data"][0]["examples"] == 60
+    loaded = roformer_tf.load(folder)
+    answers = loaded([(asked["question"], asked["context"]) for asked in rows[:5]])
+    for line, answer in zip(lines, answers, strict=False):
+        assert set(answer) == {"answer", "start", "score"}
+        assert answer["answer"] == line.split("\t")[0]
+    with pytest.raises(InputError, match=r'\("question", "context"\)'):
+        loaded("好什么了")
+    with pytest.raises(InputError, match="--rerank needs a model of pairs"):
+        open_reranker(str(folder))
+
+
+@pytest.mark.skipif(not find_spec("onnxruntime"), reason="needs the extra [onnx]")
+@pytest.mark.parametrize("to", ["onnx", "int8"])
+def test_an_export_answers_as_the_model(run, tmp_path, to):
+    dataset = LabelledDataset.from_file(run / "test.jsonl", max_length=32)
+    export(run / "run" / "model", tmp_path / to, to, dataset.examples)
+    pairs = [example.texts for example in dataset.examples[:8]]
+    want = roformer_tf.load(run / "run" / "model", engine="keras", precision="float32")(pairs)
+    got = roformer_tf.load(tmp_path / to)(pairs)
+    if to == "onnx":
+        assert [x["answer"] for x in got] == [x["answer"] for x in want]
+    scores = [[x["score"] for x in answers] for answers in (got, want)]
+    np.testing.assert_allclose(*scores, atol=1e-5 if to == "onnx" else 0.5)
+
+
+def test_a_dataset_trains_a_keras_model(run):
+    dataset = LabelledDataset.from_file(run / "valid.jsonl", max_length=24)
+    model = random_model(dataset.task, tokenizer_of("天气人民了好什么。" + "".join(FILLER)))
+    inputs, targets, weights = next(iter(dataset.batches(model.tokenizer, batch_size=8)))
+    assert tuple(targets.shape) == (*inputs["token_ids"].shape, 4)
+    assert tuple(weights.shape) == (8,)
+    assert len(dataset.predict(model)) == len(dataset)
+
+
+def test_a_model_without_a_task_file_answers_too(tmp_path):
+    model = random_model(load_from("question-answering"), tokenizer_of())
+    model.save_pretrained(tmp_path / "model")
+    (answer,) = roformer_tf.load(tmp_path / "model")([("今天", "我们去公园")])
+    assert answer["answer"] in "我们去公园"
+
+
+def load_from(name):
+    from roformer_tf.tasks.table import TASKS
+
+    return TASKS[name](text_columns=("question", "context"))
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"), [("label_smoothing", 0.1), ("focal", 2.0), ("r_drop", 1.0)]
+)
+def test_settings_for_labels_are_refused(run, tmp_path, setting, value):
+    from roformer_tf.tasks.losses import LossConfig
+
+    with pytest.raises(InputError, match=f"{setting} is for labels"):
+        finetune(
+            FinetuneConfig(
+                train=str(run / "train.jsonl"),
+                output=str(tmp_path / "run"),
+                loss=LossConfig(**{setting: value}),
+                columns=ColumnsConfig(),
+            )
+        )
+
+
+@pytest.mark.hf
+def test_transformers_gives_our_logits(tmp_path, torch, transformers):
+    model = random_model(load_from("question-answering"), tokenizer_of(), num_hidden_layers=2)
+    assert isinstance(model, RoFormerForQuestionAnswering)
+    model.save_pretrained(tmp_path / "model")
+    theirs = transformers.AutoModelForQuestionAnswering.from_pretrained(tmp_path / "model")
+    assert type(theirs).__name__ == "RoFormerForQuestionAnswering"
+    inputs = model.tokenizer([("今天", "我们去公园学习"), ("天气", "很好")])
+    named = {
+        "input_ids": inputs["token_ids"],
+        "token_type_ids": inputs["segment_ids"],
+        "attention_mask": inputs["token_ids"] != 0,
+    }
+    with torch.no_grad():
+        output = theirs.eval()(**{k: torch.tensor(v.astype("int64")) for k, v in named.items()})
+    real = inputs["token_ids"] != 0
+    for side, logits in enumerate((output.start_logits, output.end_logits)):
+        ours = np.asarray(model(inputs))[..., side]
+        np.testing.assert_allclose(ours[real], logits.numpy()[real], atol=1e-5)

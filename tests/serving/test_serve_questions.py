@@ -1,0 +1,22 @@
+"""The service of a model that answers questions."""
+
+from roformer_tf.serving.serve_predictions import create_task_app, load_served_task
+
+
+def test_the_service_takes_names_and_pairs(finetuned, running, ask):
+    served = load_served_task(finetuned("question-answering"))
+    context = "今天天气很好我们去公园学习"
+    with running(create_task_app(served)) as address:
+        bodies = (
+            {"question": "天气", "context": context},
+            {"text": ["天气", context]},
+            {"texts": [["天气", context]]},
+        )
+        results = [ask(address, "/predict", body) for body in bodies]
+        assert results[0] == results[1] == results[2]
+        status, content = results[0]
+        (answer,) = content["predictions"]
+        assert (status, set(answer)) == (200, {"answer", "start", "score"})
+        assert context[answer["start"] :].startswith(answer["answer"])
+        bad = ({"question": "好"}, {}, bodies[0] | bodies[1], {"question": " ", "context": "x"})
+        assert {ask(address, "/predict", body)[0] for body in bad} == {422}
