@@ -483,7 +483,7 @@ def predict_request(columns: int, of_labels: bool) -> Any:
     if columns > 1:
         example = {2: Pair, 3: Triple}[columns]
         inputs = Annotated[
-            Annotated[example, Tag(TEXTS)]  # type: ignore[valid-type]
+            Annotated[example, Tag(TEXTS)]
             | Annotated[list[example], _SEVERAL, Tag(LISTS)],  # type: ignore[valid-type]
             _one_of(f"must be a list of {columns} texts, or several of them"),
         ]
