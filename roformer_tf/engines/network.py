@@ -89,7 +89,7 @@ class Network:
     @property
     def inputs(self) -> tuple[str, ...]:
         """Names of its inputs: int32 (B, T), and (B, P) of `masked_positions`."""
-        return (*INPUTS, *(["masked_positions"] if self.part == "masked" else []))
+        return inputs_of(self.part)
 
     @property
     def output(self) -> str:
@@ -289,7 +289,7 @@ def _vectors(network: Network, graph: Graph) -> Node:
 
 def _masked(network: Network, graph: Graph) -> Node:
     """The vocabulary's logits at the masked positions."""
-    return _vocabulary(network, graph, _hidden(network, graph, graph.input("masked_positions")))
+    return _vocabulary(network, graph, _hidden(network, graph, graph.input(MASKED_POSITIONS)))
 
 
 def _next_token(network: Network, graph: Graph) -> Node:
@@ -319,6 +319,12 @@ _PARTS: dict[Part, Callable[[Network, Graph], Node]] = {
 }
 ROLES = ("query", "key", "value")
 INPUTS = ("token_ids", "segment_ids")
+MASKED_POSITIONS = "masked_positions"
+
+
+def inputs_of(part: Part) -> tuple[str, ...]:
+    """Names of the inputs of a network with this output."""
+    return (*INPUTS, MASKED_POSITIONS) if part == "masked" else INPUTS
 
 
 def _dense(network: Network, name: str, activation: str | None = None) -> Linear:

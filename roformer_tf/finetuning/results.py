@@ -108,7 +108,7 @@ class Results:
         # A column of predictions may have the name of a column of texts, which is then renamed.
         names = text_names(task.text_columns, (GOLD, *cell_names(task)))
         rows = [
-            dict(zip(names, example.texts, strict=False))
+            dict(zip(names, task.labelling.as_cells(example), strict=False))
             | {GOLD: example.label}
             | cells(example, prediction, task)
             for example, prediction in zip(self.examples, self.predictions, strict=True)
@@ -116,7 +116,7 @@ class Results:
         with prediction_file(str(output / PREDICTIONS), list(rows[0]), task) as out:
             for row in rows:
                 out.write(row)
-        if len(task.text_columns) == 2 and not (task.texts_apart or task.writes):
+        if len(task.text_columns) == 2 and not (task.texts_apart or task.compares):
             write_validation_pairs(output, self.best.trial.valid)
         for name, column in zip(task.text_columns, names, strict=True):
             if name != column:

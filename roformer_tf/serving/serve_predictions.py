@@ -2,14 +2,15 @@
 
 POST /predict  {"text": X} or {"texts": [X, …]} → {"predictions": [prediction, …]}
 
-X is a text; of a pair a list of two texts, of a ranking a list of three.
+X is a text; of a pair a list of two texts, of a ranking a list of three. Of multiple choice it is
+{"text": X, "choices": [X, …]}, or {"texts": [{"text": X, "choices": [X, …]}, …]}.
 """
 
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from fastapi import Body, FastAPI, Response
 
@@ -26,7 +27,7 @@ from roformer_tf.serving.application import (
 )
 from roformer_tf.serving.batching import Batcher, deliver_all
 from roformer_tf.serving.monitoring import ServiceMetrics
-from roformer_tf.serving.schemas import REQUESTS, SAMPLE, Predictions
+from roformer_tf.serving.schemas import REQUESTS, SAMPLE, ChoicesRequest, Predictions
 from roformer_tf.serving.settings import Limits
 from roformer_tf.tasks.base import Prediction, Task
 
@@ -74,7 +75,7 @@ def load_served_task(
 
     # Two batches of different shape: TensorFlow's plan for the second serves all later shapes.
     for text, count in (("好" * 100, 2), (SAMPLE, 1)):
-        run([as_example([text] * len(task.text_columns), task)] * count)
+        run([as_example(task.labelling.sample(text), task)] * count)
     return ServedTask(model_name(folder), task, run, opened.choice)
 
 
@@ -107,12 +108,15 @@ def create_task_app(
     )
     # What the page needs to draw its form and the prediction.
     names = ("title", "headline", "labels", "text_columns", "spaced_units")
-    health = {"task": task.name, "limits": asdict(limits)}
+    health: dict[str, Any] = {"task": task.name, "limits": asdict(limits)}
     health |= {name: getattr(task, name) for name in names}
+    health["lists_texts"] = task.labelling.lists_texts
     app = create_app(served.name, health, "predict.js", metrics, [batcher], limits)
     columns = len(task.text_columns)
-    request_type = REQUESTS[columns]
-    sample = SAMPLE if columns == 1 else [SAMPLE] * columns
+    sample: dict[str, Any] = {"text": SAMPLE if columns == 1 else [SAMPLE] * columns}
+    request_type: Any = REQUESTS[columns]
+    if task.labelling.lists_texts:
+        request_type, sample = ChoicesRequest, {"text": SAMPLE, "choices": [SAMPLE, SAMPLE]}
 
     @app.post(
         "/predict",
@@ -121,9 +125,9 @@ def create_task_app(
         responses=FAILURES,
     )
     async def predict_texts(
-        body: Annotated[request_type, Body(examples=[{"text": sample}])],  # type: ignore[valid-type]
+        body: Annotated[request_type, Body(examples=[sample])],
     ) -> Response:
-        items = body.items  # type: ignore[attr-defined]
+        items = body.items
         check_texts(items, limits)
         texts = [[item] if isinstance(item, str) else item for item in items]
         examples = [as_example(each, task) for each in texts]

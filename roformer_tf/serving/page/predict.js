@@ -9,12 +9,14 @@ const NAMES = {
   1: [["文本", "Text"]],
   spaced: [["文本（词与词之间用空格隔开）", "Words, separated by spaces"]],
   2: [["第一段文本", "First text"], ["第二段文本", "Second text"]],
+  choices: [["文本", "Text"], ["候选，每行一个", "Choices, one a line"]],
   3: [["文本 A", "Text A"], ["文本 B", "Text B"], ["文本 C", "Text C"]],
 };
 const MOST_BARS = 20;
 
 function build() {
-  const names = NAMES[service.spaced_units ? "spaced" : service.text_columns.length];
+  const special = service.spaced_units ? "spaced" : service.lists_texts ? "choices" : "";
+  const names = NAMES[special || service.text_columns.length];
   at("texts").append(...names.flatMap(field));
   at("texts").className = names.length > 1 ? "several" : "";
 }
@@ -71,6 +73,12 @@ function tagged(text, answer) {
 function read({ answer, texts }) {
   if ("tags" in answer) return tagged(texts[0], answer);
   if ("value" in answer) return [make("p", String(+answer.value.toPrecision(6)), "answer")];
+  if (service.lists_texts) {
+    const choices = lines(texts[1]);
+    const scores = Object.fromEntries(choices.map((text, i) => [text, answer.scores[i]]));
+    const chosen = choices[answer.label];
+    return [make("p", chosen, "answer"), ...bars(scores, [chosen])];
+  }
   if (!("probabilities" in answer)) return [make("p", JSON.stringify(answer), "answer")];
   const chosen = answer.labels ?? [answer.label];
   const headline = make("p", "", "answer");
@@ -79,11 +87,17 @@ function read({ answer, texts }) {
   return [headline, ...bars(answer.probabilities, chosen)];
 }
 
+function lines(text) {
+  return text.split("\n").filter((line) => line.trim());
+}
+
 async function answer() {
   const texts = [...document.querySelectorAll("textarea")].map((area) => area.value);
   at("ask").disabled = true;
   try {
-    const response = await post("predict", { text: texts.length > 1 ? texts : texts[0] });
+    const body = { text: texts.length > 1 ? texts : texts[0] };
+    if (service.lists_texts) Object.assign(body, { text: texts[0], choices: lines(texts[1]) });
+    const response = await post("predict", body);
     const { predictions } = await response.json();
     last = { answer: predictions[0], texts };
   } catch (error) {
