@@ -25,7 +25,6 @@ from benchmarks.search.__main__ import by_words
 from benchmarks.search.recipe import SearchRecipe, run_command
 from benchmarks.search.search_figures import SearchFigures, evaluate, ranks
 from benchmarks.suite import peer
-from benchmarks.suite.cloze import right_choices
 from benchmarks.suite.report import ALONE, BASELINE, MAJORITY, PEER, Cell, Notes, write_report
 from benchmarks.suite.sets import SOURCES, SPLITS, TestSet, find_set, read_cloze, read_labelled
 from roformer_tf.checkpoints.huggingface import MODEL_CARD
@@ -204,21 +203,12 @@ def of_peer(test_set: TestSet) -> list[Cell]:
 
 
 def cloze_jobs(config: SuiteConfig, test_set: TestSet, seeds: int) -> Iterator[Job]:
-    """The masked language model without training, which has no seed; chance."""
+    """Fine-tuning, as of sets with labels, and chance."""
     rows = read_cloze(test_set.paths["test"])
     chance = float(np.mean([1 / len(row["choices"]) for row in rows]))
     cell = Cell(MAJORITY, test_set.name, "accuracy", chance, None, len(rows), "chance")
     yield Job(MAJORITY, 0, (), lambda: [cell])
-    for checkpoint in config.checkpoint:
-        name = label_of(checkpoint)
-        yield Job(name, 0, (), partial(filled_in, name, test_set.name, checkpoint, rows))
-
-
-def filled_in(
-    system: str, name: str, checkpoint: str, rows: Sequence[dict[str, Any]]
-) -> list[Cell]:
-    """The cell of a checkpoint that fills the gaps."""
-    return [accuracy(system, name, right_choices(checkpoint, rows))]
+    yield from labelled_jobs(config, test_set, seeds)
 
 
 # Search

@@ -42,6 +42,8 @@ Part = Literal[
     "masked",
     "next_token",
 ]
+# Logits of every token, by one dense layer of this name.
+EACH_TOKEN: tuple[Part, ...] = ("token_classifier", "global_pointer", "qa_outputs")
 # Name of that output; of all others "logits".
 OUTPUTS: dict[Part, str] = {"hidden": "hidden_states", "vectors": "vectors", "pooled": "vectors"}
 # Key in the metadata of our ONNX models: float32 or int8.
@@ -101,7 +103,7 @@ class Network:
     @property
     def inputs(self) -> tuple[str, ...]:
         """Names of its inputs: int32 (B, T), and (B, P) of `masked_positions`."""
-        return (*INPUTS, *(["masked_positions"] if self.part == "masked" else []))
+        return inputs_of(self.part)
 
     @property
     def output(self) -> str:
@@ -310,7 +312,7 @@ def _vectors(network: Network, graph: Graph, hidden: Node | None = None) -> Node
 
 def _masked(network: Network, graph: Graph) -> Node:
     """The vocabulary's logits at the masked positions."""
-    return _vocabulary(network, graph, _hidden(network, graph, graph.input("masked_positions")))
+    return _vocabulary(network, graph, _hidden(network, graph, graph.input(MASKED_POSITIONS)))
 
 
 def _next_token(network: Network, graph: Graph) -> Node:
@@ -332,9 +334,7 @@ def _vocabulary(network: Network, graph: Graph, x: Node) -> Node:
 _PARTS: dict[Part, Callable[[Network, Graph], Node]] = {
     "hidden": _hidden,
     "classifier": _classifier,
-    "token_classifier": _each_token,
-    "global_pointer": _each_token,
-    "qa_outputs": _each_token,
+    **dict.fromkeys(EACH_TOKEN, _each_token),
     "vectors": _vectors,
     "pooled": _pooled,
     "masked": _masked,
@@ -342,6 +342,12 @@ _PARTS: dict[Part, Callable[[Network, Graph], Node]] = {
 }
 ROLES = ("query", "key", "value")
 INPUTS = ("token_ids", "segment_ids")
+MASKED_POSITIONS = "masked_positions"
+
+
+def inputs_of(part: Part) -> tuple[str, ...]:
+    """Names of the inputs of a network with this output."""
+    return (*INPUTS, MASKED_POSITIONS) if part == "masked" else INPUTS
 
 
 def _dense(network: Network, name: str, activation: str | None = None) -> Linear:

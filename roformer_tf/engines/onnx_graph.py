@@ -14,6 +14,7 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, num
 
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.engines.network import (
+    EACH_TOKEN,
     PRECISION,
     Array,
     Linear,
@@ -40,8 +41,7 @@ def onnx_model(network: Network, largest: int | None = None) -> ModelProto:
     outputs = write(network, graph)
     for name, value in outputs.items():
         graph.node("Identity", value, output=name)
-    each_token = ("hidden", "token_classifier", "global_pointer", "qa_outputs", "next_token")
-    lengths = dict.fromkeys(each_token, "length")
+    lengths = dict.fromkeys(("hidden", *EACH_TOKEN, "next_token"), "length")
     lengths |= {"masked": "positions"}
     shape = ["batch", *filter(None, [lengths.get(network.part)]), None]
     onnx_graph = helper.make_graph(

@@ -14,7 +14,16 @@ from onnx import ModelProto, TensorProto, helper
 
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.engines.model import STANDARD_INPUTS
-from roformer_tf.engines.network import PRECISION, Array, Linear, Network, Norm, OutputKind, write
+from roformer_tf.engines.network import (
+    EACH_TOKEN,
+    PRECISION,
+    Array,
+    Linear,
+    Network,
+    Norm,
+    OutputKind,
+    write,
+)
 from roformer_tf.engines.onnx_graph import OnnxGraph, SeenKeys
 
 if TYPE_CHECKING:
@@ -41,7 +50,7 @@ def standard_model(network: Network) -> ModelProto:
     for name, value in named.items():
         graph.rename(value, name)
     axes = ["batch_size", "sequence_length"]
-    by_token = {HIDDEN} if network.part != "token_classifier" else {LOGITS}
+    by_token = {HIDDEN, LOGITS} if network.part in EACH_TOKEN else {HIDDEN}
     shapes = {name: [*(axes if name in by_token else axes[:1]), None] for name in named}
     value_info = helper.make_tensor_value_info
     onnx_graph = helper.make_graph(

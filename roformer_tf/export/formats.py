@@ -12,7 +12,7 @@ folder also holds the tokenizer's files, the settings that `roformer-tf serve` n
 `README.md` with the code that uses the folder elsewhere.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -26,7 +26,13 @@ from roformer_tf.checkpoints.detection import TASK_FILE
 from roformer_tf.checkpoints.huggingface import MODEL_CARD
 from roformer_tf.engines.choice import unsupported_reason
 from roformer_tf.engines.model import ONNX, OPENVINO, onnx_session, openvino_file
-from roformer_tf.engines.network import INPUTS, SEVEN_BITS, Network
+from roformer_tf.engines.network import (
+    INPUTS,
+    MASKED_POSITIONS,
+    SEVEN_BITS,
+    Network,
+    inputs_of,
+)
 from roformer_tf.errors import DifferenceError, InputError
 from roformer_tf.files import check_writable, temporary_folder, write_text
 from roformer_tf.models.rows import Forward
@@ -75,6 +81,11 @@ class Exportable:
     task: "Task | None" = None
     """None for sentence vectors."""
 
+    @property
+    def inputs(self) -> tuple[str, ...]:
+        """Names of the model's inputs."""
+        return INPUTS if self.task is None else inputs_of(self.task.decoding.graph_part)
+
 
 def write_export(exported: Exportable, output: Path, to: Format) -> None:
     """Write the folder `output`, whole or not at all, and print what was measured.
@@ -115,6 +126,8 @@ def export_card(
     texts: list[Any] = ["今天天气很好", "天气不错"]
     if task is not None:
         texts = [tuple(texts)] if len(task.text_columns) > 1 else texts[:1]
+        if task.decoding.graph_part == "masked":
+            texts = ["今天天气很[MASK]"]
     units = None if task is None else task.units
     return markdown(
         environment(Path(__file__).parent),
@@ -126,6 +139,7 @@ def export_card(
         by_words=(tokenizer.tokenization, units) == ("word", None),
         max_length=max_length,
         order_scores=ORDER_SCORES,
+        mask_id=tokenizer.mask_id,
     )
 
 
@@ -161,7 +175,7 @@ def saved_graph(exported: Exportable) -> "keras.Model":
     """{"token_ids", "segment_ids"} int32 (B, T) → the outputs by name."""
     import keras
 
-    inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in INPUTS}
+    inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in exported.inputs}
     return keras.Model(inputs, exported.outputs(inputs))
 
 
@@ -170,7 +184,8 @@ def write_saved_model(graph: "keras.Model", folder: Path) -> None:
     from keras import InputSpec
     from keras.export import ExportArchive
 
-    signature = {name: InputSpec("int32", (None, None), name=name) for name in INPUTS}
+    names = [tensor.name for tensor in graph.inputs]
+    signature = {name: InputSpec("int32", (None, None), name=name) for name in names}
     archive = ExportArchive()
     archive.add_endpoint("serve", graph, [signature])
     archive.write_out(folder, verbose=False)
@@ -217,7 +232,7 @@ def write_standard(network: Network, model: Forward, folder: Path, to: Format) -
 
 
 def _check_difference(session: Forward, model: Forward, network: Network, name: str) -> None:
-    difference = largest_difference(session, model, network.config.vocab_size)
+    difference = largest_difference(session, model, network.config.vocab_size, network.inputs)
     if not difference <= LARGEST_DIFFERENCE:  # also for NaN
         raise DifferenceError(
             f"{name} differ from the model's by {difference:.1e}; {LARGEST_DIFFERENCE:.0e} is "
@@ -227,8 +242,13 @@ def _check_difference(session: Forward, model: Forward, network: Network, name: 
     print(f"{name} differ from ours by at most {difference:.1e} at lengths {lengths}.")
 
 
-def largest_difference(first: Forward, second: Forward, vocabulary_size: int) -> float:
-    """The largest difference between the outputs of two models, on random rows with padding."""
+def largest_difference(
+    first: Forward, second: Forward, vocabulary_size: int, names: Sequence[str] = INPUTS
+) -> float:
+    """The largest difference between the outputs of two models, on random rows with padding.
+
+    names: of their inputs, which may have `masked_positions`.
+    """
     random = np.random.default_rng(0)
     differences = []
     for shape in COMPARED_AT:
@@ -237,8 +257,12 @@ def largest_difference(first: Forward, second: Forward, vocabulary_size: int) ->
             "segment_ids": random.integers(0, 2, shape, "int32"),
         }
         rows["token_ids"][-1, shape[1] // 2 :] = 0  # padding in the last sequence
+        if MASKED_POSITIONS in names:
+            rows[MASKED_POSITIONS] = random.integers(0, shape[1] // 2, (shape[0], 4), "int32")
         ours, theirs = (np.asarray(model(rows)) for model in (first, second))
-        real = rows["token_ids"] != 0 if ours.ndim == 3 else ...  # outputs at padding are arbitrary
+        # Outputs at padding are arbitrary.
+        tagged = ours.ndim == 3 and MASKED_POSITIONS not in rows
+        real = rows["token_ids"] != 0 if tagged else ...
         differences.append(np.abs(ours[real] - theirs[real]).max())
     return float(np.max(differences))
 

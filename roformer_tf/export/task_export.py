@@ -66,6 +66,11 @@ def export_finetuned(
             "the model of a run of `finetune` with --lexical-features no; the same command with "
             "this flag writes it without training again."
         )
+    if to in STANDARD and finetuned.task.decoding.graph_part == "masked":
+        raise InputError(
+            f"{opened.name} fills gaps at positions that are an input, which transformers' models "
+            "do not have. Export it --to onnxruntime, int8 or savedmodel."
+        )
     model = finetuned.model
     # Decoding needs some weights that a graph does not hold.
     task = finetuned.task.decoding.with_weights(model)

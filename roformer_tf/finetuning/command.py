@@ -110,15 +110,16 @@ def _finetune(config: FinetuneConfig, adapt: Adapt) -> None:
     for line in task.labelling.notes(sets.train):
         print(line)
     keras.utils.set_random_seed(config.seed)  # for heads that the checkpoint lacks
-    initial = read_initial_state(config, layout.task)
-    config = choose_epochs(choose_rate(config, initial), task, sets)
+    initial = read_initial_state(config, type(task))
+    config = choose_rate(config, initial, task.objective.trains_new_head)
+    config = choose_epochs(config, task, sets)
     check_steps(config, task, sets)
     task = dataclasses.replace(task, max_length=choose_length(config, task, sets, initial))
     search = Search(config, sets, initial, task, choose_metric(config, task, sets))
     tidy(output)
     write_settings(config)
     if config.adapt != "no":
-        search = adapted_search(search, layout.task, adapt)
+        search = adapted_search(search, type(task), adapt)
     try:
         results = Results(search, search.run())
     except DivergedError as error:
@@ -185,11 +186,13 @@ def _with_rate(config: FinetuneConfig, rate: float | Literal["auto"]) -> Finetun
     return dataclasses.replace(config, optimizer=optimizer)
 
 
-def choose_rate(config: FinetuneConfig, initial: InitialState) -> FinetuneConfig:
+def choose_rate(
+    config: FinetuneConfig, initial: InitialState, new_head: bool = True
+) -> FinetuneConfig:
     """Replace the learning rate "auto" by the default for the model's size, and print it."""
     if config.optimizer.learning_rate != "auto":
         return config
-    rate = default_rate(initial.architecture, from_scratch=not initial.weights)
+    rate = default_rate(initial.architecture, not initial.weights, new_head)
     print(f"learning rate {spelled(rate)}, the default for a model of this size")
     return _with_rate(config, rate)
 

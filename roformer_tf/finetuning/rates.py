@@ -12,6 +12,8 @@ BASE_RATE, BASE_WIDTH, BASE_DEPTH = 3e-5, 768, 12
 HIGHEST = 1e-3
 # Factor on the rate for randomly initialized weights.
 FROM_SCRATCH = 2.0
+# Factor on the rate of a model without a new head (measured on CHID, docs/LOG.md).
+TRAINED_HEAD = 0.2
 # Default number of epochs for a training set of usual size.
 USUAL_EPOCHS = 3
 # Of a few hundred examples these are a dozen steps, in which a new head learns little. They are
@@ -21,7 +23,9 @@ FEW_STEPS, MOST_EPOCHS = 100, 10
 ENOUGH = 0.25
 
 
-def default_rate(architecture: RoFormerConfig, from_scratch: bool = False) -> float:
+def default_rate(
+    architecture: RoFormerConfig, from_scratch: bool = False, new_head: bool = True
+) -> float:
     """The default learning rate of a model of this size: 2e-5 for a base model.
 
     It falls with the square of the width and the root of the depth. This connects what is usual
@@ -30,7 +34,11 @@ def default_rate(architecture: RoFormerConfig, from_scratch: bool = False) -> fl
     width = architecture.hidden_size / BASE_WIDTH
     depth = architecture.num_hidden_layers / BASE_DEPTH
     rate = BASE_RATE / width**2 / math.sqrt(max(depth, 1 / BASE_DEPTH))
-    return nearest(min(HIGHEST, rate * (FROM_SCRATCH if from_scratch else 1.0)))
+    if from_scratch:
+        rate *= FROM_SCRATCH
+    elif not new_head:
+        rate *= TRAINED_HEAD
+    return nearest(min(HIGHEST, rate))
 
 
 def default_epochs(rate: float, steps: int) -> int:

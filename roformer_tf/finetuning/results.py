@@ -108,7 +108,7 @@ class Results:
         # A column of predictions may have the name of a column of texts, which is then renamed.
         names = text_names(task.text_columns, (GOLD, *cell_names(task)))
         rows = [
-            dict(zip(names, example.texts, strict=False))
+            dict(zip(names, task.labelling.as_cells(example), strict=False))
             | {GOLD: task.decoding.gold_cell(example.label)}
             | cells(example, prediction, task)
             for example, prediction in zip(self.examples, self.predictions, strict=True)
@@ -117,7 +117,8 @@ class Results:
             for row in rows:
                 out.write(row)
         classifies = task.decoding.graph_part == "classifier"
-        if len(task.text_columns) == 2 and classifies and not (task.texts_apart or task.writes):
+        compares = task.texts_apart or task.writes or task.compares
+        if len(task.text_columns) == 2 and classifies and not compares:
             write_validation_pairs(output, self.best.trial.valid)
         for name, column in zip(task.text_columns, names, strict=True):
             if name != column:

@@ -91,7 +91,7 @@ class Trainer:
 
     def _wrapped(self, model: PretrainedModel) -> PretrainedModel:
         """What is compiled to train a model: itself, or a wrapper with the same weights."""
-        if self.task.writes:
+        if self.task.writes or self.task.compares:
             return BatchTraining(model, self.task)
         if self.task.texts_apart:
             return VectorTraining(model, self.task, self.micro_batches)
@@ -99,7 +99,7 @@ class Trainer:
 
     def _loss(self) -> TaskLoss | None:
         """The loss of sequences; None if the wrapper computes the loss of a whole batch."""
-        if self.task.texts_apart:
+        if self.task.texts_apart or self.task.compares:
             return None
         targets = [self.task.labelling.target(example) for example in self.train]
         return make_loss(self.task, self.loss, targets)

@@ -268,6 +268,8 @@ def fit(
         # A training that was killed right after its last evaluation has nothing left to do.
         if start >= steps or events.stop_if_done():
             return
+        if not (start or task.objective.trains_new_head):
+            events.evaluate(0)
         batches = training_batches(data, config, trial.seed)[start:]
         trained.fit(
             fed(prefetched(batches), data.varying),

@@ -13,6 +13,7 @@ import keras
 from keras import layers, ops
 
 from roformer_tf.kernels.forms import Tensor
+from roformer_tf.models.inputs import ENCODER_INPUTS
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.losses import classifier_features
@@ -26,7 +27,7 @@ from roformer_tf.training.training_model import (
 
 
 class BatchTraining(TrainingModel):
-    """A model whose `fit` minimises a task's loss of a whole batch: `Objective.batch_loss`."""
+    """A model whose `fit` minimises a task's loss of a whole batch: its `batch_loss`."""
 
     def __init__(self, model: PretrainedModel, task: Task) -> None:
         super().__init__(model, "batches")
@@ -42,6 +43,12 @@ class BatchTraining(TrainingModel):
         """Create the classifier's weights; the model has its own."""
         if self.classifier is not None:
             self.classifier.build((None, 3 * self.config.hidden_size))
+
+    def call(self, inputs: Any, training: bool | None = None) -> Any:
+        """Call the model, without the inputs that only the loss reads."""
+        names = (*ENCODER_INPUTS, *self.model.further_inputs)
+        taken = {name: inputs[name] for name in names if name in inputs}
+        return self.model(taken, training=training)
 
     def compute_loss(
         self,

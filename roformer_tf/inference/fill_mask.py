@@ -12,9 +12,8 @@ from roformer_tf.engines.model import graph_model
 from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.inference.opening import OpenedModel, open_model
 from roformer_tf.inference.text_files import report
-from roformer_tf.models.rows import batches, check_finite, runner
+from roformer_tf.models.rows import check_finite, masked_logits
 from roformer_tf.tasks.probabilities import softmax
-from roformer_tf.tokenizers.padding import padded
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, check_fits
 from roformer_tf.top_k import top_k
 
@@ -144,19 +143,8 @@ def mask_logits(model: Any, rows: Sequence[Sequence[int]], mask_id: int) -> list
     """For each row of ids the logits at its masks, (masks, V) float32."""
     ids = [np.array(row, np.int32) for row in rows]
     positions = [np.flatnonzero(row == mask_id).astype(np.int32) for row in ids]
-    logits: list[Any] = [None] * len(ids)
-    with_model = runner(model)
-    # As `run_rows`, but only masked positions are scored: the vocabulary has 50,000 logits each.
-    for chosen, shape in batches([len(row) for row in ids], with_model):
-        count = max(len(positions[row]) for row in chosen)
-        inputs = {
-            "token_ids": padded([ids[row] for row in chosen], shape),
-            "segment_ids": np.zeros(shape, np.int32),
-            "masked_positions": padded([positions[row] for row in chosen], (shape[0], count)),
-        }
-        for row, scores in zip(chosen, with_model.run(inputs), strict=False):
-            logits[row] = scores[: len(positions[row])]
-    return logits
+    logits = dict(masked_logits(model, ids, positions))
+    return [logits[row] for row in range(len(ids))]
 
 
 def check_fills_masks(opened: OpenedModel) -> None:

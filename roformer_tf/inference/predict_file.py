@@ -203,7 +203,8 @@ class _Table:
 
     def row(self, example: Example, prediction: Prediction, cut: int) -> dict[str, Any]:
         """A prediction by column."""
-        texts = dict(zip(self.texts, example.texts, strict=bool(self.texts)))
+        cells_of_texts = self.task.labelling.as_cells(example) if self.texts else ()
+        texts = dict(zip(self.texts, cells_of_texts, strict=True))
         marks = {TOKENS_CUT: cut or None} if self.marked else {}
         return texts | cells(example, prediction, self.task) | marks
 

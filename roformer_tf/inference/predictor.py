@@ -7,6 +7,7 @@
 model                                  a prediction holds
 classification, pair, ranking          `label`, and `scores` by label
 several labels                         `labels`, and `scores` by label
+multiple choice                        `label`, an index, and `scores` in the order of the choices
 a number                               `score`
 question answering                     `answer`, its `start` and `score`
 tagging                                `tags`, and `entities`: start, end, label, text
@@ -55,6 +56,8 @@ class Predictor:
     """Names of the texts of an example, as in training."""
     text_counts: tuple[int, ...]
     """How many texts an example may have."""
+    lists_texts: bool = False
+    """Whether the last one is a list of texts, of any length."""
 
     def __call__(self, texts: str | Texts | Iterable[str | Sequence[str]]) -> Any:
         """Predict each of several texts, in their order: a list of dictionaries.
@@ -82,6 +85,8 @@ class Predictor:
             if problem := self._problem(example):
                 name = "the text" if is_single else f"text {number}"
                 raise InputError(f"{name} {problem}. An example is {self._example}.")
+        if self.lists_texts:
+            examples = [(*example[:-1], *example[-1]) for example in examples]
         return [tuple(example) for example in examples]
 
     def _problem(self, example: Any) -> str:
@@ -90,15 +95,23 @@ class Predictor:
             return f"is {_shown(example)}"
         if len(example) not in self.text_counts:
             return f"is {_shown(example[0] if len(example) == 1 else tuple(example))}"
-        for text in example:
+        texts = list(example)
+        if self.lists_texts:
+            listed = texts.pop()
+            if not isinstance(listed, list | tuple) or not listed:
+                return f"holds {_shown(listed)} instead of a list of texts"
+            texts += listed
+        for text in texts:
             if not isinstance(text, str):
                 return f"holds {_shown(text)}"
-        return "" if all(map(str.strip, example)) else "is blank"
+        return "" if all(map(str.strip, texts)) else "is blank"
 
     @property
     def _example(self) -> str:
         """An example as it is typed: a str, or ("text_a", "text_b")."""
         names = ", ".join(f'"{name}"' for name in self.text_columns)
+        if self.lists_texts:
+            return f'a tuple of a text and a list of texts, ("{self.text_columns[0]}", ["…", "…"])'
         if len(self.text_columns) > 1:
             return f"a tuple of {len(self.text_columns)} texts, ({names})"
         return "a str" + (", or a tuple of two for a pair" if 2 in self.text_counts else "")
@@ -176,7 +189,9 @@ def _of_task(
         return [{NAMES.get(key, key): _plain(x) for key, x in each.items()} for each in as_json]
 
     counts = text_counts or (len(task.text_columns),)
-    return _warm(finetuned.model, Predictor(predict, task.text_columns, counts))
+    predictor = Predictor(predict, task.text_columns, counts, task.labelling.lists_texts)
+    samples = [task.labelling.sample("好" * 20 * count) for count in (1, 2)]
+    return _warm(finetuned.model, predictor, samples)
 
 
 def _of_masks(opened: OpenedModel, model: MaskedModel, top: int) -> Predictor:
@@ -194,7 +209,8 @@ def _of_masks(opened: OpenedModel, model: MaskedModel, top: int) -> Predictor:
             )
         ]
 
-    return _warm(model.model, Predictor(predict, ("text",), (1,)), MASK)
+    samples = [("好" * 20 * count + MASK * count,) for count in (1, 2)]
+    return _warm(model.model, Predictor(predict, ("text",), (1,)), samples)
 
 
 def _of_vectors(embedder: TextEmbedder, batch_size: int) -> Predictor:
@@ -204,7 +220,8 @@ def _of_vectors(embedder: TextEmbedder, batch_size: int) -> Predictor:
         vectors = embedder.embed((text for (text,) in texts), batch_size)
         return [{"vector": vector} for vector in vectors]
 
-    return _warm(embedder.model.pooled, Predictor(predict, ("text",), (1,)))
+    samples = [("好" * 20 * count,) for count in (1, 2)]
+    return _warm(embedder.model.pooled, Predictor(predict, ("text",), (1,)), samples)
 
 
 def _warn(opened: OpenedModel, notes: Iterable[str]) -> None:
@@ -213,16 +230,15 @@ def _warn(opened: OpenedModel, notes: Iterable[str]) -> None:
         logger.warning("%s: %s", opened.name, note)
 
 
-def _warm(model: Any, predictor: Predictor, with_mask: str = "") -> Predictor:
-    """Predict twice before the first call, so that this is not the slow one.
+def _warm(model: Any, predictor: Predictor, samples: Sequence[Texts]) -> Predictor:
+    """Predict two samples before the first call, so that this is not the slow one.
 
     The two batches differ in size and length: TensorFlow's trace of the second serves all shapes.
     """
     # XLA compiles every shape separately, so there a warm-up would not help.
     if not runner(model).compiled:
-        for count in (1, 2):
-            text = "好" * 20 * count + with_mask * count
-            predictor.predict([(text,) * predictor.text_counts[0]] * count)
+        for count, sample in enumerate(samples, 1):
+            predictor.predict([sample] * count)
     return predictor
 
 

@@ -41,6 +41,9 @@ PAIRS = tuple(
         ),
     )
 )
+# A text, and the name of a column with a list of texts.
+CHOICES = tuple(map(_folded, ("text choices", "content candidates", "question choices")))
+DOCUMENTS = (_folded("query documents"),)
 TRIPLES = (_folded("a b c"), _folded("text_a text_b text_c"))
 # Matching texts, which need no label; the last of three does not match the first.
 POSITIVES = tuple(

@@ -16,6 +16,8 @@ from typing import Any, NamedTuple
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.cells import UNCOMPUTED, is_missing, to_number
 from roformer_tf.labelled.column_names import (
+    CHOICES,
+    DOCUMENTS,
     LABELS,
     PAIRS,
     POSITIVES,
@@ -257,7 +259,12 @@ def _named_texts(columns: Sequence[str]) -> list[tuple[str, ...]]:
     """Columns with well-known names: a triple, else pairs, else every single text."""
     by_name = {folded(column): column for column in columns}
     # A file with text_a and text_b is one of pairs, even if it also has a column called title.
-    for groups in (TRIPLES, PAIRS, tuple((name,) for name in by_name if name in TEXTS)):
+    for groups in (
+        CHOICES + DOCUMENTS,
+        TRIPLES,
+        PAIRS,
+        tuple((name,) for name in by_name if name in TEXTS),
+    ):
         matches = [names for names in groups if by_name.keys() >= set(names)]
         if matches:
             return [tuple(by_name[name] for name in names) for names in matches]

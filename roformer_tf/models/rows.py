@@ -98,6 +98,29 @@ def run_rows(
     return answers
 
 
+def masked_logits(
+    model: Any,
+    token_ids: Sequence[Ints],
+    positions: Sequence[Ints],
+    batch_size: int = BATCH_SIZE,
+) -> Iterator[tuple[int, np.ndarray]]:
+    """The index of each sequence and its logits at some positions, batch by batch.
+
+    model: takes `masked_positions`, too. token_ids (T,), positions (k,) int32 → (k, V) float32. The
+    logits of all sequences may not fit into memory: tens of thousands for each position.
+    """
+    with_model = runner(model)
+    for rows, shape in batches([len(row) for row in token_ids], with_model, batch_size):
+        count = max(len(positions[row]) for row in rows)
+        inputs = {
+            "token_ids": padded([token_ids[row] for row in rows], shape),
+            "segment_ids": np.zeros(shape, np.int32),
+            "masked_positions": padded([positions[row] for row in rows], (shape[0], count)),
+        }
+        for row, logits in zip(rows.tolist(), with_model.run(inputs), strict=False):
+            yield row, logits[: len(positions[row])]
+
+
 def check_finite(outputs: Iterable[Any]) -> None:
     """Raise InputError where a model's outputs, an array for each text, are not all finite.
 

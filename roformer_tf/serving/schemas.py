@@ -25,6 +25,8 @@ SAMPLE = "今天天气很好，我们去公园。"
 # More keys are refused at once. A list of 500,000 errors would block the service for seconds; for
 # the same reason lists stop at the first error (`fail_fast`).
 MAX_KEYS = 32
+# Choices of a text, each of which is a sequence.
+MAX_CHOICES = 100
 # Limits of stop texts: each is searched for after every token.
 MAX_STOPS, MAX_STOP_LENGTH = 16, 32
 
@@ -111,6 +113,37 @@ class QuestionRequest(PairRequest):
         if self.question is not None and self.context is not None:
             return [[self.question, self.context]]
         return super().items
+
+
+class Question(BaseModel):
+    """A text and its choices."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    text: Text
+    choices: Annotated[list[Text], Field(min_length=1, max_length=MAX_CHOICES, fail_fast=True)]
+
+
+class ChoicesRequest(TextsRequest[Question]):
+    """A `text` with its `choices`, or several of both in `texts`."""
+
+    text: Text | None = None  # type: ignore[assignment]
+    choices: Annotated[
+        list[Text] | None, Field(min_length=1, max_length=MAX_CHOICES, fail_fast=True)
+    ] = None
+
+    @model_validator(mode="after")
+    def _choices_of_text(self) -> "ChoicesRequest":
+        if (self.text is None) != (self.choices is None):
+            raise PydanticCustomError("choices", "give choices with text, and only there")
+        return self
+
+    @property
+    def items(self) -> list[Any]:
+        """Each text followed by its choices."""
+        if self.texts is None:
+            return [[self.text, *(self.choices or [])]]
+        return [[item.text, *item.choices] for item in self.texts]
 
 
 # Request for predictions, by the number of texts of an example.
@@ -483,8 +516,7 @@ def predict_request(columns: int, of_labels: bool) -> Any:
     if columns > 1:
         example = {2: Pair, 3: Triple}[columns]
         inputs = Annotated[
-            Annotated[example, Tag(TEXTS)]
-            | Annotated[list[example], _SEVERAL, Tag(LISTS)],  # type: ignore[valid-type]
+            Annotated[example, Tag(TEXTS)] | Annotated[list[example], _SEVERAL, Tag(LISTS)],  # type: ignore[valid-type]
             _one_of(f"must be a list of {columns} texts, or several of them"),
         ]
     tei = create_model("TeiPredictRequest", __base__=TeiPredictRequest, inputs=(inputs, ...))

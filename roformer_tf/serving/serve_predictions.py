@@ -5,7 +5,8 @@ POST /predict  {"text": X} or {"texts": [X, …]} → {"predictions": [predictio
                {"inputs": X} → [{"label", "score"}, …], {"inputs": [X, …]} → a list of such lists
 
 X is a text; of a pair a list of two texts, of a ranking a list of three. A model of pairs also has
-the routes of `rerank_routes`. A question may also be {"question": Q, "context": C}.
+the routes of `rerank_routes`. A question may also be {"question": Q, "context": C}. Of multiple
+choice X is {"text": X, "choices": [X, …]}, or {"texts": [{"text": X, "choices": [X, …]}, …]}.
 """
 
 import asyncio
@@ -28,6 +29,7 @@ from roformer_tf.serving.monitoring import ServiceMetrics
 from roformer_tf.serving.rerank_routes import add_rerank
 from roformer_tf.serving.schemas import (
     SAMPLE,
+    ChoicesRequest,
     Predictions,
     QuestionRequest,
     TeiPredictRequest,
@@ -82,7 +84,7 @@ def load_served_task(
 
     # Two batches of different shape: TensorFlow's plan for the second serves all later shapes.
     for text, count in (("好" * 100, 2), (SAMPLE, 1)):
-        run([as_example([text] * len(task.text_columns), task)] * count)
+        run([as_example(task.labelling.sample(text), task)] * count)
     return ServedTask(model_name(folder), task, run, opened.choice)
 
 
@@ -118,8 +120,9 @@ def create_task_app(
     )
     # What the page needs to draw its form and the prediction.
     names = ("title", "headline", "labels", "text_columns", "spaced_units")
-    health = {"task": task.name, "limits": asdict(limits)}
+    health: dict[str, Any] = {"task": task.name, "limits": asdict(limits)}
     health |= {name: getattr(task, name) for name in names}
+    health["lists_texts"] = task.labelling.lists_texts
     app = create_app(served.name, health, "predict.js", metrics, [batcher], limits, api)
     if len(task.text_columns) == 2 and not task.labelling.column_names:
         add_rerank(app, served.name, task, as_example, batcher, limits)
@@ -135,7 +138,9 @@ def _add_predict(
     request_type = predict_request(columns, has_scores)
     response_type = Predictions | list[TeiScore] | list[list[TeiScore]]
     sample: dict[str, Any] = {"text": SAMPLE if columns == 1 else [SAMPLE] * columns}
-    if task.labelling.column_names:
+    if task.labelling.lists_texts:
+        request_type, sample = ChoicesRequest, {"text": SAMPLE, "choices": [SAMPLE, SAMPLE]}
+    elif task.labelling.column_names:
         request_type = QuestionRequest
         sample = dict.fromkeys(task.labelling.column_names[:columns], SAMPLE)
 

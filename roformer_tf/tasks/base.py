@@ -69,6 +69,8 @@ class Task(TaskSettings):
     alone."""
     texts_apart: ClassVar[bool] = False
     """Whether each text is encoded separately, and a loss compares the vectors of a batch."""
+    compares: ClassVar[bool] = False
+    """Whether a loss compares the sequences of an example, such as its candidates."""
     writes: ClassVar[bool] = False
     """Whether the model also learns to generate the second text of a sequence from the first."""
     pipeline_tag: ClassVar[str] = "text-classification"

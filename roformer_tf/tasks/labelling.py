@@ -34,6 +34,8 @@ class Labelling(Part):
     has_spans: ClassVar[bool] = False
     """Whether an example has entities, which may overlap: its files have a column of them, or
     units as of `has_units`."""
+    lists_texts: ClassVar[bool] = False
+    """Whether the last column holds a list of texts, of any length."""
     label_optional: ClassVar[bool] = False
     """Whether a file may have texts alone, which then belong together."""
     rows_per_example: ClassVar[int] = 1
@@ -84,6 +86,17 @@ class Labelling(Part):
         Raises InputError for one that does not fit the rest.
         """
         return examples
+
+    def as_cells(self, example: Example) -> tuple[Any, ...]:
+        """The texts of an example as the cells of its columns."""
+        if not self.lists_texts:
+            return example.texts
+        *texts, _ = self.task.text_columns
+        return (*example.texts[: len(texts)], list(example.texts[len(texts) :]))
+
+    def sample(self, text: str) -> tuple[str, ...]:
+        """The texts of an example that a model can predict, made of one text."""
+        return (text,) * (len(self.task.text_columns) + self.lists_texts)
 
     def for_prediction(self, example: Example) -> Example:
         """An example without label, in the form that `encode` expects."""

@@ -208,6 +208,38 @@ def _contrastive(targets: "Tensor", scores: "Tensor", weights: "Tensor") -> "Ten
     return _weighted_mean(losses, weights)
 
 
+def listwise_softmax(targets: "Tensor", scores: "Tensor", weights: "Tensor") -> "Tensor":
+    """Cross-entropy of distributions over the candidates of each example: a scalar.
+
+        −Σ p_c · log softmax(scores)_c      (ListNet's top-one loss, Cao et al., 2007)
+
+    targets (B, C): p, below 0 for what is no candidate; scores (B, C), weights (B,).
+    """
+    from keras import ops
+
+    logarithms = ops.log_softmax(ops.where(targets < 0, -FAR, scores))
+    losses = -ops.sum(ops.where(targets > 0, targets * logarithms, 0.0), axis=1)
+    return _weighted_mean(losses, weights)
+
+
+def mean_log_probabilities(logits: "Tensor", place: "Tensor", tokens: "Tensor") -> "Tensor":
+    """Mean log-probability of candidates' tokens in the rows that have masks for them.
+
+    logits (D, P, V), place (B, C, R) the rows of each candidate, tokens (B, C, P), 0 beyond its own
+    → (B, C, R); 0 for a candidate without tokens.
+    """
+    from keras import ops
+
+    positions, vocabulary = ops.shape(logits)[1], logits.shape[2]
+    flat = ops.reshape(ops.log_softmax(logits), (-1,))
+    # The index of [row, position, token] in the flat array.
+    starts = place[..., None] * positions + ops.arange(positions, dtype="int32")  # (B, C, R, P)
+    logarithms = ops.take(flat, starts * vocabulary + tokens[:, :, None])
+    counts = ops.cast(tokens > 0, "float32")[:, :, None]  # (B, C, 1, P)
+    total = ops.sum(logarithms * counts, axis=-1)
+    return total / ops.maximum(ops.sum(counts, axis=-1), 1.0)
+
+
 def _weighted_mean(losses: "Tensor", weights: "Tensor") -> "Tensor":
     """Mean of losses; 0 if all weights are, as in a batch of padding."""
     from keras import ops

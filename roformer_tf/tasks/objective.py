@@ -32,6 +32,8 @@ class TrainingObjective(Part):
     """The default pooling: the first token's vector, or the mean."""
     poolings: ClassVar[tuple[str, ...]] = ("cls", "mean")
     """The poolings that the model supports."""
+    trains_new_head: ClassVar[bool] = True
+    """Whether the model predicts at random before training; otherwise it is evaluated then, too."""
     refused_settings: ClassVar[Mapping[str, str]] = {}
     """Fields of `LossConfig` that the task does not support, and why: "is about labels, …"."""
     vector_settings: ClassVar[tuple[str, ...]] = ()

@@ -11,21 +11,20 @@ from roformer_tf.labelled.encoding import EncodedTexts, Rows, rows_side_by_side
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.splits import Question, example_key
 from roformer_tf.readers.records import text_key
-from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task, part
+from roformer_tf.tasks.base import Examples, Prediction, Predictions, Task, part
+from roformer_tf.tasks.choices.choices import CHARACTER_OVERLAP, CandidateMetrics, by_overlap
 from roformer_tf.tasks.decoding import LabelDecoding
 from roformer_tf.tasks.labelling import Labelling
-from roformer_tf.tasks.metrics import ACCURACY, Measure, Metric, mean
+from roformer_tf.tasks.metrics import Metric
 from roformer_tf.tasks.objective import SigmoidObjective
 from roformer_tf.tasks.probabilities import sigmoid
-from roformer_tf.tasks.scoring import JsonObject, Metrics, calibration
-from roformer_tf.tasks.tfidf import overlap
+from roformer_tf.tasks.scoring import JsonObject, calibration
 from roformer_tf.translation import Message
 
 if TYPE_CHECKING:
     from roformer_tf.labelled.columns import LabelSample
 
 RANKED = ("B", "C")
-CHARACTER_OVERLAP = Message("character overlap (Jaccard)")
 
 
 class RankingLabelling(Labelling):
@@ -102,22 +101,10 @@ class RankingDecoding(LabelDecoding):
         return OutputKind("probabilities", "sigmoid")
 
 
-class RankingMetrics(Metrics):
-    """Accuracy: the fraction of triples that are right."""
+class RankingMetrics(CandidateMetrics):
+    """Figures of labels B and C."""
 
-    all: ClassVar[tuple[Metric, ...]] = (ACCURACY,)
     sureness_kind: ClassVar[Any] = "lead"
-
-    def measure(self, gold: Gold, predictions: Predictions) -> Measure:
-        """Accuracy."""
-        right = self.right(gold, predictions)
-        return lambda weights: {ACCURACY.name: mean(right, weights)}
-
-    def is_right(self, label: Label, prediction: Prediction) -> bool:
-        """Whether the label is predicted; equal scores are wrong, whatever the label."""
-        # A model that scores all texts alike would otherwise be right for every B.
-        differ = prediction.scores[0] != prediction.scores[1]
-        return bool(differ and label == prediction.label)
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -132,11 +119,8 @@ class RankingMetrics(Metrics):
         metric: Metric | None = None,
     ) -> tuple[Message, list[Prediction]]:
         """The text that shares more characters with A; nothing is learned."""
-        predictions = []
-        for example in test:  # of equal overlaps B is predicted, and counts as wrong
-            a, b, c = example.texts
-            scores = np.array([overlap(a, b), overlap(a, c)], np.float32)
-            predictions.append(Prediction(RANKED[int(np.argmax(scores))], scores))
+        by_index = map(by_overlap, test)
+        predictions = [each._replace(label=RANKED[each.label]) for each in by_index]
         return CHARACTER_OVERLAP, predictions
 
     def details(self, examples: Examples, predictions: Predictions) -> JsonObject:

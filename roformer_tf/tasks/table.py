@@ -7,6 +7,7 @@ from roformer_tf.checkpoints.detection import TASK_FILE
 from roformer_tf.errors import InputError
 from roformer_tf.files import parse_json
 from roformer_tf.tasks.base import Task
+from roformer_tf.tasks.choices.cloze import MultipleChoice
 from roformer_tf.tasks.classification import Classification, Pair
 from roformer_tf.tasks.extraction.question_answering import QuestionAnswering
 from roformer_tf.tasks.extraction.spans import Spans
@@ -23,6 +24,7 @@ TASKS: dict[str, type[Task]] = {
     for task in (
         Classification,
         Multilabel,
+        MultipleChoice,
         Pair,
         Regression,
         Ranking,

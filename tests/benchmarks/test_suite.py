@@ -12,7 +12,6 @@ import pytest
 from scipy.stats import t
 
 from benchmarks.suite import __main__ as suite
-from benchmarks.suite.cloze import Question, log_likelihoods, right_choices
 from benchmarks.suite.report import Cell, Notes, mean_of, write_report
 from benchmarks.suite.sets import SOURCES, TestSet, find_set, read_cloze, read_labelled
 from roformer_tf.errors import InputError
@@ -151,42 +150,19 @@ def test_an_interval_is_over_test_rows_and_seeds():
     assert mean_of([Cell("x", "y", "accuracy", 0.6, None, 100)]).ends is None
 
 
-def test_a_choice_has_the_likelihood_of_its_tokens_one_after_another(released):
-    from roformer_tf import RoFormerForMaskedLM
-    from roformer_tf.inference.fill_mask import MaskedModel
-
-    keras_model = RoFormerForMaskedLM.from_pretrained(released("word"))
-    model = MaskedModel.of_keras(keras_model)
-    tokenizer = model.tokenizer
-    before, after, choices = (7, 8), (9,), [(20,), (21, 22, tokenizer.unk_id), ()]
-    (actual,) = log_likelihoods(model, [Question(before, after, choices)])
-
-    def log_probability(ids, position):
-        logits = keras_model.predict_on_batch({"token_ids": np.array([ids])})[0, position]
-        return logits - np.logaddexp.reduce(logits.astype(np.float64))
-
-    cls, sep, mask = tokenizer.cls_id, tokenizer.sep_id, tokenizer.mask_id
-    expected = [log_probability([cls, 7, 8, mask, 9, sep], 3)[20], 0.0, 0.0]
-    for i, token in enumerate(choices[1]):
-        gap = [*choices[1][:i], *[mask] * (3 - i)]
-        expected[1] += log_probability([cls, 7, 8, *gap, 9, sep], 3 + i)[token]
-    assert actual == pytest.approx(expected, abs=1e-4)
-
-
-def test_the_choice_is_the_one_that_the_text_makes_likelier(released, monkeypatch):
-    from benchmarks.suite import cloze
-
-    # Ids of the two choices are their numbers: in the text both are likely, alone only the first.
-    def scores(_, questions):
-        return [
-            np.array([-1.0, -2.0] if x.before else [{0: -1.0, 1: -9.0}[c[0]] for c in x.choices])
-            for x in questions
-        ]
-
-    monkeypatch.setattr(cloze, "log_likelihoods", scores)
-    asked = Question((5,), (6,), [(0,), (1,)])
-    monkeypatch.setattr(cloze, "_question", lambda row, model: asked)
-    assert right_choices(str(released("word")), [{"label": 1}, {"label": 0}]) == [True, False]
+def test_the_cloze_is_fine_tuned_and_compared_with_chance(tmp_path):
+    rows = [
+        {"text": "好#idiom#", "choices": ["一", "二", "三", "四"][:n], "label": 0} for n in (2, 4)
+    ]
+    paths = {split: tmp_path / f"{split}.jsonl" for split in suite.SPLITS}
+    write_lines(paths["test"], rows)
+    config = suite.SuiteConfig(checkpoint=("runs/a",), output=tmp_path)
+    chance, *trained = suite.cloze_jobs(config, suite.TestSet("chid", "cloze", paths), 2)
+    assert chance.compute()[0].value == 0.375
+    assert [(job.system, job.seed, job.steps[0][0]) for job in trained] == [
+        ("a", 0, "finetune"),
+        ("a", 1, "finetune"),
+    ]
 
 
 def test_a_cloze_without_a_gap_is_refused(tmp_path):

@@ -33,6 +33,11 @@ def test_weights_that_have_learnt_nothing_yet_take_a_higher_rate():
         assert once < anew <= 3 * once
 
 
+def test_a_head_that_is_already_trained_takes_a_lower_rate():
+    assert default_rate(of_size(4, 256), new_head=False) == 1e-4
+    assert default_rate(of_size(4, 256)) == 5e-4
+
+
 def test_rates_are_of_the_series_1_2_5():
     assert [nearest(x) for x in (2.9e-5, 3.3e-5, 8e-4, 0.99)] == [2e-5, 5e-5, 1e-3, 1.0]
 

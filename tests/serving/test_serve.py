@@ -15,9 +15,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import urlsplit
 
+import keras
 import numpy as np
 import pytest
 
+import roformer_tf
 from roformer_tf.errors import InputError
 from roformer_tf.serving import application, command
 from roformer_tf.serving.command import (
@@ -39,7 +41,9 @@ from roformer_tf.tasks.multilabel import Multilabel
 from roformer_tf.tasks.probabilities import softmax
 from roformer_tf.tasks.ranking import Ranking
 from roformer_tf.tasks.regression import Regression
+from roformer_tf.tasks.table import TASKS
 from roformer_tf.tasks.tagging import Tagging
+from tests.support.random_model import random_model
 
 TASK = Classification(labels=("坏", "好"))
 PAIR = Pair(labels=("0", "1"), text_columns=("a", "b"))
@@ -654,3 +658,27 @@ def test_the_command_prints_its_address(monkeypatch, finetuned, capsys):
 def test_contradicting_flags_are_refused(wrong):
     with pytest.raises(InputError, match=r"require --index|--top-k is about labels"):
         serve(ServeConfig(model="name", port=0, **wrong))
+
+
+def test_multiple_choice_is_served(running, ask, tmp_path):
+    keras.utils.set_random_seed(1)
+    task = TASKS["multiple-choice"](text_columns=("text", "choices"), max_length=32)
+    random_model(task).save_pretrained(tmp_path)
+    task.save(tmp_path)
+    served = load_served_task(tmp_path, precision="float32")
+    question = {"text": "今天天气", "choices": ["很好", "学习", "公园"]}
+    with running(create_task_app(served)) as address:
+        status, response = ask(address, "/predict", question)
+        assert status == 200
+        (prediction,) = response["predictions"]
+        want = roformer_tf.load(tmp_path, precision="float32")(("今天天气", question["choices"]))
+        assert prediction["scores"] == pytest.approx(want["scores"], abs=1e-5)
+        assert prediction["label"] == want["label"]
+        status, response = ask(address, "/predict", {"texts": [question, question]})
+        assert (status, len(response["predictions"])) == (200, 2)
+        for bad in (
+            {"text": "今天"},
+            question | {"choices": []},
+            question | {"choices": ["好", " "]},
+        ):
+            assert ask(address, "/predict", bad)[0] == 422

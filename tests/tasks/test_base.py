@@ -91,7 +91,8 @@ OWN_FIELDS = {
         "loss": "softmax",
         "dimensions": [],
         "threshold": 0.5,
-    }
+    },
+    "multiple-choice": {"gaps": False},
 }
 OWN_FIELDS["paraphrase"] = OWN_FIELDS["embedding"] | {"teacher": False}
 

@@ -11,13 +11,15 @@ const NAMES = {
   spaced: [["文本（词与词之间用空格隔开）", "Words, separated by spaces"]],
   2: [["第一段文本", "First text"], ["第二段文本", "Second text"]],
   question: [["问题", "Question"], ["上下文", "Context"]],
+  choices: [["文本", "Text"], ["候选，每行一个", "Choices, one a line"]],
   3: [["文本 A", "Text A"], ["文本 B", "Text B"], ["文本 C", "Text C"]],
 };
 const MOST_BARS = 20;
 
 function build() {
-  const kind = service.task === "question-answering" ? "question" : service.text_columns.length;
-  const names = NAMES[service.spaced_units ? "spaced" : kind];
+  const special = service.spaced_units ? "spaced" : service.lists_texts ? "choices"
+    : service.task === "question-answering" ? "question" : "";
+  const names = NAMES[special || service.text_columns.length];
   at("texts").append(...names.flatMap(field));
   at("texts").className = names.length > 1 ? "several" : "";
 }
@@ -81,8 +83,6 @@ function extracted(answer) {  // entities may overlap, so each has a line of its
   });
 }
 
-function read({ answer, texts }) {
-  if ("spans" in answer) return extracted(answer);
 function found(context, { answer, start, score }) {
   if (!answer) return [make("p", say("noAnswer"), "answer")];
   const whole = make("div", "", "tagged");
@@ -95,9 +95,16 @@ function found(context, { answer, start, score }) {
 }
 
 function read({ answer, texts }) {
+  if ("spans" in answer) return extracted(answer);
   if ("answer" in answer) return found(texts[1], answer);
   if ("tags" in answer) return tagged(texts[0], answer);
   if ("value" in answer) return [make("p", String(+answer.value.toPrecision(6)), "answer")];
+  if (service.lists_texts) {
+    const choices = lines(texts[1]);
+    const scores = Object.fromEntries(choices.map((text, i) => [text, answer.scores[i]]));
+    const chosen = choices[answer.label];
+    return [make("p", chosen, "answer"), ...bars(scores, [chosen])];
+  }
   if (!("probabilities" in answer)) return [make("p", JSON.stringify(answer), "answer")];
   const chosen = answer.labels ?? [answer.label];
   const headline = make("p", "", "answer");
@@ -106,11 +113,17 @@ function read({ answer, texts }) {
   return [headline, ...bars(answer.probabilities, chosen)];
 }
 
+function lines(text) {
+  return text.split("\n").filter((line) => line.trim());
+}
+
 async function answer() {
   const texts = [...document.querySelectorAll("textarea")].map((area) => area.value);
   at("ask").disabled = true;
   try {
-    const response = await post("predict", { text: texts.length > 1 ? texts : texts[0] });
+    const body = { text: texts.length > 1 ? texts : texts[0] };
+    if (service.lists_texts) Object.assign(body, { text: texts[0], choices: lines(texts[1]) });
+    const response = await post("predict", body);
     const { predictions } = await response.json();
     last = { answer: predictions[0], texts };
   } catch (error) {

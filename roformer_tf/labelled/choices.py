@@ -1,0 +1,199 @@
+"""Examples with several candidates: sequences (rows), and batches of whole examples.
+
+A candidate is scored together with its text, in one of two ways:
+
+pair     one row (text, candidate), whose logit is the score
+cloze    candidates fill the gap of the text; those of k tokens share the row with k masks
+
+A cloze's score is relative: from the mean log-probability of a candidate's tokens in the text, that
+in a row of masks alone is subtracted. Else frequent words would be likely everywhere.
+"""
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from roformer_tf.labelled.batches import Generators, LabelledBatch, TrainingData, first_weights
+from roformer_tf.labelled.encoding import EncodedTexts, encode_texts
+from roformer_tf.labelled.text_sides import text_numbers
+from roformer_tf.tokenizers.padding import SPECIALS, Ints, bucket, check_length, padded
+
+if TYPE_CHECKING:
+    from roformer_tf.labelled.examples import Example
+    from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+
+# A gap in a text: #idiom#, as in CHID; [MASK]; or at least three underscores.
+GAP = re.compile(r"#idiom\d*#|\[MASK\]|_{3,}")
+# Target of what fills up a list of candidates.
+ABSENT = -1.0
+_EIGHT = 8  # the number of rows is padded to a multiple: few batch shapes are compiled
+
+
+@dataclass(frozen=True)
+class EncodedChoices(EncodedTexts):
+    """N examples of C candidates each, which may differ between examples."""
+
+    places: list[Ints]
+    """For each example (C, R) int32: the rows that a candidate's score is computed from."""
+    tokens: list[Ints]
+    """For each example (C, P) int32: of a cloze a candidate's tokens, filled up with 0; P is 0 for
+    pairs."""
+    masks: list[Ints]
+    """For each row (k,) int32: positions of the masks of a cloze."""
+
+
+def encode_choices(
+    examples: "Sequence[Example]", tokenizer: "RoFormerTokenizer", max_length: int
+) -> EncodedChoices:
+    """A row of at most `max_length` tokens for each pair (text, candidate).
+
+    The longer of both loses its last tokens. Raises InputError for a `max_length` that holds none.
+    """
+    encoded = encode_texts(examples, tokenizer, max_length)
+    counts = [len(example.texts) - 1 for example in examples]
+    starts = np.cumsum([0, *counts])
+    return EncodedChoices(
+        **vars(encoded),
+        places=[
+            np.arange(start, start + count, dtype=np.int32)[:, None]
+            for start, count in zip(starts, counts, strict=False)
+        ],
+        tokens=[np.zeros((count, 0), np.int32) for count in counts],
+        masks=[np.zeros(0, np.int32)] * len(encoded.token_ids),
+    )
+
+
+def encode_cloze(
+    examples: "Sequence[Example]", tokenizer: "RoFormerTokenizer", max_length: int
+) -> EncodedChoices:
+    """Rows of at most `max_length` tokens, with masks in the first gap of the text.
+
+    A long text loses what is farthest from the gap, a long candidate its last tokens; a text
+    without a gap has it at its end. Each example has a row for each number of tokens of its
+    candidates, and one of as many masks alone. Raises InputError for a `max_length` that holds no
+    token.
+    """
+    check_length(max_length)
+    rows, masks, owners, lengths = list[list[int]](), list[Ints](), list[int](), list[int]()
+    places, tokens = list[Ints](), list[Ints]()
+    for number, example in enumerate(examples):
+        text, *candidates = example.texts
+        before, *after = GAP.split(text)
+        sides = tokenizer.ids(before), tokenizer.ids("".join(after))
+        ids = [
+            (tokenizer.ids(candidate) or [tokenizer.unk_id])[: max_length - SPECIALS]
+            for candidate in candidates
+        ]
+        row_of: dict[int, list[int]] = {}
+        for count in sorted({len(some) for some in ids}):
+            row_of[count] = [len(rows), len(rows) + 1]
+            room = max_length - SPECIALS - count
+            for left, right in (_around_gap(*sides, room), ([], [])):
+                gap = [tokenizer.mask_id] * count
+                rows.append([tokenizer.cls_id, *left, *gap, *right, tokenizer.sep_id])
+                masks.append(np.arange(1 + len(left), 1 + len(left) + count, dtype=np.int32))
+                owners.append(number)
+        longest = max(map(len, ids))
+        places.append(np.array([row_of[len(some)] for some in ids], np.int32))
+        tokens.append(padded([np.array(some, np.int32) for some in ids], (len(ids), longest)))
+        lengths.append(sum(map(len, sides)) + longest + SPECIALS)
+    token_ids: list[Ints] = [np.array(row, np.int32) for row in rows]
+    return EncodedChoices(
+        token_ids=token_ids,
+        segment_ids=[np.zeros_like(row) for row in token_ids],
+        first_units=[],
+        example=np.array(owners, np.int32),
+        lengths=np.array(lengths, np.int32),
+        units=np.zeros(len(examples), np.int32),
+        places=places,
+        tokens=tokens,
+        masks=masks,
+    )
+
+
+def _around_gap(before: list[int], after: list[int], room: int) -> tuple[list[int], list[int]]:
+    """The tokens nearest to a gap, `room` in all: half on each side, more if the other has less."""
+    left = min(len(before), max(room // 2, room - len(after)))
+    return before[len(before) - left :], after[: room - left]
+
+
+@dataclass(frozen=True)
+class ChoiceBatches(TrainingData):
+    """Examples with their candidates; a row that several examples share is computed once.
+
+    A batch of B examples with at most C candidates, D different rows and P masks is
+
+        {"token_ids": (D, T), "segment_ids": (D, T), "place": (B, C, R)} int32,
+        targets (B, C) float32, ABSENT beyond an example's candidates, weights (B,) float32
+
+    where `place` indexes the rows. A cloze also has "masked_positions" (D, P) and "tokens"
+    (B, C, P) int32, 0 beyond a candidate's tokens.
+    """
+
+    encoded: EncodedChoices
+    targets: Sequence[np.ndarray]
+    """For each example (C,) float32: how right each candidate is; their sum is 1."""
+
+    @property
+    def varying(self) -> tuple[str, ...]:
+        """Inputs whose number of rows is not the same in every batch."""
+        return ("token_ids", "segment_ids", *(["masked_positions"] if self._is_cloze else []))
+
+    @property
+    def _is_cloze(self) -> bool:
+        return bool(self.encoded.tokens[0].shape[1])
+
+    @cached_property
+    def lengths(self) -> Ints:
+        """(N,) int: tokens of the longest row of each example."""
+        lengths = self.encoded.row_lengths
+        return np.array([lengths[place].max() for place in self.encoded.places], np.int32)
+
+    @property
+    def tokens_each(self) -> float:
+        """Mean number of tokens of all rows of an example."""
+        return float(self.encoded.row_lengths.sum() / self.encoded.examples)
+
+    def fingerprinted(self) -> Iterable[np.ndarray]:
+        """Token ids, candidates and targets."""
+        yield from chain(self.encoded.token_ids, self.encoded.tokens, self.targets)
+
+    @cached_property
+    def _numbers(self) -> Ints:
+        """(rows,) int64: equal rows have equal numbers."""
+        pairs = zip(self.encoded.token_ids, self.encoded.segment_ids, strict=True)
+        return text_numbers(np.concatenate(pair) for pair in pairs)
+
+    def build(self, items: Ints, batch_size: int, generators: Generators) -> LabelledBatch:
+        """Pad rows to a common length, and lists of candidates to the longest."""
+        encoded, chosen = self.encoded, items.tolist()
+        of_items = [encoded.places[item] for item in chosen]
+        flat = np.concatenate([place.ravel() for place in of_items])
+        _, first, inverse = np.unique(self._numbers[flat], return_index=True, return_inverse=True)
+        rows = flat[first].tolist()
+        ends = np.cumsum([place.size for place in of_items])[:-1]
+        numbered = np.split(inverse.astype(np.int32), ends)
+        count, terms = max(len(place) for place in of_items), of_items[0].shape[1]
+        height = -(-len(rows) // _EIGHT) * _EIGHT
+        shape = (height, bucket(max(len(encoded.token_ids[row]) for row in rows)))
+        places = [x.reshape(place.shape) for x, place in zip(numbered, of_items, strict=True)]
+        inputs: dict[str, Any] = {
+            "token_ids": padded([encoded.token_ids[row] for row in rows], shape),
+            "segment_ids": padded([encoded.segment_ids[row] for row in rows], shape),
+            "place": padded(places, (batch_size, count, terms)),
+        }
+        if self._is_cloze:
+            longest = max(encoded.tokens[item].shape[1] for item in chosen)
+            masks = [encoded.masks[row] for row in rows]
+            inputs["masked_positions"] = padded(masks, (height, longest))
+            tokens = [encoded.tokens[item] for item in chosen]
+            inputs["tokens"] = padded(tokens, (batch_size, count, longest))
+        targets = np.full((batch_size, count), ABSENT, np.float32)
+        for target, item in zip(targets, chosen, strict=False):
+            target[: len(self.targets[item])] = self.targets[item]
+        return inputs, targets, first_weights(len(items), batch_size)

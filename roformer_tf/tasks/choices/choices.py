@@ -1,0 +1,287 @@
+"""A text and several candidates, of which one is right.
+
+Candidates are pairs with the text, or fill its gap: see `cloze`. Axes: B examples, C candidates.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from roformer_tf.labelled.batches import TrainingData
+from roformer_tf.labelled.cells import BadCellError, find_cell, read_label, read_text
+from roformer_tf.labelled.choices import GAP, ChoiceBatches, EncodedChoices, encode_choices
+from roformer_tf.labelled.column_names import CHOICES, folded
+from roformer_tf.labelled.encoding import EncodedTexts, rows_side_by_side
+from roformer_tf.labelled.examples import Example, Label
+from roformer_tf.labelled.splits import Question
+from roformer_tf.readers.records import text_key
+from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task, part
+from roformer_tf.tasks.decoding import Decoding
+from roformer_tf.tasks.labelling import Labelling
+from roformer_tf.tasks.losses import listwise_softmax
+from roformer_tf.tasks.metrics import ACCURACY, Measure, Metric, mean
+from roformer_tf.tasks.objective import TrainingObjective
+from roformer_tf.tasks.probabilities import shortest, softmax
+from roformer_tf.tasks.scoring import JsonObject, Metrics, calibration, shortened
+from roformer_tf.tasks.tfidf import overlap
+from roformer_tf.translation import Message
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from roformer_tf.kernels.forms import Tensor
+    from roformer_tf.labelled.columns import LabelSample
+    from roformer_tf.readers.tables import Row
+    from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+
+CHARACTER_OVERLAP = Message("character overlap (Jaccard)")
+# Candidates that a message names.
+SHOWN = 5
+
+
+class ListLabelling(Labelling):
+    """Rows with a text and a list of texts, of any length: (text, candidate, candidate, …)."""
+
+    text_counts: ClassVar[tuple[int, ...]] = (2,)
+    lists_texts: ClassVar[bool] = True
+    min_candidates: ClassVar[int] = 2
+
+    @classmethod
+    def read_row(
+        cls, row: "Row", texts: Sequence[str], label: str | None, separator: str
+    ) -> Example:
+        """The example in a row; `of_label` reads its label."""
+        text, candidates = texts
+        listed = cls.read_list(row.cells, candidates)
+        example = Example((read_text(row.cells, text), *listed), None, row.place)
+        if label is None:
+            return example
+        return example._replace(label=cls.of_label(find_cell(row.cells, label), listed))
+
+    @classmethod
+    def read_list(cls, cells: dict[str, Any], column: str) -> tuple[str, ...]:
+        """The texts in a column. Raises BadCellError unless it holds a list of several."""
+        listed = find_cell(cells, column)
+        if not isinstance(listed, list | tuple):
+            raise BadCellError(f"has no list of texts in {column!r}, but {listed!r}")
+        if len(listed) < cls.min_candidates:
+            raise BadCellError(
+                f"has {len(listed)} texts in {column!r}, but needs {cls.min_candidates} or more"
+            )
+        return tuple(read_text({column: text}, column) for text in listed)
+
+    @classmethod
+    def of_label(cls, value: Any, candidates: Sequence[str]) -> Label:
+        """The label in a cell of a row with these candidates. Raises BadCellError if it is none."""
+        raise NotImplementedError
+
+    @classmethod
+    def labels_in(cls, label: Label) -> set[str]:
+        """None: labels are about the candidates of one example."""
+        return set()
+
+    @classmethod
+    def split_keys(cls, example: Example) -> Sequence[bytes]:
+        """The text: with other candidates it stays in the same set."""
+        return [text_key(example.texts[:1])]
+
+    @classmethod
+    def learned(cls, training: Examples) -> dict[str, Any]:
+        """Nothing."""
+        return {}
+
+    def encode(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> EncodedChoices:
+        """A row for each candidate."""
+        return encode_choices(examples, tokenizer, self.task.max_length)
+
+    def training_data(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> TrainingData:
+        """Batches of whole examples."""
+        targets = [self.target(example) for example in examples]
+        return ChoiceBatches(self.encode(examples, tokenizer), targets)
+
+
+class ChoiceLabelling(ListLabelling):
+    """Target (C,) float32: 1 for the right candidate."""
+
+    @classmethod
+    def guess(cls, sample: "LabelSample") -> str:
+        """A column with a well-known name."""
+        names = tuple(map(folded, sample.texts))
+        return f"there is a column {sample.texts[-1]}" if names in CHOICES else ""
+
+    @classmethod
+    def of_label(cls, value: Any, candidates: Sequence[str]) -> Label:
+        """The index of the right candidate, from its index or its text."""
+        name = read_label(value)
+        if name in candidates and not isinstance(value, int):
+            return candidates.index(name)
+        number = int(name) if name.isdecimal() else -1
+        if not 0 <= number < len(candidates):
+            shown = "、".join(candidates[:SHOWN]) + ("…" if len(candidates) > SHOWN else "")
+            raise BadCellError(
+                f"has the label {name!r}, but it is an index from 0 to {len(candidates) - 1}, or "
+                f"one of {shown}"
+            )
+        return number
+
+    @classmethod
+    def question(cls, example: Example) -> Question:
+        """The text with its candidates in any order, and the text of the right one."""
+        text, *candidates = example.texts
+        return text_key([text, *sorted(candidates)]), text_key([candidates[example.label]])
+
+    def target(self, example: Example) -> np.ndarray:
+        """(C,) float32."""
+        target = np.zeros(len(example.texts) - 1, np.float32)
+        target[example.label] = 1
+        return target
+
+
+class ListObjective(TrainingObjective):
+    """A softmax over the scores of an example's candidates."""
+
+    refused_settings: "ClassVar[Mapping[str, str]]" = dict.fromkeys(
+        ("label_smoothing", "focal", "class_weights", "r_drop", "fgm"),
+        "is about labels of single texts, but candidates are compared with each other.",
+    )
+
+    def batch_loss(
+        self, targets: "Tensor", outputs: Any, weights: "Tensor", inputs: Any = None
+    ) -> "Tensor":
+        """`listwise_softmax` of targets (B, C) and the `scores` of the outputs."""
+        return listwise_softmax(targets, self.scores(outputs, inputs), weights)
+
+    def scores(self, outputs: "Tensor", inputs: Any) -> "Tensor":
+        """Logits of rows (D, 1) → scores of candidates (B, C)."""
+        from keras import ops
+
+        return ops.take(outputs[:, 0], inputs["place"][..., 0])
+
+
+class ChoiceDecoding(Decoding):
+    """Logits (C,), one a candidate → the index of the best. Scores (C,): their softmax."""
+
+    def combine(self, row_logits: Sequence[np.ndarray], encoded: EncodedTexts) -> list[np.ndarray]:
+        """The logits of an example's rows in one array."""
+        return rows_side_by_side(row_logits, encoded)
+
+    def predict(self, logits: np.ndarray) -> Prediction:
+        """The candidate with the highest logit."""
+        return Prediction(int(np.argmax(logits)), softmax(logits))
+
+    def graph_meaning(self) -> None:
+        """None: probabilities depend on all rows of an example."""
+        return
+
+    def cell_names(self) -> list[str]:
+        """label, choice, scores."""
+        return ["label", "choice", "scores"]
+
+    def cells(self, example: Example, prediction: Prediction) -> list[Any]:
+        """The index, the candidate, and the probability of each."""
+        chosen = example.texts[1 + prediction.label]
+        return [prediction.label, chosen, list(map(shortest, prediction.scores))]
+
+    def as_json(self, example: Example, prediction: Prediction) -> dict[str, Any]:
+        """label: the index of a candidate; scores: the probability of each."""
+        return {"label": prediction.label, "scores": list(map(shortest, prediction.scores))}
+
+
+def by_overlap(example: Example) -> Prediction:
+    """The candidate that shares most characters with the text: its index.
+
+    Of equal overlaps the first is predicted, and counts as wrong.
+    """
+    text, *candidates = example.texts
+    scores = np.array([overlap(text, candidate) for candidate in candidates], np.float32)
+    return Prediction(int(np.argmax(scores)), scores)
+
+
+class CandidateMetrics(Metrics):
+    """Accuracy: the fraction of examples whose right candidate has the highest score."""
+
+    all: ClassVar[tuple[Metric, ...]] = (ACCURACY,)
+
+    def measure(self, gold: Gold, predictions: Predictions) -> Measure:
+        """Accuracy."""
+        right = self.right(gold, predictions)
+        return lambda weights: {ACCURACY.name: mean(right, weights)}
+
+    def is_right(self, label: Label, prediction: Prediction) -> bool:
+        """Whether the label is predicted; equal highest scores are wrong, whatever the label."""
+        # A model that scores all candidates alike would otherwise be right for every first one.
+        highest = prediction.scores == prediction.scores.max()
+        return bool(highest.sum() == 1 and label == prediction.label)
+
+
+class ChoiceMetrics(CandidateMetrics):
+    """Figures of labels that are indices."""
+
+    def baseline(
+        self,
+        training: Examples,
+        test: Examples,
+        valid: Examples = (),
+        metric: Metric | None = None,
+    ) -> tuple[Message, list[Prediction]]:
+        """The candidate that shares most characters with the text, or the most frequent index.
+
+        The validation set selects one; a text with a gap has the index.
+        """
+        methods = [self._most_frequent(training, test)]
+        if not any(GAP.search(example.texts[0]) for example in training):
+            methods.append((CHARACTER_OVERLAP, list(map(by_overlap, test))))
+        gold = [example.label for example in valid]
+        # `test` begins with the validation set, if there is one.
+        return max(methods, key=lambda method: self.right(gold, method[1][: len(gold)]).sum())
+
+    def _most_frequent(
+        self, training: Examples, test: Examples
+    ) -> tuple[Message, list[Prediction]]:
+        counts = Counter(example.label for example in training)
+        chance = float(np.mean([1 / (len(example.texts) - 1) for example in test]))
+        predictions = []
+        for example in test:
+            scores = np.zeros(len(example.texts) - 1, np.float32)
+            chosen = max(range(len(scores)), key=counts.__getitem__)
+            scores[chosen] = 1
+            predictions.append(Prediction(chosen, scores))
+        return Message("most frequent index (chance: {chance:.1%})", chance=chance), predictions
+
+    def details(self, examples: Examples, predictions: Predictions) -> JsonObject:
+        """Calibration of the predicted candidate's probability."""
+        highest = np.array([prediction.scores.max() for prediction in predictions])
+        right = self.right([example.label for example in examples], predictions)
+        return {
+            "mistakes": self.mistakes(examples, predictions),
+            "calibration": calibration(highest, right),
+        }
+
+    def describe(self, example: Example, prediction: Prediction) -> JsonObject:
+        """The right and the predicted candidate, the text, and all candidates."""
+        text, *candidates = example.texts
+        return {
+            "gold": candidates[example.label],
+            "predicted": candidates[prediction.label],
+            "texts": [shortened(text), shortened(" / ".join(candidates))],
+        }
+
+
+@dataclass(frozen=True, kw_only=True)
+class Choices(Task):
+    """A text and several candidates, scored as pairs; one is right."""
+
+    name: ClassVar[str] = "multiple-choice"
+    title: ClassVar[str] = "多项选择 · Multiple choice"
+    compares: ClassVar[bool] = True
+    pipeline_tag: ClassVar[str] = "multiple-choice"
+    labelling = part(ChoiceLabelling)
+    objective = part(ListObjective)
+    decoding = part(ChoiceDecoding)
+    metrics = part(ChoiceMetrics)
+
+    gaps: bool = False
+    """Whether candidates fill a gap of the text."""

@@ -1,0 +1,134 @@
+"""`--task multiple-choice`: pairs, or, where every text has a gap, candidates that fill it.
+
+The head of the masked language model scores what fills a gap. It knows words already; a new head
+would have to learn them from the examples.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from roformer_tf.checkpoints.detection import is_language_model
+from roformer_tf.engines.network import Part as NetworkPart
+from roformer_tf.errors import InputError
+from roformer_tf.labelled.choices import GAP, EncodedChoices, encode_cloze
+from roformer_tf.labelled.encoding import EncodedTexts
+from roformer_tf.tasks.base import Examples, Task, part
+from roformer_tf.tasks.choices.choices import (
+    ChoiceDecoding,
+    ChoiceLabelling,
+    ChoiceMetrics,
+    Choices,
+    ListObjective,
+)
+from roformer_tf.tasks.losses import mean_log_probabilities
+
+if TYPE_CHECKING:
+    from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
+    from roformer_tf.kernels.forms import Tensor
+    from roformer_tf.models.pretrained import PretrainedModel
+    from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+
+
+class ClozeLabelling(ChoiceLabelling):
+    """Rows with masks in the gap of the text."""
+
+    fixed_long_texts: ClassVar[str] = "the ends that are farthest from the gap are cut."
+
+    def encode(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> EncodedChoices:
+        """A row for each number of tokens of an example's candidates, and one without the text."""
+        return encode_cloze(examples, tokenizer, self.task.max_length)
+
+
+class ClozeObjective(ListObjective):
+    """A candidate's score is its mean log-probability in the text, less that without a text."""
+
+    trains_new_head: ClassVar[bool] = False
+
+    @classmethod
+    def model_class(cls) -> "type[PretrainedModel]":
+        """A masked language model."""
+        from roformer_tf.models.heads import RoFormerForMaskedLM
+
+        return RoFormerForMaskedLM
+
+    @classmethod
+    def source_class(cls) -> "type[PretrainedModel]":
+        """The same model: its head is trained further."""
+        return cls.model_class()
+
+    @classmethod
+    def choose_pooling(cls, checkpoint: "Checkpoint", source: "OpenedSource") -> str:
+        """No pooling counts. Raises InputError for a checkpoint without the head."""
+        if not is_language_model(checkpoint):
+            raise InputError(
+                f"{source.name} has no head that scores the vocabulary, which fills the gaps of "
+                "these texts. Give a --checkpoint with one, such as chinese_roformer-tf-mini."
+            )
+        return cls.pooling
+
+    def scores(self, outputs: "Tensor", inputs: Any) -> "Tensor":
+        """Logits at masks (D, P, V) → scores of candidates (B, C)."""
+        means = mean_log_probabilities(outputs, inputs["place"], inputs["tokens"])
+        return means[..., 0] - means[..., 1]
+
+
+class ClozeDecoding(ChoiceDecoding):
+    """Rows of masks → scores of candidates."""
+
+    graph_part: ClassVar[NetworkPart] = "masked"
+
+    def run(self, model: Any, encoded: EncodedTexts, batch_size: int) -> list[np.ndarray]:
+        """For each row (C,) float64: the mean log-probability of the example's candidates in it.
+
+        0 for candidates of another number of tokens than the row has masks.
+        """
+        from roformer_tf.models.rows import masked_logits
+
+        assert isinstance(encoded, EncodedChoices)
+        outputs = [np.zeros(0)] * len(encoded.token_ids)
+        rows = masked_logits(model, encoded.token_ids, encoded.masks, batch_size)
+        for row, logits in rows:
+            tokens = encoded.tokens[encoded.example[row]]  # (C, P)
+            count = len(encoded.masks[row])
+            exact = logits.astype(np.float64)
+            exact -= np.logaddexp.reduce(exact, axis=-1, keepdims=True)
+            means = exact[np.arange(count), tokens[:, :count]].mean(axis=1)
+            outputs[row] = np.where((tokens > 0).sum(axis=1) == count, means, 0)
+        return outputs
+
+    def combine(self, row_logits: Sequence[np.ndarray], encoded: EncodedTexts) -> list[np.ndarray]:
+        """For each example (C,): the score in the text, less that without a text."""
+        assert isinstance(encoded, EncodedChoices)
+        return [
+            np.array([row_logits[a][i] - row_logits[b][i] for i, (a, b) in enumerate(place)])
+            for place in encoded.places
+        ]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cloze(Choices):
+    """Texts with a gap, and several candidates that may fill it."""
+
+    labelling = part(ClozeLabelling)
+    objective = part(ClozeObjective)
+    decoding = part(ClozeDecoding)
+    metrics = part(ChoiceMetrics)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MultipleChoice(Choices):
+    """The task of `--task multiple-choice`: a cloze if every training text has a gap."""
+
+    @classmethod
+    def from_examples(cls, training: Examples, **settings: Any) -> Task:
+        """A cloze, or pairs."""
+        gaps = all(GAP.search(example.texts[0]) for example in training)
+        return cls.from_settings(**settings, gaps=gaps)
+
+    @classmethod
+    def from_settings(cls, **settings: Any) -> Task:
+        """The task with these settings: a cloze, or pairs."""
+        return (Cloze if settings.get("gaps") else cls)(**settings)
