@@ -31,6 +31,7 @@ if "hf" in " ".join(sys.argv) and find_spec("triton"):
     import_module("triton._C.libtriton")
 
 ROOT = Path(__file__).parents[1]
+os.environ["HF_ENDPOINT"] = "http://127.0.0.1:9"  # wrong paths are not looked up at the hub
 BIN = Path(sys.executable).parent
 FIXTURES = Path(__file__).parent / "fixtures" / "oracle"
 ORACLE = Path(os.environ.get("ROFORMER_TF_ORACLE", FIXTURES))  # or what make_oracle.py wrote

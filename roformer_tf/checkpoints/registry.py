@@ -111,13 +111,13 @@ def locate(source: str | Path) -> Path:
     The zip is searched in `checkpoints/`, whose files are not checked, then in the cache, and is
     downloaded otherwise. Raises InputError for anything else, and as `cached` and `download` do.
     """
-    if _exists(source):
+    if exists(source):
         return Path(source)
     if str(source) == MINI:
         return own()
     release = find(str(source))
     if release is None:
-        raise InputError(_unknown(source))
+        raise InputError(unknown(source))
     if (BY_HAND / release.file).is_file():
         return BY_HAND / release.file
     return cached(release) or download(release.name)
@@ -135,17 +135,11 @@ def download(name: str, *, from_file: str | Path | None = None) -> Path:
         return own()
     release = find(name)
     if release is None:
-        raise InputError(_unknown(name))
-    try:
-        with _locked(release):
-            if from_file is not None:
-                return _store(Path(from_file), release)
-            return cached(release, thoroughly=True) or _download(release)
-    except OSError as error:
-        raise InputError(
-            f"cannot store {release.file} in {folder()}: {error}. "
-            f"Free some space, or set another folder in the environment variable {CACHE}."
-        ) from None
+        raise InputError(unknown(name))
+    with reserved(release.file, release.name):
+        if from_file is not None:
+            return _store(Path(from_file), release)
+        return cached(release, thoroughly=True) or _download(release)
 
 
 def folder() -> Path:
@@ -273,28 +267,39 @@ def _record_path(path: Path) -> Path:
 
 
 @contextmanager
-def _locked(release: Release) -> Iterator[None]:
-    """Keep other processes from writing this release. A killed process loses its lock."""
+def reserved(file: str, name: str) -> Iterator[None]:
+    """Keep other processes from writing a file of the cache. A killed process loses its lock.
+
+    name: of what the file is. Raises InputError, within the context too, for a cache that cannot
+    be written.
+    """
     from filelock import FileLock, Timeout
 
-    folder().mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder() / f"{release.file}.lock")
+    path = folder() / file
     try:
-        # Without waiting first, so that the user learns why nothing happens.
-        lock.acquire(timeout=0)
-    except Timeout:
-        print(f"waiting for another process to download {release.name} …", file=sys.stderr)
-        lock.acquire()
-    try:
-        for path in leftovers(folder()):  # of a killed process, since we have the lock
-            if path.name.startswith(f".{release.file}."):
-                remove(path)
-        yield
-    finally:
-        lock.release()
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(path.with_name(f"{path.name}.lock"))
+        try:
+            # Without waiting first, so that the user learns why nothing happens.
+            lock.acquire(timeout=0)
+        except Timeout:
+            print(f"waiting for another process to download {name} …", file=sys.stderr)
+            lock.acquire()
+        try:
+            for leftover in leftovers(path.parent):  # of a killed process, since we have the lock
+                if leftover.name.startswith(f".{path.name}."):
+                    remove(leftover)
+            yield
+        finally:
+            lock.release()
+    except OSError as error:
+        raise InputError(
+            f"cannot store {file} in {folder()}: {error}. "
+            f"Free some space, or set another folder in the environment variable {CACHE}."
+        ) from None
 
 
-def _exists(source: str | Path) -> bool:
+def exists(source: str | Path) -> bool:
     """Whether a path exists. Raises InputError if that cannot be determined."""
     try:
         return Path(source).exists()
@@ -319,15 +324,9 @@ def _how_to_get(release: Release) -> str:
     )
 
 
-def _unknown(source: str | Path) -> str:
+def unknown(source: str | Path) -> str:
     """The message for an unknown source: what a source can be, and similar names."""
     name = str(source)
-    for release in releases():
-        if release.huggingface == name:
-            return (
-                f"{name} does not exist here. Give {release.name}, which has the same weights, "
-                "or a folder into which you downloaded that repository from Hugging Face."
-            )
     names = [MINI, *(name for r in releases() for name in (r.name, *r.aliases))]
     near = difflib.get_close_matches(Path(name).name.removesuffix(".zip"), names)
     return (

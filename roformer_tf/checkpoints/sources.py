@@ -2,7 +2,7 @@
 
 A source is the name of our own or of a released checkpoint, a released `.zip`, a folder with
 `bert_config.json`, or a folder with `config.json`, which is Hugging Face's layout and ours. A zip
-of such a folder is a source, too.
+of such a folder is a source, too, as is a model of the Hugging Face hub: `owner/name[@revision]`.
 """
 
 import logging
@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from roformer_tf.checkpoints import huggingface, registry, tf1
+from roformer_tf.checkpoints import hub, huggingface, tf1
 from roformer_tf.checkpoints.archives import BERT_CONFIG, CONFIG, WEIGHT_FILES, WEIGHTS, Files
 from roformer_tf.checkpoints.arrays import LazyArrays, is_finite
 from roformer_tf.checkpoints.names import IGNORED, TIED, complete_config, table
@@ -54,7 +54,7 @@ class OpenedSource(Files):
     """
 
     def __init__(self, source: str | Path) -> None:
-        super().__init__(registry.locate(source))
+        super().__init__(hub.locate(source))
         self.name = str(source)
         """The user's name for it, for messages; `path` is its location."""
         self._warned = False

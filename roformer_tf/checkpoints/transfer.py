@@ -23,8 +23,8 @@ class TransferError(Exception):
     """A failed download; the message is the reason, as a part of a sentence."""
 
 
-def fetch(url: str, part: Path) -> None:
-    """Download a URL into `part`, with a progress bar on stderr.
+def fetch(url: str, part: Path, headers: Mapping[str, str] | None = None) -> None:
+    """Download a URL into `part`, with a progress bar on stderr; `headers`: of the request.
 
     `part` can contain the beginning of the file. The download resumes from there if the server
     confirms that its file has not changed, and starts again otherwise. A broken connection is
@@ -33,11 +33,11 @@ def fetch(url: str, part: Path) -> None:
     while True:
         before = size(part)
         try:
-            return _fetch_rest(url, part)
+            return _fetch_rest(url, part, headers or {})
         except requests.RequestException as error:
             # Progress resets the patience: on a bad line, a large file needs many connections.
             if size(part) <= before:
-                raise TransferError(_reason(url, error)) from None
+                raise TransferError(reason(url, error)) from None
 
 
 def size(part: Path) -> int:
@@ -48,11 +48,19 @@ def size(part: Path) -> int:
 def discard(part: Path) -> None:
     """Remove a partial download: the next one starts again."""
     remove(part)
+    finish(part)
+
+
+def finish(part: Path) -> None:
+    """Forget that a file was a partial download."""
     remove(_note(part))
 
 
-def _fetch_rest(url: str, part: Path) -> None:
-    headers = {"Accept-Encoding": "identity"}  # a compressed response cannot be resumed by bytes
+def _fetch_rest(url: str, part: Path, headers: Mapping[str, str]) -> None:
+    headers = {
+        **headers,
+        "Accept-Encoding": "identity",
+    }  # a compressed response cannot be resumed by bytes
     if version := _version_of(part, url):
         headers |= {"Range": f"bytes={size(part)}-", "If-Range": version}
     with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as response:
@@ -105,7 +113,8 @@ def _note(part: Path) -> Path:
     return part.with_name(part.name + ".json")
 
 
-def _reason(url: str, error: requests.RequestException) -> str:
+def reason(url: str, error: requests.RequestException) -> str:
+    """Why a request failed, as a part of a sentence."""
     if error.response is not None:
         return f"{url} responds with {error.response.status_code} {error.response.reason}"
     host = urlsplit(url).netloc or url

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
-from roformer_tf.checkpoints import registry
+from roformer_tf.checkpoints import hub, registry
 from roformer_tf.checkpoints.archives import CONFIG, WEIGHTS
+from roformer_tf.checkpoints.hub import HubModel
 from roformer_tf.checkpoints.registry import Release
 from roformer_tf.config import RoFormerConfig
 
@@ -23,7 +24,7 @@ class ListConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class DownloadConfig:
-    r"""Download a released checkpoint into the cache, or resume a broken download.
+    r"""Download a checkpoint into the cache, or resume a broken download.
 
     Examples:
         roformer-tf checkpoints download chinese_roformer-base
@@ -32,7 +33,8 @@ class DownloadConfig:
     """
 
     name: str
-    """A name that `roformer-tf checkpoints list` shows."""
+    """A name that `roformer-tf checkpoints list` shows, or owner/name[@revision] of a model of the
+    Hugging Face hub, of which a newer commit is then used."""
     from_file: Path | None = None
     """A zip that you downloaded yourself: it is checked and copied into the cache."""
 
@@ -43,8 +45,12 @@ def list_checkpoints(config: ListConfig) -> None:
 
 
 def download(config: DownloadConfig) -> None:
-    """Download, and print the path of the zip."""
-    print(registry.download(config.name, from_file=config.from_file))
+    """Download, and print the path of the zip or folder."""
+    model = HubModel.parse(config.name)
+    if model is not None and config.from_file is None:
+        print(hub.download(model))
+    else:
+        print(registry.download(config.name, from_file=config.from_file))
 
 
 def table() -> str:

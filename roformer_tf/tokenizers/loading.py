@@ -9,6 +9,7 @@ from typing import Any
 
 from roformer_tf.checkpoints import registry
 from roformer_tf.checkpoints.archives import TOKENIZER_CONFIG, VOCABULARY
+from roformer_tf.checkpoints.hub import HubModel
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.errors import InputError
 from roformer_tf.files import parse_json
@@ -22,7 +23,7 @@ def open_vocabulary(source: str | Path) -> Iterator[OpenedSource]:
     Raises InputError if it does not exist.
     """
     try:
-        if not registry.is_name(source):
+        if not (registry.is_name(source) or HubModel.parse(source)):
             Path(source).stat()
     except OSError as error:
         raise _unreadable(Path(source), error) from None

@@ -121,10 +121,6 @@ def test_a_zip_in_the_folder_checkpoints_is_used_before_the_cache(empty_cache, t
             "somewhere/chinese_roformer_L-12_H-768_A-12.zip",
             r"^somewhere/.* does not exist.*Did you mean chinese_roformer_L-12_H-768_A-12 ",
         ),
-        (
-            "junnyu/roformer_chinese_sim_char_base",
-            r"Give chinese_roformer-sim-char_L-12_H-768_A-12, which has the same weights",
-        ),
     ],
 )
 def test_anything_else_is_refused_with_a_hint(source, said, empty_cache):

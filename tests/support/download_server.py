@@ -33,6 +33,8 @@ class Server:
         self.files = dict(files)
         self.asked = []
         """For each request the file and its Range, "" where it asked for all."""
+        self.accounts = []
+        """The Authorization of each request, if it has one."""
         self.cuts = []
         """For each of the next answers, after how many bytes of it the connection breaks."""
         self.statuses = []
@@ -71,9 +73,10 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     server_of_files: Server
 
     def do_GET(self):
-        server, name = self.server_of_files, self.path.removeprefix("/mirror/")
+        server, name = self.server_of_files, self.path.removeprefix("/mirror/").partition("?")[0]
         wanted = self.headers.get("Range", "")
         server.asked.append((name, wanted))
+        server.accounts.append(self.headers.get("Authorization"))
         status = server.statuses.pop(0) if server.statuses else None
         cut = server.cuts.pop(0) if server.cuts else None
         if status or name not in server.files:

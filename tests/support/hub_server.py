@@ -1,0 +1,47 @@
+"""A server with the layout of the Hugging Face hub's addresses."""
+
+import hashlib
+import json
+from urllib.parse import unquote, urlsplit
+
+from tests.support.download_server import Server
+
+COMMITS = {"main": "a" * 40, "v1": "b" * 40}
+
+
+class HubServer(Server):
+    """`HubServer({"owner/name": {"main": {"config.json": b"…"}}})`, by model and revision.
+
+    `Server` asks for files by a path after /mirror/, which is part of `url`.
+    """
+
+    def __init__(self, models, *, checksums=True):
+        files = {}
+        for model, revisions in models.items():
+            for revision, contents in revisions.items():
+                commit = COMMITS[revision]
+                listing = {
+                    "sha": commit,
+                    "siblings": [entry(*item, checksums) for item in contents.items()],
+                }
+                for name in (revision, commit):
+                    files[f"api/models/{model}/revision/{name}"] = json.dumps(listing).encode()
+                for name, content in contents.items():
+                    files[f"{model}/resolve/{commit}/{name}"] = content
+        super().__init__(files)
+
+    def downloads(self):
+        """The files that were asked for, without listings."""
+        names = [unquote(urlsplit(path).path) for path, _ in self.asked]
+        return [name.rpartition("/")[2] for name in names if "/resolve/" in name]
+
+
+def entry(name, content, checksums):
+    """A file in a listing: large ones have SHA-256, others git's checksum."""
+    if not checksums:
+        return {"rfilename": name}
+    git = hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
+    values = {"rfilename": name, "size": len(content), "blobId": git}
+    if name.endswith((".safetensors", ".bin")):
+        values["lfs"] = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
+    return values
