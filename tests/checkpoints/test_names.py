@@ -49,7 +49,7 @@ def test_v2_is_v1_without_norms_biases_and_head():
 
 
 def test_without_labels_there_are_no_rows_for_them():
-    heads = {"classifier", "token_classifier", "crf"}
+    heads = {"classifier", "token_classifier", "crf", "global_pointer"}
     assert {row.part for row in ROWS} - {row.part for row in table(CONFIG)} == heads
     assert {row.shape[-1] for row in ROWS if "out_proj" in row.name} == {5}
 

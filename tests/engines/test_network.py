@@ -16,6 +16,7 @@ from roformer_tf.models.heads import (
     RoFormerForMaskedLM,
     RoFormerForSentenceSimilarity,
     RoFormerForSequenceClassification,
+    RoFormerForSpanExtraction,
     RoFormerForTokenClassification,
 )
 from roformer_tf.models.sentence_embedding import SentenceEmbedder
@@ -145,23 +146,26 @@ def drawn(model, seed=0):
     "*-tokens-projected",
     "*-tokens-unilm",
     "*-tokens-v2",
+    "*-spans-v1",
+    "*-spans-v2",
 )
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("pooling", ["cls", "mean", "tokens"])
+@pytest.mark.parametrize("pooling", ["cls", "mean", "tokens", "spans"])
 def test_every_head_answers_as_keras(family, pooling, engine, rows_of):
-    part = "token_classifier" if pooling == "tokens" else "classifier"
+    part = {"tokens": "token_classifier", "spans": "global_pointer"}.get(pooling, "classifier")
     config, arrays, answered = answers_of_a_head(family, pooling, rows_of)
     run = graph_model(Network(config, arrays, part), engine, "float32")
     for rows, want in answered:
-        seen = real(rows["token_ids"]) if part == "token_classifier" else slice(None)
+        seen = slice(None) if part == "classifier" else real(rows["token_ids"])
         np.testing.assert_allclose(run(rows)[seen], want[seen], atol=BOUND)
 
 
 @cache  # by each engine
 def answers_of_a_head(family, pooling, rows_of):
     """A model's config and arrays; rows, and what Keras answers them."""
-    if pooling == "tokens":
-        model, arrays = drawn(RoFormerForTokenClassification(config_of(family), num_labels=5))
+    if pooling in ("tokens", "spans"):
+        kind = RoFormerForTokenClassification if pooling == "tokens" else RoFormerForSpanExtraction
+        model, arrays = drawn(kind(config_of(family), num_labels=5))
     else:
         model, arrays = drawn(
             RoFormerForSequenceClassification(config_of(family), num_labels=5, pooling=pooling)

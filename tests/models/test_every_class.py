@@ -15,6 +15,7 @@ from roformer_tf.models.heads import (
     RoFormerForMaskedLM,
     RoFormerForSentenceSimilarity,
     RoFormerForSequenceClassification,
+    RoFormerForSpanExtraction,
     RoFormerForTokenClassification,
 )
 from roformer_tf.pretraining.settings import StepConfig
@@ -30,8 +31,9 @@ CLASSES = {  # and the shape of what each gives, by its axes
     "of_first": (RoFormerForSequenceClassification, {"num_labels": 3}, "BC"),
     "of_mean": (RoFormerForSequenceClassification, {"num_labels": 3, "pooling": "mean"}, "BC"),
     "of_tokens": (RoFormerForTokenClassification, {"num_labels": 3}, "BTC"),
+    "of_spans": (RoFormerForSpanExtraction, {"num_labels": 3}, "BTP"),
 }
-SIZES = {"B": 4, "T": 6, "H": 32, "V": 50, "C": 3}
+SIZES = {"B": 4, "T": 6, "H": 32, "V": 50, "C": 3, "P": 2 * (64 + 3)}
 VERSIONS = {"v1": {}, "v2": {"norm_type": "rms_norm", "use_bias": False}}
 
 # Traced anew, a call costs ten; tests/models/test_eager_calls.py is about traces.
