@@ -116,7 +116,7 @@ class Results:
         with prediction_file(str(output / PREDICTIONS), list(rows[0]), task) as out:
             for row in rows:
                 out.write(row)
-        if len(task.text_columns) == 2 and not (task.texts_apart or task.compares):
+        if len(task.text_columns) == 2 and not (task.texts_apart or task.labelling.lists_texts):
             write_validation_pairs(output, self.best.trial.valid)
         for name, column in zip(task.text_columns, names, strict=True):
             if name != column:
