@@ -30,6 +30,7 @@ from roformer_tf.errors import DivergedError, InputError
 from roformer_tf.export.formats import check_export
 from roformer_tf.export.task_export import export
 from roformer_tf.files import locked
+from roformer_tf.finetuning.first_stage import NEGATIVES, searched
 from roformer_tf.finetuning.losses import check_loss
 from roformer_tf.finetuning.rates import USUAL_EPOCHS, default_epochs, default_rate, spelled
 from roformer_tf.finetuning.report.analysis import analyse
@@ -65,7 +66,7 @@ from roformer_tf.translation import choose_language
 # it, and the report then has the figures of the new test set.
 MAY_CHANGE = (
     *("output", "save_every", "log_every"),
-    *("export", "language", "baseline", "lexical_features", "first_line", "strict"),
+    *("export", "language", "baseline", "lexical_features", "keep_useless", "first_line", "strict"),
 )
 
 # How a text's vector is computed, in words.
@@ -106,6 +107,8 @@ def _finetune(config: FinetuneConfig, adapt: Adapt) -> None:
     check_vector_settings(layout.task, config.vectors)
     check_lexical_features(layout.task, config)
     sets = read_sets(config, layout)
+    if layout.task.reranks:
+        sets = searched(sets, config.vectors.hard_negatives or NEGATIVES)
     task = define_task(config, layout, sets)
     for line in task.labelling.notes(sets.train):
         print(line)
@@ -133,6 +136,8 @@ def _finetune(config: FinetuneConfig, adapt: Adapt) -> None:
 def _write_results(config: FinetuneConfig, results: Results) -> None:
     """Write model, model card, predictions, report and exports."""
     output, search = Path(config.output), results.search
+    if (why := results.best.task.why_useless) and not config.keep_useless:
+        raise InputError(f"no model is written: {why}. --keep-useless writes it all the same.")
     report = analyse(results.for_report(plain(config), config.baseline))
     issues = results.label_issues(plain(config), report)
     if issues is not None:

@@ -117,8 +117,8 @@ class Results:
             for row in rows:
                 out.write(row)
         classifies = task.decoding.graph_part == "classifier"
-        compares = task.texts_apart or task.writes or task.compares
-        if len(task.text_columns) == 2 and classifies and not compares:
+        several = task.texts_apart or task.labelling.lists_texts
+        if len(task.text_columns) == 2 and classifies and not several:
             write_validation_pairs(output, self.best.trial.valid)
         for name, column in zip(task.text_columns, names, strict=True):
             if name != column:

@@ -26,7 +26,8 @@ class VectorConfig:
     the score from [a, b, |a - b|]. Default: softmax or cosent, depending on the data."""
     hard_negatives: int = 0
     """For vectors: additional negatives for each example, besides the texts of its batch: those
-    with the most similar vectors that do not match it."""
+    with the most similar vectors that do not match it. For reranking: wrong documents for each
+    query, the first ones of BM25; 0 means 7."""
     dimensions: tuple[int, ...] = ()
     """For vectors: sizes to which they may be cut later, such as 64 128 256. The full size is
     always trained, too."""
@@ -132,6 +133,9 @@ class FinetuneConfig:
     language: AskedLanguage = "auto"
     """Language of the report and the model card. "auto": Chinese if most letters of the texts are
     Chinese."""
+    keep_useless: bool = False
+    """For reranking: write the model even if it does not improve the order of the search on the
+    validation set."""
     export: tuple[Format, ...] = ()
     """Formats to write under OUTPUT/export/ at the end."""
     save_every: int = 500

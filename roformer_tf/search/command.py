@@ -18,7 +18,7 @@ from roformer_tf.search.database import is_index
 from roformer_tf.search.documents import checked_documents
 from roformer_tf.search.filters import parse_filter
 from roformer_tf.search.index import SearchIndex
-from roformer_tf.search.reranking import report_reranking
+from roformer_tf.search.reranking import with_measured_weight
 from roformer_tf.search.retrieval import Retriever, open_reranker
 from roformer_tf.search.writing import add_documents, delete_documents
 from roformer_tf.terminal import Progress
@@ -76,9 +76,9 @@ class SearchConfig:
     of a manual page or a news article says what the rest is about. Stored in an index that is
     created. Default: 0."""
     rerank: Annotated[str | None, "MODEL"] = None
-    """The model/ of a run on pairs, with labels 0 and 1 or a number, that reorders the first
-    documents. Its effect is first measured on the pairs that it was validated on, and a warning is
-    printed if the order becomes worse."""
+    """The model/ of a run of `finetune` for reranking, or on pairs with labels 0 and 1 or a number,
+    that reorders the first documents. How much its order counts is first measured on the pairs that
+    it was validated on; without a gain the order stays."""
     rerank_top: int = 50
     """How many of the first documents --rerank reads."""
     passage_length: int | None = None
@@ -153,7 +153,8 @@ def search(config: SearchConfig) -> None:
             vectors.batch_size,
         )
         if config.rerank is not None:
-            report(*report_reranking(config.rerank, retriever))
+            retriever, line = with_measured_weight(config.rerank, retriever)
+            report(line)
         _search(retriever, queries, config)
 
 

@@ -139,5 +139,16 @@ def _plain(value: Any) -> str | float | bool | None:
 def write_validation_pairs(folder: Path, examples: Sequence[Example]) -> None:
     """Write the pairs that a reranker was validated on into the run's folder."""
     remove(folder / MEASURED)
-    lines = (json.dumps({"texts": x.texts, "label": x.label}) for x in examples)
+    rows = (
+        {"texts": (x.texts[0], text), "label": label}
+        for x in examples
+        # Of a reranking a label for each document.
+        for text, label in zip(x.texts[1:], _labels(x.label), strict=True)
+    )
+    lines = map(json.dumps, rows)
     write_text(folder / VALIDATION_PAIRS, "".join(f"{line}\n" for line in lines))
+
+
+def _labels(label: Any) -> Sequence[Any]:
+    """The label of each pair with an example's first text."""
+    return label if isinstance(label, tuple) else (label,)

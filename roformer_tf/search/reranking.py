@@ -1,4 +1,4 @@
-"""Does a model of pairs improve the order of a search? Measured on its own validation pairs.
+"""How much a reranker should count in a search, measured on its own validation pairs.
 
 Such a model classifies pairs of the kind that it was trained on. The first documents of a search
 are all similar to the query, which is another kind: reranking can destroy a good order.
@@ -11,7 +11,7 @@ RUN/model/                   what --rerank opens
 import hashlib
 import json
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -21,6 +21,7 @@ from roformer_tf.files import write_text
 from roformer_tf.search.documents import MEASURED, VALIDATION_PAIRS, Document
 from roformer_tf.search.index import SearchIndex
 from roformer_tf.search.writing import add_documents
+from roformer_tf.tasks.choices.reranking import WEIGHTS, order_of
 
 if TYPE_CHECKING:
     from roformer_tf.search.retrieval import Reranker, Retriever
@@ -49,12 +50,16 @@ class RerankingFigures:
     documents: int
     before: float
     after: float
+    """With the best weight."""
+    weight: float
+    """Of the reranker's order relative to the search's; 0 if no weight is better."""
 
 
-def report_reranking(folder: str | Path, retriever: "Retriever") -> Iterator[str]:
-    """What the reranker of `folder` does to the order: a line for the user, and a warning if any.
+def with_measured_weight(folder: str | Path, retriever: "Retriever") -> "tuple[Retriever, str]":
+    """The retriever with the weight that is best on the reranker's validation pairs, and a line.
 
-    The retriever's model, weights and reranker search in the documents of the validation pairs.
+    Its model, weights and reranker search in the documents of the pairs. Without any gain the
+    retriever has no reranker; where nothing can be measured, it is unchanged.
     """
     assert retriever.reranker is not None
     path = Path(folder).resolve().parent / VALIDATION_PAIRS
@@ -68,19 +73,19 @@ def report_reranking(folder: str | Path, retriever: "Retriever") -> Iterator[str
     except DAMAGED as error:
         reason = f"is damaged: {error}. Run `finetune` again."
     if reason:
-        yield f"--rerank {folder}: its effect on the order could not be measured: {path} {reason}"
-        return
+        line = f"--rerank {folder}: its effect on the order could not be measured: {path} {reason}"
+        return retriever, line
     figures = _known_or_measured(path.with_name(MEASURED), Path(folder), path, queries, retriever)
-    yield (
+    line = (
         f"--rerank {folder}: MRR {figures.before:.3f} before and {figures.after:.3f} after "
-        f"reranking, on {figures.queries:,} queries that it was validated on, among "
-        f"{figures.documents:,} documents."
+        f"reranking with the weight {figures.weight:g}, on {figures.queries:,} queries that it was "
+        f"validated on, among {figures.documents:,} documents."
     )
-    if figures.after < figures.before:
-        yield (
-            "warning: reranking makes the order worse. Omit --rerank, or fine-tune the model "
-            "on wrong documents that this search finds."
-        )
+    if not figures.weight:
+        line += " It does not improve the order, so it is not used."
+        return replace(retriever, reranker=None), line
+    reranker = replace(retriever.reranker, weight=figures.weight)
+    return replace(retriever, reranker=reranker), line
 
 
 def _known_or_measured(
@@ -107,7 +112,7 @@ def _known_or_measured(
 
 
 def measure_reranking(queries: Sequence[RankedQuery], retriever: "Retriever") -> RerankingFigures:
-    """Search for queries that have relevant documents, with and without the reranker.
+    """Search for queries that have relevant documents, and rerank with each of `WEIGHTS`.
 
     They search among the documents of all queries.
     """
@@ -129,23 +134,20 @@ def measure_reranking(queries: Sequence[RankedQuery], retriever: "Retriever") ->
             batch_size=retriever.batch_size,
         )
         with SearchIndex(Path(scratch) / "index") as index:
-            reranked = replace(retriever, index=index)
-            before, after = (
-                _mean_reciprocal_rank(asked, way, retriever.reranked)
-                for way in (replace(reranked, reranker=None), reranked)
-            )
-    return RerankingFigures(len(asked), len(documents), before, after)
-
-
-def _mean_reciprocal_rank(
-    queries: Sequence[RankedQuery], retriever: "Retriever", top: int
-) -> float:
-    total = 0.0
-    results = retriever.results([query.text for query in queries], top)
-    for query, documents in zip(queries, results, strict=True):
-        ranks = [rank for rank, x in enumerate(documents, 1) if x.text in query.relevant]
-        total += 1 / ranks[0] if ranks else 0
-    return total / len(queries)
+            search = replace(retriever, index=index, reranker=None)
+            results = search.results([query.text for query in asked], retriever.reranked)
+            all_texts = [[x.text for x in of_query] for of_query in results]
+    assert retriever.reranker is not None
+    totals = dict.fromkeys(WEIGHTS, 0.0)
+    for query, searched in zip(asked, all_texts, strict=True):
+        scores = retriever.reranker.scores(query.text, searched, retriever.batch_size)
+        for weight in totals:
+            order = [searched[i] for i in order_of(scores, weight)]
+            ranks = [rank for rank, text in enumerate(order, 1) if text in query.relevant]
+            totals[weight] += 1 / ranks[0] if ranks else 0
+    weight = max(totals, key=totals.__getitem__)  # of equal ones the lowest
+    before, after = totals[0.0] / len(asked), totals[weight] / len(asked)
+    return RerankingFigures(len(asked), len(documents), before, after, weight)
 
 
 def _queries(path: Path, reranker: "Reranker") -> list[RankedQuery]:

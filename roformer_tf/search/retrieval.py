@@ -12,6 +12,7 @@ from roformer_tf.inference.opening import Finetuned, open_finetuned
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.search.index import Hit, Result, SearchIndex
+from roformer_tf.tasks.choices.reranking import fused
 
 if TYPE_CHECKING:
     from roformer_tf.inference.embed import TextEmbedder
@@ -28,15 +29,16 @@ class Reranker:
 
     finetuned: Finetuned
     label: int | None
-    """The label whose probability counts; None for a number."""
+    """The label whose probability counts; None for a number, or for relevance."""
+    weight: float = 1.0
+    """Of its order relative to the search's, from 0 to 1."""
 
     def scores(self, query: str, documents: Sequence[str], batch_size: int) -> np.ndarray:
         """How well each document matches the query, (documents,) float32."""
         labelling = self.finetuned.task.labelling
         examples = [labelling.for_prediction(Example((query, x), None, "")) for x in documents]
         predictions = self.finetuned.predict(examples, batch_size)
-        scores = [x.label if self.label is None else x.scores[self.label] for x in predictions]
-        return np.array(scores, np.float32)
+        return np.array([x.scores[self.label or 0] for x in predictions], np.float32)
 
 
 def open_reranker(
@@ -48,14 +50,15 @@ def open_reranker(
     """
     finetuned = open_finetuned(folder, engine, precision)
     task = finetuned.task
-    classifies = task.decoding.graph_part == "classifier" and not task.texts_apart
-    if len(task.text_columns) != 2 or not classifies:
+    classifies = task.decoding.graph_part == "classifier"
+    several = task.texts_apart or task.labelling.lists_texts
+    if len(task.text_columns) != 2 or not classifies or several:
         raise InputError(
-            f"{folder} is fine-tuned for {task.name} of {len(task.text_columns)} text, but "
-            "--rerank needs a model of pairs: --task pair, or regression with two texts."
+            f"{folder} is fine-tuned for {task.name}, but --rerank needs a model of --task "
+            "reranking, or a model of pairs: --task pair, or regression with two texts."
         )
-    if not task.labels:  # it predicts a number
-        return Reranker(finetuned, None)
+    if not task.labels:  # it predicts a number, or a relevance with a weight of its own
+        return Reranker(finetuned, None, getattr(task, "weight", 1.0))
     labels = [label.casefold() for label in task.labels]
     known = [label for label in RELATED if label in labels]
     if not known:
@@ -101,10 +104,11 @@ class Retriever:
             yield self._reranked(query, hits)[:top]
 
     def _reranked(self, query: str, hits: list[Hit]) -> list[Hit]:
-        """The first of the hits in the reranker's order; those after them are dropped."""
+        """The first of the hits in the combined order; those after them are dropped."""
         if self.reranker is None or not hits:
             return hits
         results = self.index.read(hits[: self.reranked])
         scores = self.reranker.scores(query, [x.text for x in results], self.batch_size)
-        order = np.argsort(-scores, kind="stable")  # of equal scores, the search's order
-        return [Hit(results[i].number, float(scores[i])) for i in order]
+        combined = scores if self.reranker.weight == 1 else fused(scores, self.reranker.weight)
+        order = np.argsort(-combined, kind="stable")  # of equal scores, the search's order
+        return [Hit(results[i].number, float(combined[i])) for i in order]

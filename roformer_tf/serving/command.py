@@ -151,7 +151,7 @@ def load_served_vectors(config: ServeConfig) -> "ServedVectors":
     """
     from roformer_tf.inference.embed import VectorSettings
     from roformer_tf.search.index import SearchIndex
-    from roformer_tf.search.reranking import report_reranking
+    from roformer_tf.search.reranking import with_measured_weight
     from roformer_tf.search.retrieval import Retriever, open_reranker
     from roformer_tf.serving.serve_predictions import model_name
     from roformer_tf.serving.serve_vectors import WARM_UP
@@ -173,7 +173,8 @@ def load_served_vectors(config: ServeConfig) -> "ServedVectors":
         index, embedder, config.hybrid, reranker=reranker, batch_size=config.batch_size
     )
     if config.rerank is not None:
-        report(*report_reranking(config.rerank, retriever))
+        retriever, line = with_measured_weight(config.rerank, retriever)
+        report(line)
     list(retriever.results(WARM_UP, 1))
     return ServedVectors(name, embedder, retriever)
 

@@ -71,10 +71,17 @@ class Task(TaskSettings):
     """Whether each text is encoded separately, and a loss compares the vectors of a batch."""
     compares: ClassVar[bool] = False
     """Whether a loss compares the sequences of an example, such as its candidates."""
+    reranks: ClassVar[bool] = False
+    """Whether an example's candidates are documents that a search returned, in its order."""
     writes: ClassVar[bool] = False
     """Whether the model also learns to generate the second text of a sequence from the first."""
     pipeline_tag: ClassVar[str] = "text-classification"
     """The category of such models on Hugging Face's hub."""
+
+    @property
+    def why_useless(self) -> str:
+        """Why a model of this task should not be used; "" if nothing is known against it."""
+        return ""
 
     @classmethod
     def from_examples(cls, training: Examples, **settings: Any) -> "Task":

@@ -8,6 +8,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.files import parse_json
 from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.choices.cloze import MultipleChoice
+from roformer_tf.tasks.choices.reranking import Reranking
 from roformer_tf.tasks.classification import Classification, Pair
 from roformer_tf.tasks.extraction.question_answering import QuestionAnswering
 from roformer_tf.tasks.extraction.spans import Spans
@@ -25,6 +26,7 @@ TASKS: dict[str, type[Task]] = {
         Classification,
         Multilabel,
         MultipleChoice,
+        Reranking,
         Pair,
         Regression,
         Ranking,

@@ -4,6 +4,7 @@ import json
 import os
 import re
 import shutil
+from dataclasses import dataclass
 from itertools import chain
 
 import numpy as np
@@ -17,7 +18,7 @@ from roformer_tf.labelled.examples import Example
 from roformer_tf.search import retrieval, writing
 from roformer_tf.search.documents import Document, write_validation_pairs
 from roformer_tf.search.index import SearchIndex
-from roformer_tf.search.reranking import report_reranking
+from roformer_tf.search.reranking import with_measured_weight
 from roformer_tf.search.retrieval import Reranker, Retriever, open_reranker
 
 DOCUMENTS = {
@@ -177,7 +178,7 @@ def test_a_model_of_pairs_reranks(run, sim, documents, finetuned):
     assert rows[1][4] != plain[1][4], "the model changes nothing: choose another query"
     code, _, err = run(*flags, "--rerank", finetuned("classification"))
     assert code == 2
-    assert "--rerank needs a model of pairs" in err
+    assert "--rerank needs a model of --task reranking" in err
 
 
 PAIRS = [("怎么打印", "print"), ("怎么打印", "park"), ("公园", "park"), ("打开", "open")]
@@ -199,27 +200,15 @@ def test_reranking_is_measured_on_the_pairs_that_the_model_was_validated_on(
         for query, name in PAIRS
     ]
     write_validation_pairs(tmp_path / "run", [*examples, Example(("无关", "保存"), "0", "")])
-    _, again, err = run(*flags, "--queries", "公园")
-    assert again == rows
+    _, rows, err = run(*flags, "--queries", "公园")
     actual = re.search(
-        r"MRR ([\d.]+) before and ([\d.]+) after .* on 3 queries .* 4 documents", err
+        r"MRR ([\d.]+) before and ([\d.]+) after reranking with the weight ([\d.]+), on 3 "
+        r"queries .* 4 documents",
+        err,
     )
-    texts = tmp_path / "texts.txt"
-    texts.write_text("\n".join([*(DOCUMENTS[x] for x in ("print", "park", "open")), "保存"]))
-    want = {}
-    for name, more in (("before", []), ("after", ["--rerank", model])):
-        queries = ["怎么打印", "公园", "打开"]
-        _, found_rows, _ = run("--model", sim, "--documents", texts, "--queries", *queries, *more)
-        ranks = {
-            row[0]: int(row[1])
-            for row in found_rows[1:]
-            if (row[0], row[3]) in {(q, DOCUMENTS[n]) for q, n in PAIRS if (q, n) != PAIRS[1]}
-        }
-        want[name] = sum(1 / rank for rank in ranks.values()) / 3
-        assert len(ranks) == 3
-    assert want["before"] != pytest.approx(want["after"])
-    assert [float(x) for x in actual.groups()] == pytest.approx([*want.values()], abs=1e-3)
-    assert ("reranking makes the order worse" in err) == (want["after"] < want["before"])
+    before, after, weight = map(float, actual.groups())
+    assert len(rows) == 5
+    assert (after > before) == (weight > 0) == ("it is not used" not in err)
 
     # Measured once, but anew with other settings or another model.
     measured = tmp_path / "run" / "reranking.json"
@@ -251,13 +240,15 @@ def test_damaged_validation_pairs_are_named_and_stop_no_search(
     assert "is damaged" in err
 
 
-@pytest.mark.parametrize(("sign", "warned"), [(1, False), (-1, True)])
-def test_a_reranker_that_makes_the_order_worse_is_warned_of(sign, warned, sim, tmp_path, eagerly):
+@pytest.mark.parametrize("sign", [1, -1])
+def test_a_reranker_that_makes_the_order_worse_is_not_used(sign, sim, tmp_path, eagerly):
     """Scores that are the labels', or their opposite; numbers above the middle are relevant."""
     pairs = {(q, d): 4.0 if d == f"{q}吗" else 1.0 for q in ("今天", "明天") for d in TEXTS}
 
+    @dataclass(frozen=True)
     class Scorer:
-        label = None
+        label: int | None = None
+        weight: float = 1.0
 
         def scores(self, query, documents, batch_size):
             return np.array([sign * pairs[query, text] for text in documents])
@@ -269,9 +260,10 @@ def test_a_reranker_that_makes_the_order_worse_is_warned_of(sign, warned, sim, t
         writing.add_documents(tmp_path / "index", embedder, [Document("文件")])
         index = SearchIndex(tmp_path / "index")
         retriever = Retriever(index, embedder, reranker=Scorer(), reranked=4)
-        said = [*report_reranking(tmp_path / "model", retriever)]
-    assert ("makes the order worse" in said[-1]) == warned
-    assert f"{1 if sign > 0 else 0.25:.3f} after" in said[0]
+        measured, said = with_measured_weight(tmp_path / "model", retriever)
+    before, after = map(float, re.search("MRR ([\\d.]+) before and ([\\d.]+) after", said).groups())
+    assert after == 1 if sign > 0 else after >= before
+    assert (measured.reranker is None) == (after == before)
 
 
 TEXTS = ("今天吗", "明天吗", "昨天呢", "打印")
@@ -393,7 +385,7 @@ def test_documents_are_updated_deleted_and_filtered(run, sim, documents, tmp_pat
 @pytest.mark.parametrize("name", ["pair", "regression"])
 def test_rerankers_are_models_of_pairs(name, finetuned, monkeypatch):
     if name == "regression":  # of one text
-        with pytest.raises(InputError, match="needs a model of pairs"):
+        with pytest.raises(InputError, match="or a model of pairs"):
             open_reranker(finetuned(name))
         return
     model = open_reranker(finetuned("pair"))

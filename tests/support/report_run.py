@@ -30,9 +30,11 @@ def example(rng, name, number, text=None):
         "multilabel": tuple(label for label in ("甲", "乙") if rng.random() < 0.5),
         "regression": float(rng.normal()),
         "ranking": str(rng.choice(RANKED)),
+        "multiple-choice": int(rng.integers(0, 3)),
+        "reranking": tuple(map(float, rng.permutation([0, 0, 1]))),
         "tagging": tuple("B-人名" if text else str(tag) for tag in rng.choice(TAGS, len(units))),
     }.get(name, BELONGS)
-    texts = (text or "".join(units),) * len(COLUMNS.get(name, "1"))
+    texts = (text or "".join(units),) * (len(COLUMNS.get(name, "1")) + 2 * (name in LISTS))
     return Example(texts, label, f"test.tsv:{number + 2}", units if name == "tagging" else ())
 
 
@@ -46,7 +48,11 @@ def answer(task, example, sureness, noise=0.0):
     if task.name == "regression":
         return task.decoding.predict(np.array([example.label + 9 - sureness + noise]))
     target = task.labelling.target(example)
-    hot = target if task.name in ("multilabel", "ranking") else np.eye(len(task.labels))[target]
+    hot = (
+        target
+        if task.name in ("multilabel", "ranking", *LISTS)
+        else np.eye(len(task.labels))[target]
+    )
     return task.decoding.predict(
         sureness * (2 * hot - 1) + noise * np.sin(np.arange(hot.size)).reshape(hot.shape)
     )
@@ -64,6 +70,9 @@ LABELS = {
     "tagging": TAGS,
 }
 COLUMNS = dict.fromkeys(("pair", "embedding", "paraphrase"), ("text_a", "text_b"))
+# A text, and a list of three.
+LISTS = ("multiple-choice", "reranking")
+COLUMNS |= dict.fromkeys(LISTS, ("问题", "候选"))
 COLUMNS["ranking"] = ("A", "B", "C")
 
 

@@ -93,6 +93,7 @@ OWN_FIELDS = {
         "threshold": 0.5,
     },
     "multiple-choice": {"gaps": False},
+    "reranking": {"weight": 1.0},
 }
 OWN_FIELDS["paraphrase"] = OWN_FIELDS["embedding"] | {"teacher": False}
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
+from roformer_tf.engines.network import OutputKind
 from roformer_tf.labelled.batches import TrainingData
 from roformer_tf.labelled.cells import BadCellError, find_cell, read_label, read_text
 from roformer_tf.labelled.choices import GAP, ChoiceBatches, EncodedChoices, encode_choices
@@ -172,9 +173,9 @@ class ChoiceDecoding(Decoding):
         """The candidate with the highest logit."""
         return Prediction(int(np.argmax(logits)), softmax(logits))
 
-    def graph_meaning(self) -> None:
+    def graph_meaning(self) -> OutputKind | None:
         """None: probabilities depend on all rows of an example."""
-        return
+        return None
 
     def cell_names(self) -> list[str]:
         """label, choice, scores."""

@@ -1,0 +1,55 @@
+"""The search whose order a reranker improves: BM25 among all documents of a run."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from roformer_tf.finetuning.search import Sets
+from roformer_tf.labelled.examples import Example
+from roformer_tf.search.keywords import BM25
+from roformer_tf.top_k import top_k
+
+# Wrong documents of a query in training, and documents that are ordered in an evaluation.
+NEGATIVES, CANDIDATES = 7, 20
+# Queries of which all scores are in memory.
+AT_ONCE = 256
+
+
+def searched(sets: Sets, negatives: int) -> Sets:
+    """The sets with documents in the order of BM25.
+
+    A query whose documents are all relevant gets others. In training these are the first
+    `negatives` wrong ones. In an evaluation it has what the search returns, with its relevant
+    documents or without them. Where a file names wrong documents, too, they are only ordered.
+    """
+    examples = [*sets.train, *sets.valid, *sets.test]
+    documents = list(dict.fromkeys(text for x in examples for text in x.texts[1:]))
+    index = BM25(documents)
+
+    def ordered(some: Sequence[Example], extra: int) -> list[Example]:
+        result = []
+        for start in range(0, len(some), AT_ONCE):
+            chunk = some[start : start + AT_ONCE]
+            scores = index.scores([example.texts[0] for example in chunk])
+            for example, of_query in zip(chunk, scores, strict=True):
+                own = dict(zip(example.texts[1:], example.label, strict=True))
+                labelled = not all(own.values())
+                count = len(documents) if labelled else (extra or CANDIDATES) + len(own)
+                matches = [documents[i] for i in top_k(of_query, min(count, len(documents)))]
+                if labelled:
+                    chosen = [text for text in matches if text in own]
+                elif extra:
+                    wrong = [text for text in matches if text not in own][:extra]
+                    chosen = [*own, *wrong]
+                else:
+                    chosen = matches[:CANDIDATES]
+                label = tuple(own.get(text, 0.0) for text in chosen)
+                result.append(example._replace(texts=(example.texts[0], *chosen), label=label))
+        return result
+
+    return dataclasses.replace(
+        sets,
+        train=ordered(sets.train, negatives),
+        valid=ordered(sets.valid, 0),
+        test=ordered(sets.test, 0),
+        folds=[(ordered(a, negatives), ordered(b, 0)) for a, b in sets.folds],
+    )
