@@ -31,9 +31,16 @@ def example(rng, name, number, text=None):
         "regression": float(rng.normal()),
         "ranking": str(rng.choice(RANKED)),
         "tagging": tuple("B-人名" if text else str(tag) for tag in rng.choice(TAGS, len(units))),
+        "spans": nested(rng, len(text or "".join(units))),
     }.get(name, BELONGS)
     texts = (text or "".join(units),) * len(COLUMNS.get(name, "1"))
     return Example(texts, label, f"test.tsv:{number + 2}", units if name == "tagging" else ())
+
+
+def nested(rng, length):
+    """An entity of the whole text, with a probability of ½ another one inside."""
+    inner = [("人名", 1, 2)] if rng.random() < 0.5 else []
+    return [("地名", 0, length), *inner]
 
 
 def answer(task, example, sureness, noise=0.0):
@@ -45,6 +52,14 @@ def answer(task, example, sureness, noise=0.0):
         return Prediction(label, np.array([0.8 + noise / 100], np.float32))
     if task.name == "regression":
         return task.decoding.predict(np.array([example.label + 9 - sureness + noise]))
+    if task.name == "spans":
+        rows = [
+            (a, b, task.label_numbers[label], sureness + noise) for label, a, b in example.label
+        ]
+        rows.append((0, 1, 1, -sureness - noise))
+        logits = np.array(rows, np.float32)
+        logits[:, 3] = 1 / (1 + np.exp(-logits[:, 3]))
+        return task.decoding.predict(logits)
     target = task.labelling.target(example)
     hot = target if task.name in ("multilabel", "ranking") else np.eye(len(task.labels))[target]
     return task.decoding.predict(
@@ -62,6 +77,7 @@ LABELS = {
     "pair": ("0", "1"),
     "multilabel": ("甲", "乙"),
     "tagging": TAGS,
+    "spans": ("地名", "人名"),
 }
 COLUMNS = dict.fromkeys(("pair", "embedding", "paraphrase"), ("text_a", "text_b"))
 COLUMNS["ranking"] = ("A", "B", "C")
