@@ -312,7 +312,7 @@ class EmbeddingsRequest(NamedRequest):
     dimensions: int | None = Field(None, ge=1, description="Cut vectors to so many numbers.")
 
 
-class Embedding(BaseModel):
+class OpenAiEmbedding(BaseModel):
     """A vector of length 1."""
 
     object: Literal["embedding"]
@@ -331,7 +331,7 @@ class Embeddings(BaseModel):
     """Vectors in the order of the inputs."""
 
     object: Literal["list"]
-    data: list[Embedding]
+    data: list[OpenAiEmbedding]
     model: str
     usage: Usage
 

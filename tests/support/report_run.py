@@ -33,9 +33,16 @@ def example(rng, name, number, text=None):
         "multiple-choice": int(rng.integers(0, 3)),
         "reranking": tuple(map(float, rng.permutation([0, 0, 1]))),
         "tagging": tuple("B-人名" if text else str(tag) for tag in rng.choice(TAGS, len(units))),
+        "spans": nested(rng, len(text or "".join(units))),
     }.get(name, BELONGS)
     texts = (text or "".join(units),) * (len(COLUMNS.get(name, "1")) + 2 * (name in LISTS))
     return Example(texts, label, f"test.tsv:{number + 2}", units if name == "tagging" else ())
+
+
+def nested(rng, length):
+    """An entity of the whole text, with a probability of ½ another one inside."""
+    inner = [("人名", 1, 2)] if rng.random() < 0.5 else []
+    return [("地名", 0, length), *inner]
 
 
 def answer(task, example, sureness, noise=0.0):
@@ -47,6 +54,14 @@ def answer(task, example, sureness, noise=0.0):
         return Prediction(label, np.array([0.8 + noise / 100], np.float32))
     if task.name == "regression":
         return task.decoding.predict(np.array([example.label + 9 - sureness + noise]))
+    if task.name == "spans":
+        rows = [
+            (a, b, task.label_numbers[label], sureness + noise) for label, a, b in example.label
+        ]
+        rows.append((0, 1, 1, -sureness - noise))
+        logits = np.array(rows, np.float32)
+        logits[:, 3] = 1 / (1 + np.exp(-logits[:, 3]))
+        return task.decoding.predict(logits)
     target = task.labelling.target(example)
     hot = (
         target
@@ -68,6 +83,7 @@ LABELS = {
     "pair": ("0", "1"),
     "multilabel": ("甲", "乙"),
     "tagging": TAGS,
+    "spans": ("地名", "人名"),
 }
 COLUMNS = dict.fromkeys(("pair", "embedding", "paraphrase"), ("text_a", "text_b"))
 # A text, and a list of three.

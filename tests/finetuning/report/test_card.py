@@ -40,7 +40,8 @@ def test_its_head_is_what_the_hub_reads(name):
     report, card = card_of(name)
     front, _ = parts_of(card)
     assert front == front_matter(report)
-    tags = {"tagging": "token-classification", "multiple-choice": "multiple-choice"}
+    tags = dict.fromkeys(("tagging", "spans"), "token-classification")
+    tags["multiple-choice"] = "multiple-choice"
     tags |= dict.fromkeys(("ranking", "reranking"), "text-ranking")
     tags |= dict.fromkeys(("embedding", "paraphrase"), "sentence-similarity")
     assert front["language"] == "zh"

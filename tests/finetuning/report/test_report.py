@@ -544,6 +544,8 @@ def test_text_of_the_data_means_nothing_in_a_page(name):
     assert report["mistakes"][0]["place"] == "test.tsv:2"
     if name == "tagging":
         assert ["<script>alert(1)</script>", "人名"] in report["mistakes"][0]["gold"]
+    elif name == "spans":
+        assert "<script>alert(1)</script>" in report["mistakes"][0]["gold"][0][0]
     else:
         assert report["mistakes"][0]["texts"][0] == EVIL
     html, markdown = html_page(report), markdown_page(report)
