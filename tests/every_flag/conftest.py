@@ -307,7 +307,6 @@ def watched(computed, eagerly):
     from roformer_tf.corpus import engines
     from roformer_tf.finetuning import trial
     from roformer_tf.finetuning.report import pages
-    from roformer_tf.inference import fill_mask
     from roformer_tf.models import generator, rows
     from roformer_tf.models.encoder import RoFormerEncoder
     from roformer_tf.pretraining import train_step
@@ -330,8 +329,7 @@ def watched(computed, eagerly):
             yield batch
 
     with pytest.MonkeyPatch.context() as patch, eagerly():
-        for module in (rows, fill_mask):
-            patch.setattr(module, "runner", _spied(runner, computed))
+        patch.setattr(rows, "runner", _spied(runner, computed))
         patch.setattr(generator, "_batches", batched)
         patch.setattr(RoFormerEncoder, "hidden_states", _recorded_steps(computed))
         patch.setattr(devices, "multiplies_bfloat16", lambda: False)  # on every machine
