@@ -196,12 +196,13 @@ class _TrialEvents:
         self.stop_if_done()
 
     def _metrics(self) -> Scores:
-        """Metrics on the validation set. If they are better than all earlier ones, save."""
+        """Metrics on the validation set. If no earlier ones are better, save the weights."""
         trial = self.trial
         predictions = predict_encoded(self.model, self.task, self.valid)
         chosen, metrics = compare(self.task, labels_of(trial.valid), predictions)
-        # Of equal ones the earlier is best: it has seen the training examples less often.
-        if all(trial.metric.goodness(metrics) > earlier for earlier in self._goodness()):
+        # Of equal ones the last is best. On a few validation examples many epochs are equal, of
+        # which the first has hardly learned: 28 % of 8 examples a class, 36 % for the last.
+        if all(trial.metric.goodness(metrics) >= earlier for earlier in self._goodness()):
             with temporary_folder(trial.folder / BEST) as folder:
                 self.model.save_pretrained(folder, max_length=self.task.max_length)
                 chosen.save(folder)

@@ -1,9 +1,11 @@
 """Which trainings a run consists of. How good each turns out is made up here."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from roformer_tf.errors import DivergedError
-from roformer_tf.finetuning import search
+from roformer_tf.finetuning import search, trial
 from roformer_tf.finetuning.search import Search, Sets
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.finetuning.trial import TrialResult
@@ -11,6 +13,7 @@ from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import folds
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.metrics import ACCURACY
+from roformer_tf.training.callbacks import MetricsFile
 from roformer_tf.training.settings import FinetuneOptimizerConfig
 
 TASK = Classification(labels=("a", "b"))
@@ -85,3 +88,22 @@ def test_each_fold_is_held_out_of_one_training(tmp_path, monkeypatch):
     assert [trial.folder for trial in trials] == [
         tmp_path / "trials" / f"fold-{number}" for number in (1, 2, 3, 4)
     ]
+
+
+def test_of_equal_epochs_the_last_weights_are_kept(tmp_path, monkeypatch):
+    """On a dozen validation examples, many epochs are equal, and the first has hardly learned."""
+    accuracies, kept = iter([0.4, 0.5, 0.5, 0.3, 0.5, 0.4]), []
+    part = SimpleNamespace(save=lambda folder: None, save_files=lambda *_: None)
+    chosen = SimpleNamespace(save=part.save, decoding=part)
+    model = SimpleNamespace(config=None)
+    monkeypatch.setattr(trial, "predict_encoded", lambda *_: [])
+    monkeypatch.setattr(trial, "compare", lambda *_: (chosen, {"accuracy": next(accuracies)}))
+    with MetricsFile(tmp_path / "evaluations.jsonl", resumed_at=0) as lines:
+        events = trial._TrialEvents(
+            *(SimpleNamespace(folder=tmp_path, valid=[], metric=ACCURACY), TASK, None, "", 1),
+            *(model, None, lines, None),
+        )
+        for step in range(1, 7):
+            model.save_pretrained = lambda *_, step=step, **__: kept.append(step)
+            lines.write({"step": step, **events._metrics()})
+    assert kept == [1, 2, 3, 5]
