@@ -82,13 +82,15 @@ docs: $(VENV)/.installed-docs
 	@echo "docs: building the documentation, strictly, into site/"
 	@NO_MKDOCS_2_WARNING=1 TF_CPP_MIN_LOG_LEVEL=3 $(RUN) -m mkdocs build --strict --quiet
 
-# Collects the messages of Python files and templates. New ones then need a translation by hand.
+# Collects the messages of Python files, templates and help pages. New ones then need a translation
+# by hand.
 TRANSLATED = roformer_tf/locale/zh/LC_MESSAGES/roformer_tf
 translations: $(VENV)/.installed-dev
 	@echo "translations: collecting messages, updating and compiling $(TRANSLATED).po"
 	@mkdir -p build
+	@$(RUN) tests/support/help_texts.py > build/help_texts.py
 	@$(VENV)/bin/pybabel --quiet extract --mapping pyproject.toml --keyword Message --no-location \
-		--width 100 --project roformer_tf --output-file build/messages.pot roformer_tf
+		--width 100 --project roformer_tf --output-file build/messages.pot roformer_tf build/help_texts.py
 	@$(VENV)/bin/pybabel --quiet update --input-file build/messages.pot --output-file $(TRANSLATED).po \
 		--locale zh --no-fuzzy-matching --ignore-obsolete --ignore-pot-creation-date --width 100
 	@$(VENV)/bin/pybabel --quiet compile --input-file $(TRANSLATED).po --output-file $(TRANSLATED).mo

@@ -24,10 +24,10 @@ from roformer_tf.errors import (
     InputError,
     TerminatedError,
 )
-from roformer_tf.flags import given_names, hint, in_flag_names, nearest
+from roformer_tf.flags import given_names, hint, in_flag_names, nearest, typed_value
 from roformer_tf.startup import import_quickly, quiet_tensorflow
-from roformer_tf.translation import Message
-from roformer_tf.usage import from_words
+from roformer_tf.translation import Message, Translator, terminal_language
+from roformer_tf.usage import from_words, wrapped
 
 
 class Command(NamedTuple):
@@ -183,34 +183,37 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments == ["--completion"]:
         print(Path(__file__).with_name("completion.bash").read_text("utf-8"), end="")
         return 0
+    _ = Translator(terminal_language(typed_value(arguments, "language")))
     name, flags = _split(arguments)
-    if name in _groups() and (not flags or flags[0] in _HELP):
-        print(_usage(name))
+    if name in _groups():
+        print(_usage(name, _))
         return 0 if flags else BAD_INPUT
     try:
         if name not in COMMANDS:
             raise InputError(_no_command(name, flags))
-        run(name, flags)
+        run(name, flags, _)
     except (InputError, DivergedError, DifferenceError) as error:
-        print(f"roformer-tf{f' {name}' * (name in COMMANDS)}: {error}", file=sys.stderr)
+        message = _(error.args[0])
+        print(f"roformer-tf{f' {name}' * (name in COMMANDS)}: {message}", file=sys.stderr)
         return BAD_INPUT if isinstance(error, InputError) else FAILED
     except Exception as error:
         problem = _storage_problem(error)
         if not problem:
             raise
         file = getattr(error, "filename", None)
-        target = f" {file}" if file else ""
-        print(
-            f"\nroformer-tf {name}: cannot write{target}: {problem}. Completed files "
-            "are intact. Free some space and run the same command again: it resumes.",
-            file=sys.stderr,
+        message = _(
+            "cannot write{target}: {problem}. Completed files are intact. Free some space and run "
+            "the same command again: it resumes.",
+            target=f" {file}" if file else "",
+            problem=problem,
         )
+        print(f"\nroformer-tf {name}: {message}", file=sys.stderr)
         return FAILED
     except TerminatedError as error:
         print(f"\nroformer-tf {name}: {error}", file=sys.stderr)
         return TRY_AGAIN
     except KeyboardInterrupt:
-        print("\nstopped. Run the same command again to resume.", file=sys.stderr)
+        print(f"\n{_('stopped. Run the same command again to resume.')}", file=sys.stderr)
         return INTERRUPTED
     return 0
 
@@ -229,14 +232,19 @@ def _storage_problem(error: Exception) -> str:
 def _split(arguments: list[str]) -> tuple[str, list[str]]:
     """Split arguments into the command's name (two words in a group) and its flags.
 
-    The name is "" if there are no arguments, or only --help.
+    The name is "" if there are no arguments, or only --help. `--language zh` before the command
+    becomes its first flag.
     """
+    language = 0  # the number of words
+    if arguments and arguments[0].partition("=")[0] == "--language":
+        language = 1 if "=" in arguments[0] else 2
+    first, arguments = arguments[:language], arguments[language:]
     words = 0
     name = ""
     while name in _groups() and words < len(arguments) and arguments[words] not in _HELP:
         words += 1
         name = " ".join(arguments[:words])
-    return name, arguments[words:]
+    return name, first + arguments[words:]
 
 
 def _no_command(name: str, flags: Sequence[str]) -> Message:
@@ -260,21 +268,25 @@ def _groups() -> set[str]:
     return {name.rpartition(" ")[0] for name in COMMANDS}
 
 
-def run(name: str, flags: Sequence[str]) -> None:
-    """Parse the flags into the command's settings and call it. Wrong flags exit with code 2."""
+def run(name: str, flags: Sequence[str], _: Translator) -> None:
+    """Parse the flags into the command's settings and call it.
+
+    Raises InputError for wrong input, in the language of the translator.
+    """
     backend = _check_backend()
     quiet_tensorflow()
     settings = load_settings(name, flags)
     command = COMMANDS[name]
     try:
-        values = from_words(settings, flags, f"roformer-tf {name}", command.usual)
+        program = f"roformer-tf {name}"
+        values = from_words(settings, flags, program, command.usual, _.language)
         needs_keras = getattr(values, "engine", None) == "keras"
         modules = command.loads or (_MODELS if needs_keras else ())
         if modules:
             import_quickly(modules, backend)
         load_function(name, flags)(values)
     except InputError as error:
-        raise InputError(in_flag_names(error.args[0], settings)) from None
+        raise InputError(in_flag_names(_(error.args[0]), settings)) from None
 
 
 def load_function(name: str, flags: Sequence[str] = ()) -> Callable[[Any], Any]:
@@ -340,21 +352,18 @@ def _escape_what_the_console_lacks() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
-def _usage(group: str = "") -> str:
+def _usage(group: str, _: Translator) -> str:
     """The commands of a group, or all."""
     commands = {name: c for name, c in COMMANDS.items() if name.startswith(group)}
     width = max(map(len, commands))
-    lines = [f"  {name:{width}}  {command.help}" for name, command in commands.items()]
-    return "\n".join(
-        [
-            "usage: roformer-tf COMMAND [flags]",
-            "",
-            *lines,
-            "",
-            "`roformer-tf COMMAND --help` shows the usual flags and examples, --help-all all",
-            "flags. --config FILE.yaml reads flags. --completion prints a script for bash.",
-        ]
+    lines = [f"  {name:{width}}  {_(command.help)}" for name, command in commands.items()]
+    flags = _(
+        "`roformer-tf COMMAND --help` shows the usual flags and examples, --help-all all flags. "
+        "--config FILE.yaml reads flags. --language zh or en is the language of help and messages. "
+        "--completion prints a script for bash."
     )
+    call = f"roformer-tf COMMAND {_('[flags]')}"
+    return "\n".join([_("usage: {call}", call=call), "", *lines, "", *wrapped(flags, 80)])
 
 
 if __name__ == "__main__":

@@ -4,13 +4,20 @@ import math
 import operator
 from typing import Any
 
+from roformer_tf.translation import Message, Translator, terminal_language
+
 
 class InputError(ValueError):
     """Bad input from the user. The message states what was wrong, where, and what to do.
 
     Commands print the message to stderr and exit with code 2. Any other exception is a bug and
-    keeps its traceback.
+    keeps its traceback. A `Message` is shown in the language of the locale.
     """
+
+    def __str__(self) -> str:
+        message = self.args[0] if self.args else ""
+        is_message = isinstance(message, Message)
+        return Translator(terminal_language())(message) if is_message else super().__str__()
 
 
 class DivergedError(RuntimeError):
@@ -41,26 +48,39 @@ def check_number(
     above: float | None = None,
     at_most: float | None = None,
     below: float | None = None,
+    example: str = "",
     hint: str = "",
 ) -> None:
     """Raise InputError unless the value is in the range. None and "auto" are always allowed.
 
-    NaN and infinity are in no range. `hint` ends the message: "such as 0.15" or "which is …".
+    NaN and infinity are in no range. The message ends in `example`, such as "0.15", or `hint`.
     """
     if value is None or isinstance(value, str):
         return
     bounds = [
-        ("at least", at_least, operator.ge),
-        ("above", above, operator.gt),
-        ("at most", at_most, operator.le),
-        ("below", below, operator.lt),
+        (Message("at least {bound}", bound=_shown(at_least)), at_least, operator.ge),
+        (Message("above {bound}", bound=_shown(above)), above, operator.gt),
+        (Message("at most {bound}", bound=_shown(at_most)), at_most, operator.le),
+        (Message("below {bound}", bound=_shown(below)), below, operator.lt),
     ]
-    used = [(words, bound, holds) for words, bound, holds in bounds if bound is not None]
+    used = [(span, bound, holds) for span, bound, holds in bounds if bound is not None]
     # Not math.isfinite, which fails for integers that are too large for a float.
     if abs(value) < math.inf and all(holds(value, bound) for _, bound, holds in used):
         return
-    span = " and ".join(f"{words} {_shown(bound)}" for words, bound, _ in used)
-    raise InputError(f"{name} is {_shown(value)}, but must be {span}{hint and f', {hint}'}.")
+    span, *further = (span for span, *_ in used)
+    if further:
+        span = Message("{first} and {last}", first=span, last=further[0])
+    if example:
+        hint = Message("such as {example}", example=example)
+    raise InputError(
+        Message(
+            "{name} is {value}, but must be {span}{hint}.",
+            name=name,
+            value=_shown(value),
+            span=span,
+            hint=Message(", {hint}", hint=hint) if hint else "",
+        )
+    )
 
 
 def check_type_and_number(name: str, value: Any, *, whole: bool = False, **bounds: Any) -> None:
@@ -77,7 +97,7 @@ def check_numbers(settings: Any, *names: str, **bounds: Any) -> None:
         check_number(name, getattr(settings, name), **bounds)
 
 
-def _shown(value: float) -> str:
+def _shown(value: float | None) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 

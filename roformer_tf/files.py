@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from roformer_tf.errors import InputError
+from roformer_tf.translation import Message
 
 LOCK = ".lock"
 """Lock file in a folder that a command is writing."""
@@ -309,7 +310,8 @@ def _remove_empty(folders: list[Path]) -> None:
 
 
 def _unwritable(target: Path, error: OSError) -> InputError:
-    return InputError(f"cannot write {target}: {error.strerror}. Choose another place.")
+    values = {"target": target, "reason": error.strerror}
+    return InputError(Message("cannot write {target}: {reason}. Choose another place.", **values))
 
 
 def _write_owner(file: Path) -> None:

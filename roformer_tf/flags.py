@@ -7,14 +7,14 @@ import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import chain, takewhile
+from itertools import chain, pairwise, takewhile
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from roformer_tf.errors import InputError
 from roformer_tf.recipes import find_recipe
-from roformer_tf.translation import Message
+from roformer_tf.translation import AskedLanguage, Message, either
 
 # Our flags, and their names in other programs, which are refused with ours as a suggestion.
 SYNONYMS = {
@@ -29,6 +29,9 @@ SYNONYMS = {
 }
 # Flags whose names may be omitted in every command that has them.
 POSITIONAL = ("name", "source", "target", "sources", "folder", "recipe", "model", "text")
+
+# Flags of every command, in addition to its own.
+COMMON = {"config": str, "language": AskedLanguage}
 
 # As typed, and as YAML files have them.
 _TRUTH = {"yes": True, "true": True, "on": True, "no": False, "false": False, "off": False}
@@ -72,11 +75,14 @@ def parsed(settings: Any, words: Sequence[str]) -> Any:
 
     Raises InputError, in flag names, for unknown and missing flags and for wrong values.
     """
-    types = flag_types(settings)
-    typed = _words_by_flag(words, {"config": str} | types)
-    if "config" in typed and "config" not in types:
+    own = flag_types(settings)
+    types = COMMON | own
+    typed = _words_by_flag(words, types)
+    if "config" in typed and "config" not in own:
         if not (file := "".join(typed.pop("config"))):
-            raise InputError("--config needs a YAML file, or the name of a recipe such as base.")
+            raise InputError(
+                Message("--config needs a YAML file, or the name of a recipe such as base.")
+            )
         typed = yaml_values(find_recipe(file), settings) | typed
     return _settled(settings, typed)
 
@@ -182,9 +188,7 @@ def _value(flag: str, words: Sequence[str], kind: Any) -> Any:
         "--{flag} is {value}, but must be {kind}.{hint}",
         flag=flag,
         value=shlex.join(words) or Message("empty"),
-        kind=Message("{first} or {last}", first=", ".join(names[:-1]), last=names[-1])
-        if names[1:]
-        else names[0],
+        kind=either(names),
         hint=hint([nearest("".join(words), [x for x in parts if isinstance(x, str)])]),
     )
     raise InputError(message)
@@ -229,16 +233,22 @@ def given_names(words: Sequence[str]) -> set[str]:
 
     A YAML file that cannot be read counts as empty; `yaml_values` reports the problem later.
     """
-    typed = list(takewhile(lambda word: word != "--", words))
+    typed = takewhile(lambda word: word != "--", words)
     names = set(filter(None, map(_flag_name, typed)))
-    for place, word in enumerate(typed):
-        if _flag_name(word) == "config":
-            import yaml
+    if file := typed_value(words, "config"):
+        import yaml
 
-            file = word.partition("=")[2] or "".join(typed[place + 1 : place + 2])
-            with suppress(OSError, ValueError, TypeError, yaml.YAMLError):
-                names.update(map(_dashed, yaml.safe_load(find_recipe(file).read_text("utf-8"))))
+        with suppress(OSError, ValueError, TypeError, yaml.YAMLError):
+            names.update(map(_dashed, yaml.safe_load(find_recipe(file).read_text("utf-8"))))
     return names
+
+
+def typed_value(words: Sequence[str], flag: str) -> str:
+    """The value of a flag of one value, the last if it is repeated; "" without it."""
+    typed = takewhile(lambda word: word != "--", words)
+    pairs = pairwise([*typed, ""])
+    values = [word.partition("=")[2] or later for word, later in pairs if _flag_name(word) == flag]
+    return values[-1] if values else ""
 
 
 def _max_values(kind: Any) -> int:
@@ -266,22 +276,34 @@ def yaml_values(path: Path, settings: type) -> dict[str, list[str]]:
         loader = yaml.BaseLoader(path.read_text(encoding="utf-8"))
         root = loader.get_single_node()
         values = (loader.construct_document(root) if root else None) or {}
+    except FileNotFoundError:
+        message = Message("there is no file {path}. Check the path and the spelling.", path=path)
+        raise InputError(message) from None
     except OSError as error:
-        raise InputError(f"cannot read {path}: {error.strerror}.") from None
+        message = Message("cannot read {path}: {reason}.", path=path, reason=error.strerror)
+        raise InputError(message) from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not valid YAML: {' '.join(str(error).split())}") from None
+        reason = " ".join(str(error).split())
+        message = Message("{path} is not valid YAML: {reason}", path=path, reason=reason)
+        raise InputError(message) from None
     if not isinstance(values, dict):
-        raise InputError(f"{path} holds no keys with values, such as `batch-size: 32`.")
+        message = Message("{path} holds no keys with values, such as `batch-size: 32`.", path=path)
+        raise InputError(message)
     known = flag_types(settings)
     for problem in _keys_twice(root):
-        raise InputError(f"{path}, {problem}")
+        raise InputError(Message("{path}, {problem}", path=path, problem=problem))
     typed = {}
     for key, value in values.items():
         flag = _dashed(key)
         if flag not in known:
             raise InputError(
-                f"{path} has an unknown key {key!r}.{hint([nearest(flag, known)])} "
-                f"Known keys: {', '.join(sorted(known))}."
+                Message(
+                    "{path} has an unknown key {key!r}.{hint} Known keys: {known}.",
+                    path=path,
+                    key=key,
+                    hint=hint([nearest(flag, known)]),
+                    known=", ".join(sorted(known)),
+                )
             )
         if value not in ("", "~", "null", [], {}):
             typed[flag] = _as_words(value)
@@ -293,7 +315,7 @@ def _dashed(key: Any) -> str:
     return str(key).replace("_", "-")
 
 
-def _keys_twice(root: Any) -> Iterator[str]:
+def _keys_twice(root: Any) -> Iterator[Message]:
     """Describe repeated keys of a mapping; at the top, dashes and underscores are the same."""
     for node in _nodes(root) if root else ():
         lines: dict[str, int] = {}
@@ -301,7 +323,12 @@ def _keys_twice(root: Any) -> Iterator[str]:
             name = _dashed(key.value) if node is root else str(key.value)
             line = key.start_mark.line + 1
             if name in lines:
-                yield f"line {line}: {key.value!r} is in line {lines[name]} already. Remove one."
+                yield Message(
+                    "line {line}: {key!r} is in line {earlier} already. Remove one.",
+                    line=line,
+                    key=key.value,
+                    earlier=lines[name],
+                )
             lines[name] = line
 
 
@@ -349,7 +376,7 @@ def in_flag_names(text: str, settings: Any) -> str:
     names = {flag.field.name: f"--{flag.name}" for flag in flags_of(settings)}
     # In a sentence a word such as "text" is no flag, but one with an underscore is, if it is not
     # in quotes or in a path.
-    pattern = r"^[a-z]+(?= (is|was) )|(?<![\w./'\"`-])[a-z]+(_[a-z0-9]+)+(?!\.?[\w/'\"`=])"
+    pattern = r"^[a-z]+(?= (is|was|的值) ?)|(?<![\w./'\"`-])[a-z]+(_[a-z0-9]+)+(?!\.?[\w/'\"`=])"
     changed = re.sub(pattern, lambda name: names.get(name[0], name[0]), text)
     return text if changed == text else changed  # a Message can be translated
 

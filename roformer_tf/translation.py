@@ -1,12 +1,15 @@
 """English messages and their Chinese translations: gettext catalogues in `locale/`.
 
 The English text is the key. `make translations` collects the messages of Python files (`_("…")`,
-`Message("…")`) and of templates, updates `locale/zh/LC_MESSAGES/roformer_tf.po` and compiles it.
+`Message("…")`), of templates and of help pages, updates `locale/zh/LC_MESSAGES/roformer_tf.po` and
+compiles it.
 """
 
 import gettext
+import locale
+import os
 from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, reduce
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -40,6 +43,15 @@ class Message(str):
         return message
 
 
+def either(names: Sequence[str]) -> str:
+    """A, b or c; names may be messages."""
+    *first, last = names
+    if not first:
+        return last
+    listed = reduce(lambda left, name: Message("{first}, {last}", first=left, last=name), first)
+    return Message("{first} or {last}", first=listed, last=last)
+
+
 class Translator:
     """Translates into one language. Usually named `_`, as tools that collect messages expect."""
 
@@ -58,7 +70,7 @@ class Translator:
     def listing(self, names: Sequence[str], shown: int = 10) -> str:
         """The first names, and how many more there are: a, b and 3 more."""
         _ = self
-        text = _(", ").join(names[:shown])
+        text = _(", ").join(_(x) if isinstance(x, Message) else x for x in names[:shown])
         more = len(names) - shown
         return text + _(" and {number} more", number=more) if more > 0 else text
 
@@ -82,6 +94,15 @@ def _catalogue(language: Language) -> gettext.NullTranslations:
     if language == "en":
         return gettext.NullTranslations()
     return gettext.translation(DOMAIN, FOLDER, [language])
+
+
+def terminal_language(asked: str = "auto") -> Language:
+    """The language of help and messages: the one asked for, otherwise that of the locale."""
+    variables = map(os.environ.get, ("LC_ALL", "LC_MESSAGES", "LANG"))
+    # Windows has none of them; its name of the locale is such as "Chinese (Simplified)_China.936".
+    name = next(filter(None, variables), None) or locale.setlocale(locale.LC_CTYPE)
+    chosen = asked if asked in LANGUAGES else name
+    return "zh" if chosen.lower().startswith(("zh", "chinese")) else "en"
 
 
 def choose_language(asked: AskedLanguage, texts: Iterable[str]) -> Language:

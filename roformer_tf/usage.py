@@ -3,8 +3,10 @@
 import ast
 import dataclasses
 import inspect
+import re
 import shutil
 import textwrap
+import unicodedata
 from collections.abc import Iterator, Sequence
 from functools import cache
 from itertools import pairwise, takewhile
@@ -13,22 +15,35 @@ from types import NoneType
 from typing import Annotated, Any, get_origin, get_type_hints
 
 from roformer_tf.flags import POSITIONAL, Flag, flags_of, leaves, parsed
-from roformer_tf.translation import Translator
+from roformer_tf.translation import Language, Translator
 
 WIDEST = 100  # columns of a help page; longer lines are hard to read
 INDENT = 26  # columns before the text of a flag
 
+# Chinese text may be broken between any two characters, but no line begins with a closing mark or
+# ends in an opening one. Other words stay whole, also at hyphens: flags have them.
+_WIDE, _OPENING, _CLOSING = (
+    "\u2e80-\uffef\U00020000-\U0003ffff",
+    "（《「“",
+    "，。；：、！？）》」”…",
+)
+_UNIT = re.compile(
+    rf"[{_OPENING}]*(?:[{_WIDE}]|[^\s{_WIDE}“”]+)[{_CLOSING}]*\s*|\S\s*"  # with the spaces after it
+)
+
 METAVARS = {int: "N", float: "X", str: "TEXT", Path: "FILE", bool: "yes|no"}
 
 
-def from_words(settings: Any, words: Sequence[str], program: str, usual: str = "") -> Any:
+def from_words(
+    settings: Any, words: Sequence[str], program: str, usual: str = "", language: Language = "en"
+) -> Any:
     """Parse the words of a command line into settings; for --help, print it and exit.
 
     Raises InputError as `parsed` does, and SystemExit(0) after the help.
     """
     asked = {"-h", "--help", "--help-all"}.intersection(takewhile(lambda x: x != "--", words))
     if asked:
-        print(help_page(program, settings, usual, "--help-all" in asked, Translator("en")))
+        print(help_page(program, settings, usual, "--help-all" in asked, Translator(language)))
         raise SystemExit(0)
     return parsed(settings, words)
 
@@ -49,16 +64,20 @@ def help_page(program: str, settings: Any, usual: str, everything: bool, _: Tran
     values = [metavar(flags[x]) for x in bare]
     values += [f"--{x} {metavar(flags[x])}" for x in required if x not in bare]
     text, _marker, examples = (inspect.getdoc(settings) or "").partition("\n\nExamples:\n")
-    lines = _wrapped(" ".join((_("usage:"), program, *values, _("[flags]"))), width, later=8)
+    call = " ".join((program, *values, _("[flags]")))
+    lines = wrapped(_("usage: {call}", call=call), width, later=8)
     for paragraph in text.split("\n\n"):
         joined = " ".join(paragraph.split())
-        lines += ["", *_wrapped(_(joined), width)]
+        lines += ["", *wrapped(_(joined), width)]
     lines += ["", *_entries([flags[name] for name in first], width, _)]
     for title, group in _groups(rest, settings, _).items() if everything else ():
-        lines += ["", *_wrapped(title, width), *_entries(group, width, _)]
-    config = _("YAML file with flags as its keys, or the name of a recipe.")
+        lines += ["", *wrapped(title, width), *_entries(group, width, _)]
     if "config" not in flags:
+        config = _("YAML file with flags as its keys, or the name of a recipe.")
         lines += [""] * everything + _entry("--config FILE", config, width)
+    if everything and "language" not in flags:
+        language = _("Language of help and messages: zh, en or auto. Default: auto, by the locale.")
+        lines += _entry("--language NAME", language, width)
     if rest and not everything:
         lines += _entry("--help-all", _("Show all {number} flags.", number=len(flags)), width)
     return "\n".join([*lines, "", _("examples:"), textwrap.indent(textwrap.dedent(examples), "  ")])
@@ -70,9 +89,12 @@ def _groups(flags: Sequence[Flag], settings: Any, _: Translator) -> dict[str, li
     own: list[Flag] = []
     for flag in flags:
         owner = next(x for x in flag.settings.__mro__ if flag.field.name in x.__annotations__)
+        if owner is settings:
+            own.append(flag)
+            continue
         name = flag.nested.replace("_", " ") or owner.__name__.removesuffix("Config").lower()
         meaning = " ".join((inspect.getdoc(owner) or "").partition("\n\n")[0].split())
-        (own if owner is settings else groups.setdefault(f"{name}: {_(meaning)}", [])).append(flag)
+        groups.setdefault(f"{_(name)}{_(': ')}{_(meaning)}", []).append(flag)
     return groups | ({_("other flags:"): own} if own else {})
 
 
@@ -82,28 +104,37 @@ def _entries(flags: Sequence[Flag], width: int, _: Translator) -> Iterator[str]:
         name = f"[--{flag.name}]" if flag.name in POSITIONAL else f"--{flag.name}"
         negated = f", --no-{flag.name}" if flag.field.default is True else ""
         value = "" if flag.kind is bool else f" {metavar(flag)}"
-        sentences = [_(docstrings(flag.settings).get(flag.field.name, ""))]
+        text = docstrings(flag.settings).get(flag.field.name, "")
+        sentences = [_(text)]
         if choices := choices_of(flag.kind):
-            sentences.append(_("One of: {names}.", names=", ".join(choices)))
-        if (default := default_of(flag)) and "Default: " not in sentences[0]:
-            sentences.append(_("Default: {value}.", value=default))
-        yield from _entry(f"{name}{negated}{value}", " ".join(sentences), width)
+            sentences.append(_(" One of: {names}.", names=_(", ").join(choices)))
+        if (default := default_of(flag)) and "Default: " not in text:
+            sentences.append(_(" Default: {value}.", value=default))
+        yield from _entry(f"{name}{negated}{value}", "".join(sentences), width)
 
 
 def _entry(spec: str, text: str, width: int) -> list[str]:
     """The lines of a flag: its text begins at the column INDENT, on the next line if necessary."""
     start = f"  {spec}".ljust(INDENT)
     if start.endswith(" "):
-        return _wrapped(text, width, start, INDENT)
-    return [start, *_wrapped(text, width, " " * INDENT, INDENT)]
+        return wrapped(text, width, start, INDENT)
+    return [start, *wrapped(text, width, " " * INDENT, INDENT)]
 
 
-def _wrapped(text: str, width: int, start: str = "", later: int = 0) -> list[str]:
-    """Lines of text; those after the first are indented by `later` columns."""
-    # Not broken at hyphens, so that flags stay whole.
-    return textwrap.wrap(
-        text, width, initial_indent=start, subsequent_indent=" " * later, break_on_hyphens=False
-    )
+def wrapped(text: str, width: int, start: str = "", later: int = 0) -> list[str]:
+    """Lines of at most `width` columns; those after the first are indented by `later` columns."""
+    lines, line = [], start
+    for unit in _UNIT.findall(text):
+        if columns(line + unit.rstrip()) > width and line.strip():
+            lines.append(line.rstrip())
+            line = " " * later
+        line += unit
+    return [*lines, line.rstrip()]
+
+
+def columns(text: str) -> int:
+    """Columns of a text in a terminal: two for a Chinese character, or for one that may be wide."""
+    return sum(1 + (unicodedata.east_asian_width(x) in "WFA") for x in text)
 
 
 def metavar(flag: Flag) -> str:

@@ -18,6 +18,8 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
+os.environ["LC_ALL"] = "C.UTF-8"  # messages are in English, whatever the developer's locale
+
 gc.disable()  # until all tests are imported, and with them a million objects, which stay
 
 settings.register_profile(  # a busy machine is no failure

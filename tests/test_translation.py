@@ -2,19 +2,33 @@
 
 import gettext
 import io
+import re
 import string
 from pathlib import Path
 
 import pytest
 
 import roformer_tf
-from roformer_tf.translation import FOLDER, Message, Translator, choose_language
+from roformer_tf.errors import InputError
+from roformer_tf.translation import (
+    FOLDER,
+    Message,
+    Translator,
+    choose_language,
+    either,
+    terminal_language,
+)
+from tests.support.help_texts import help_texts
 
 PACKAGE = Path(roformer_tf.__file__).parent
 PO = FOLDER / "zh" / "LC_MESSAGES" / "roformer_tf.po"
 ZH = Translator("zh")
 SAME = {"ROC AUC", "F1", "MRR@10", "nDCG@10"}
 """Terms that are the same in Chinese."""
+TRANSLATE = (
+    f"translate the new entries of {PO.name} into Chinese, then run `make translations` again"
+)
+CODE = re.compile(r"'.*?'|`.*?`|\[[^\]]*\]")
 
 
 @pytest.fixture(scope="module")
@@ -34,12 +48,12 @@ def test_every_message_is_translated_and_nothing_else(catalog):
     extracted = {
         message for _, _, message, *_ in extract_from_dir(PACKAGE, methods, options, keywords)
     }
-    assert len(extracted) > 150
-    assert extracted - catalog.keys() == set(), "run `make translations`, then translate"
-    assert catalog.keys() - extracted == set(), "run `make translations`"
-    for message in catalog.values():
-        assert message.string, message.id
-        assert not message.fuzzy, message.id
+    extracted |= {*help_texts()}
+    assert len(extracted) > 500
+    assert extracted - catalog.keys() == set(), f"run `make translations`; {TRANSLATE}"
+    assert catalog.keys() - extracted == set(), "run `make translations`, which removes them"
+    missing = [x.id for x in catalog.values() if not x.string or x.fuzzy]
+    assert missing == [], TRANSLATE
 
 
 def test_the_compiled_catalog_is_that_of_the_text(catalog):
@@ -66,7 +80,7 @@ def test_translations_have_the_same_fields_and_are_chinese(catalog):
         assert not any("\u4e00" <= x <= "\u9fff" for x in text)
         has_chinese = any("\u4e00" <= x <= "\u9fff" for x in words)
         assert has_chinese or text in SAME or not any(map(str.isalpha, words)), text
-        assert not set(",;?!") & set(words.replace("`--", "")), text  # ，；？！
+        assert not set(",;?!") & set(CODE.sub("", words)), text  # ，；？！
 
 
 def test_a_message_is_english_text_that_can_be_translated():
@@ -101,6 +115,56 @@ def test_values_are_filled_in_once_and_unknown_text_stays():
 )
 def test_a_listing_says_how_many_more_there_are(language, text):
     assert Translator(language).listing(["a", "b", "c"], shown=2) == text
+
+
+@pytest.mark.parametrize(
+    ("names", "english", "chinese"),
+    [
+        (["a"], "a", "a"),
+        (["a", "b"], "a or b", "a 或 b"),
+        (["a", "b", Message("a number")], "a, b or a number", "a、b 或 数字"),
+    ],
+)
+def test_alternatives_are_joined(names, english, chinese):
+    assert (either(names), ZH(either(names))) == (english, chinese)
+
+
+@pytest.mark.parametrize(
+    ("variables", "asked", "language"),
+    [
+        ({"LANG": "zh_CN.UTF-8"}, "", "zh"),
+        ({"LC_MESSAGES": "zh_TW.UTF-8", "LANG": "en_US.UTF-8"}, "auto", "zh"),
+        ({"LC_ALL": "C", "LC_MESSAGES": "zh_CN", "LANG": "zh_CN"}, "", "en"),
+        ({"LC_ALL": "", "LANG": "zh_CN"}, "french", "zh"),
+        ({"LC_ALL": "zh_CN.UTF-8"}, "en", "en"),
+        ({}, "zh", "zh"),
+        ({}, "", "en"),
+    ],
+)
+def test_the_terminal_has_the_language_asked_for_or_that_of_the_locale(
+    variables, asked, language, monkeypatch
+):
+    for name in ("LC_ALL", "LC_MESSAGES", "LANG"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert terminal_language(asked) == language
+
+
+def test_chinese_windows_is_recognized(monkeypatch):
+    for name in ("LC_ALL", "LC_MESSAGES", "LANG"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr("locale.setlocale", lambda _: "Chinese (Simplified)_China.936")
+    assert terminal_language() == "zh"
+
+
+def test_an_error_in_python_is_in_the_language_of_the_locale(monkeypatch):
+    error = InputError(Message("{path} is a folder. Give a file in it.", path="data"))
+    assert str(error) == "data is a folder. Give a file in it."
+    monkeypatch.setenv("LC_ALL", "zh_CN.UTF-8")
+    assert str(error) == "data 是文件夹。请给出其中的某个文件。"
+    assert str(InputError("as it is")) == "as it is"
+    assert str(InputError()) == ""
 
 
 @pytest.mark.parametrize(

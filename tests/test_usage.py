@@ -10,9 +10,10 @@ import pytest
 
 from roformer_tf import cli
 from roformer_tf.flags import flag_types, flags_of, parsed
-from roformer_tf.usage import docstrings
+from roformer_tf.translation import LANGUAGES
+from roformer_tf.usage import columns, docstrings, wrapped
+from tests.support.help_texts import PAGES
 
-PAGES = [(name, ()) for name in cli.COMMANDS] + [("evaluate", ("--corpus",))]
 FLAG = re.compile(r"^  \[?--([a-z0-9-]+)", re.MULTILINE)
 
 
@@ -30,8 +31,9 @@ def page(monkeypatch, capsys):
     return page
 
 
-def test_the_list_of_commands_fits_on_a_screen(capsys):
-    assert cli.main(["--help"]) == 0
+@pytest.mark.parametrize("language", LANGUAGES)
+def test_the_list_of_commands_fits_on_a_screen(language, capsys):
+    assert cli.main(["--help", "--language", language]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) <= 50
     assert max(map(width, lines)) <= 80
@@ -41,11 +43,14 @@ def width(line):
     return len(line.encode("gbk"))  # a Chinese character takes two columns and two bytes
 
 
+@pytest.mark.parametrize(("language", "usage"), [("en", "usage: "), ("zh", "用法：")])
 @pytest.mark.parametrize(("name", "typed"), PAGES)
-def test_a_page_fits_on_a_screen_and_begins_with_what_is_required(name, typed, page):
-    text = page(name, *typed, "--help")
+def test_a_page_fits_on_a_screen_and_begins_with_what_is_required(
+    name, typed, language, usage, page
+):
+    text = page(name, *typed, "--help", "--language", language)
     settings = cli.load_settings(name, typed)
-    assert text.startswith(f"usage: roformer-tf {name} ")
+    assert text.startswith(f"{usage}roformer-tf {name} ")
     assert max(map(width, text.splitlines())) <= 80
     assert len(text.splitlines()) <= 50
     shown = [flag for flag in FLAG.findall(text) if flag not in ("config", "help-all")]
@@ -56,12 +61,13 @@ def test_a_page_fits_on_a_screen_and_begins_with_what_is_required(name, typed, p
     assert ("help-all" in FLAG.findall(text)) == (len(shown) < len(flag_types(settings)))
 
 
+@pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize(("name", "typed"), PAGES)
-def test_help_all_has_every_flag_once_with_a_meaning(name, typed, page):
-    text = page(name, *typed, "--help-all")
+def test_help_all_has_every_flag_once_with_a_meaning(name, typed, language, page):
+    text = page(name, *typed, "--help-all", "--language", language)
     settings = cli.load_settings(name, typed)
     shown = FLAG.findall(text)
-    assert sorted(shown) == sorted([*flag_types(settings), "config"])
+    assert sorted(shown) == sorted({*flag_types(settings), "config", "language"})
     assert max(map(width, text.splitlines())) <= 80
     assert "None" not in text
     for flag in flags_of(settings):
@@ -104,10 +110,44 @@ def test_flags_are_in_groups_and_show_their_values_and_defaults(page):
 
 
 def test_a_narrow_terminal_gets_narrow_lines_and_a_wide_one_readable_ones(page, monkeypatch):
-    for columns, most in ((60, 60), (300, 100)):
-        monkeypatch.setenv("COLUMNS", str(columns))
+    for terminal, most in ((60, 60), (300, 100)):
+        monkeypatch.setenv("COLUMNS", str(terminal))
         text = page("finetune", "--help").partition("\nexamples:")[0]
         assert max(map(len, text.splitlines())) <= most
+
+
+def test_chinese_lines_are_broken_between_characters_but_not_at_punctuation():
+    text = (
+        "序列的最大 token 数。auto：几乎没有训练文本超过它（见“长文本”），--max-length 256 也可以。"
+    )
+    for width in range(20, 60):
+        lines = wrapped(text, width, "  --flag  ", 10)
+        assert max(map(columns, lines)) <= width
+        assert max(map(columns, lines[:-1])) >= width - 16  # the longest unit: "--max-length 256"
+        assert "".join(line[10:] for line in lines).replace(" ", "") == text.replace(" ", "")
+        assert not [line for line in lines if line.strip()[0] in "，。：）”" or line[-1] in "（“"]
+
+
+LOCALES = {
+    ("zh_CN.UTF-8", "--help"): "用法：roformer-tf COMMAND [参数]",
+    ("zh_CN.UTF-8", "finetune --help"): "用法：roformer-tf finetune --train FILE",
+    ("zh_CN.UTF-8", "finetune --help --language en"): "usage: roformer-tf finetune --train FILE",
+    ("C", "--language zh checkpoints --help"): "用法：roformer-tf COMMAND [参数]",
+    ("C", "--help"): "usage: roformer-tf COMMAND [flags]",
+}
+
+
+@pytest.mark.parametrize(("locale", "typed"), LOCALES)
+def test_help_is_in_the_language_of_the_locale_or_the_one_asked_for(locale, typed):
+    done = subprocess.run(
+        [sys.executable, "-m", "roformer_tf.cli", *typed.split()],
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+        env={"PATH": "/usr/bin:/bin", "PYTHONPATH": str(Path.cwd()), "LC_ALL": locale},
+    )
+    assert done.stdout.startswith(LOCALES[locale, typed])
+    assert done.stderr == ""
 
 
 COMPLETE = """

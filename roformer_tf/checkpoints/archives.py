@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 from typing import BinaryIO
 
 from roformer_tf.errors import InputError
+from roformer_tf.translation import Message
 
 VOCABULARY = "vocab.txt"
 BERT_CONFIG = "bert_config.json"
@@ -127,8 +128,11 @@ class Files(ExitStack):
         with _zip_errors(self.path):
             if not zipfile.is_zipfile(self._file):
                 raise InputError(
-                    f"{self.path} is not a complete zip file: another kind of file, or a broken "
-                    "download. Download it again, or give a folder."
+                    Message(
+                        "{path} is not a complete zip file: another kind of file, or a broken "
+                        "download. Download it again, or give a folder.",
+                        path=self.path,
+                    )
                 )
             return self.enter_context(zipfile.ZipFile(self._file))
 

@@ -27,6 +27,7 @@ from roformer_tf.checkpoints.archives import BERT_CONFIG, Files
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.files import leftovers, parse_json, remove, temporary_file, write_text
+from roformer_tf.translation import Message, either
 
 CACHE = "ROFORMER_TF_CACHE"
 MIRROR = "ROFORMER_TF_MIRROR"
@@ -329,8 +330,10 @@ def unknown(source: str | Path) -> str:
     name = str(source)
     names = [MINI, *(name for r in releases() for name in (r.name, *r.aliases))]
     near = difflib.get_close_matches(Path(name).name.removesuffix(".zip"), names)
-    return (
-        f"{name} does not exist. Give a released .zip, a folder with {BERT_CONFIG} or "
-        "config.json and the weights, or a name that `roformer-tf checkpoints list` shows."
-        + (f" Did you mean {' or '.join(near)}?" if near else "")
+    return Message(
+        "{name} does not exist. Give a released .zip, a folder with {config} or config.json and "
+        "the weights, or a name that `roformer-tf checkpoints list` shows.{hint}",
+        name=name,
+        config=BERT_CONFIG,
+        hint=Message(" Did you mean {names}?", names=either(near)) if near else "",
     )

@@ -28,7 +28,7 @@ class MaskingConfig:
 
     def __post_init__(self) -> None:
         for rate in (self.rate(0.0), self.rate(1.0)):
-            check_number("mask_rate", rate, above=0, below=1, hint="such as 0.15")
+            check_number("mask_rate", rate, above=0, below=1, example="0.15")
         masked, replaced = self.mask_replace_rate, self.random_replace_rate
         if min(masked, replaced) < 0 or masked + replaced > 1:
             raise InputError(

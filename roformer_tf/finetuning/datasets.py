@@ -103,7 +103,7 @@ class LabelledDataset:
         Equal texts stay together, and labels are as frequent in both. Raises InputError where one
         would be empty.
         """
-        check_number("valid", valid, above=0, below=1, hint="such as 0.1")
+        check_number("valid", valid, above=0, below=1, example="0.1")
         train, held_out, _ = split_examples(self.examples, type(self.task), (valid, 0.0), seed)
         return LabelledDataset(train, self.task), LabelledDataset(held_out, self.task)
 

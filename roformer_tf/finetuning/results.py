@@ -218,7 +218,7 @@ class Results:
         try:
             fitted = self._fitted
         except InputError as error:
-            return [], str(error)
+            return [], error.args[0]  # not str(error): a report's language is not the locale's
         except Exception as error:  # scikit-learn, SciPy and NumPy raise many kinds
             return [], f"{type(error).__name__}: {error}".split("\n")[0].rstrip(".: ")
         if self.search.sets.test:

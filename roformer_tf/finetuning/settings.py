@@ -131,8 +131,8 @@ class FinetuneConfig:
     validation set; such a model cannot be exported. "auto": if that is better there beyond
     chance, and not with --export or --no-baseline."""
     language: AskedLanguage = "auto"
-    """Language of the report and the model card. "auto": Chinese if most letters of the texts are
-    Chinese."""
+    """Language of the report and the model card, and of messages. "auto": Chinese if most letters
+    of the texts are Chinese; for messages, that of the locale."""
     keep_useless: bool = False
     """For reranking: write the model even if it does not improve the order of the search on the
     validation set."""
@@ -150,7 +150,7 @@ class FinetuneConfig:
         # A run with several seeds uses the following numbers, too.
         check_numbers(self, "seed", at_least=0, at_most=MAX_SEED - self.seeds)
         # [CLS], one token and [SEP].
-        check_numbers(self, "max_length", at_least=3, hint="such as 256")
+        check_numbers(self, "max_length", at_least=3, example="256")
         if self.batch_size % self.vectors.micro_batches:
             raise InputError(
                 f"a batch of {self.batch_size} cannot be divided into {self.vectors.micro_batches} "

@@ -46,6 +46,7 @@ from roformer_tf.tasks.metrics import Scores, score_text
 from roformer_tf.tasks.table import parse_task, task_of_problem
 from roformer_tf.tasks.tagging import Tagging
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, fitting_tokenizer
+from roformer_tf.translation import Message
 
 if TYPE_CHECKING:
     from roformer_tf.models.pretrained import PretrainedModel
@@ -229,8 +230,12 @@ class OpenedModel:
         """
         if self.task is None:
             raise InputError(
-                f"{self.name} holds no fine-tuned model: there is no {TASK_FILE}. Give the model/ "
-                "folder of a run of `roformer-tf finetune`."
+                Message(
+                    "{name} holds no fine-tuned model: there is no {file}. Give the model/ folder "
+                    "of a run of `roformer-tf finetune`.",
+                    name=self.name,
+                    file=TASK_FILE,
+                )
             )
         if (self.files.path / ONNX).is_file():
             return self._exported(self.task, threads)

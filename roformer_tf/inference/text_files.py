@@ -19,6 +19,7 @@ from roformer_tf.labelled.headers import FirstLine
 from roformer_tf.labelled.reading import open_unanswered
 from roformer_tf.readers.streams import is_stdin
 from roformer_tf.readers.tables import Row
+from roformer_tf.translation import Message
 
 # Texts in memory at a time; within them, those of similar length form batches.
 CHUNK = 8192
@@ -123,7 +124,8 @@ def checked_rows(
             which = "1 row has" if skipped.rows == 1 else f"{skipped.rows:,} rows have"
             raise InputError(f"{which} no text:\n{bad}\nFix or remove them.")
         if not checked.count:
-            raise InputError(f"{name} holds no text. Give a file with one in each line.")
+            message = Message("{name} holds no text. Give a file with one in each line.", name=name)
+            raise InputError(message)
         report(description)
         yield checked
 

@@ -30,6 +30,7 @@ from roformer_tf.labelled.headers import SAMPLE, FirstLine, TableSample, open_na
 from roformer_tf.readers.lines import check_encoding
 from roformer_tf.readers.spreadsheets import UncomputedFormula
 from roformer_tf.readers.tables import Table
+from roformer_tf.translation import Message, either
 
 # Values are labels if there are at most this many different ones, even if none repeats.
 FEW_LABELS = 50
@@ -91,12 +92,20 @@ def find_column(path: str | Path, table: Table, wanted: str) -> str:
             return matches[0]
     if wanted.isdecimal() and 1 <= int(wanted) <= len(table.columns):
         return table.columns[int(wanted) - 1]
-    present = f"its columns are {', '.join(table.columns)}"
+    present = Message("its columns are {columns}", columns=", ".join(table.columns))
     if not table.has_header:
-        present = f"its first line names none of its {len(table.columns)}"
+        present = Message("its first line names none of its {number}", number=len(table.columns))
     raise InputError(
-        f"{path} has no column {wanted!r}: {present}. Give --text-columns and --label-column by "
-        "the names in a header, or by numbers from 1."
+        Message(
+            "{problem}. Give --text-columns and --label-column by the names in a header, or by "
+            "numbers from 1.",
+            problem=Message(
+                "{path} has no column {wanted!r}: {present}",
+                path=path,
+                wanted=wanted,
+                present=present,
+            ),
+        )
     )
 
 
@@ -180,7 +189,7 @@ def find_label(sample: TableSample, texts: Iterable[str], label: str | None) -> 
     if len(candidates) == 1:
         return candidates[0], note
     names = [(name,) for name in candidates or free]
-    raise _unclear(sample, "column holds the labels", names, "--label-column")
+    raise _unclear(sample, Message("which column holds the labels"), names, "--label-column")
 
 
 def find_optional_label(sample: TableSample, texts: Iterable[str], label: str | None) -> str | None:
@@ -198,7 +207,7 @@ def find_optional_label(sample: TableSample, texts: Iterable[str], label: str | 
         candidates = [x for x in free if profiles[x].numbers and not profiles[x].indices]
     if len(candidates) > 1:
         names = [(name,) for name in candidates]
-        raise _unclear(sample, "column holds the labels", names, "--label-column")
+        raise _unclear(sample, Message("which column holds the labels"), names, "--label-column")
     return candidates[0] if candidates else None
 
 
@@ -225,7 +234,7 @@ def find_texts(
     if len(candidates) == 1:
         return candidates[0], note
     names = candidates or [(name,) for name in free]
-    raise _unclear(sample, "columns hold the texts", names, "--text-columns")
+    raise _unclear(sample, Message("which columns hold the texts"), names, "--text-columns")
 
 
 def find_several_texts(
@@ -301,10 +310,17 @@ def find_texts_to_predict(
         return tuple(table.columns), ""  # no header, and exactly as many columns as texts
     several = len(wanted) > 1
     candidates = [table.columns[: len(wanted)]] if several else [(n,) for n in table.columns[:4]]
-    flags = " or ".join(f"--text-columns {_typed(names)}" for names in candidates)
-    asked = "" if table.has_header else ", and --first-line header or --first-line example"
-    reason = str(missing).split(". Give --text")[0]
-    raise InputError(f"{reason}. {sample.shown()} Give {flags}{asked}.{_sheet_hint(table)}")
+    asked = Message(", and --first-line header or --first-line example")
+    raise InputError(
+        Message(
+            "{problem}. {sample} Give {flags}{asked}.{hint}",
+            problem=missing.args[0].values["problem"],
+            sample=sample.shown(),
+            flags=either([f"--text-columns {_typed(names)}" for names in candidates]),
+            asked="" if table.has_header else asked,
+            hint=_sheet_hint(table),
+        )
+    )
 
 
 # Messages
@@ -314,12 +330,20 @@ def _unclear(
     sample: TableSample, what: str, candidates: Sequence[tuple[str, ...]], flag: str
 ) -> InputError:
     """An error that shows the first lines and the flags to add."""
-    shown = " or ".join(" ".join(names) for names in candidates) or "none is left"
-    flags = " or ".join(f"{flag} {_typed(names)}" for names in candidates[:4]) or flag
+    shown = [" ".join(names) for names in candidates] or [Message("none is left")]
+    flags = [f"{flag} {_typed(names)}" for names in candidates[:4]] or [flag]
     return InputError(
-        f"{sample.place}: cannot tell which {what}: {shown}. {sample.shown()} "
-        f"Give {flags}, by name or by number from 1.{_sheet_hint(sample.table)}"
-        f"{_uncomputed(sample)}"
+        Message(
+            "{place}: cannot tell {what}: {shown}. {sample} Give {flags}, by name or by number "
+            "from 1.{sheet}{uncomputed}",
+            place=sample.place,
+            what=what,
+            shown=either(shown),
+            sample=sample.shown(),
+            flags=either(flags),
+            sheet=_sheet_hint(sample.table),
+            uncomputed=_uncomputed(sample),
+        )
     )
 
 
@@ -333,7 +357,7 @@ def _uncomputed(sample: TableSample) -> str:
 
 def _sheet_hint(table: Table) -> str:
     """A hint that --sheet selects another sheet, if the file has several."""
-    return " Or name another sheet with --sheet." if table.sheet else ""
+    return Message(" Or name another sheet with --sheet.") if table.sheet else ""
 
 
 def _typed(names: Iterable[str]) -> str:

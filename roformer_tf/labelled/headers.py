@@ -14,6 +14,7 @@ from roformer_tf.labelled.cells import to_number
 from roformer_tf.labelled.column_names import KNOWN, POSITIVES, TRIPLES, folded
 from roformer_tf.readers.records import BLANK
 from roformer_tf.readers.tables import Table, Top, open_table
+from roformer_tf.translation import Message
 
 # The meaning of the first line of a tsv, csv or xlsx.
 FirstLine: TypeAlias = Literal["auto", "header", "example"]
@@ -104,9 +105,10 @@ class TableSample(NamedTuple):
         first = [_shown_cell(self.rows[0].get(name)) for name in columns] if self.rows else []
         example = " | ".join(first) + more
         if not self.table.has_header:
-            return f"Its first line, which names no column, is: {example}."
+            return Message("Its first line, which names no column, is: {row}.", row=example)
         names = " | ".join(map(_shown_cell, columns)) + more
-        return f"Its first line is: {names}." + f" Below it: {example}." * bool(self.rows)
+        line = Message("Its first line is: {row}.", row=names)
+        return Message("{line} Below it: {row}.", line=line, row=example) if self.rows else line
 
 
 def sample_of(path: str | Path, table: Table) -> TableSample:
@@ -115,7 +117,8 @@ def sample_of(path: str | Path, table: Table) -> TableSample:
     cells = [row.cells for row in rows if not row.problem]
     if not cells:
         problem = next((f"{row.place} {row.problem}" for row in rows if row.problem != BLANK), "")
-        raise InputError(f"{problem or f'{path} has a header, but no example'}. Add examples.")
+        problem = problem or Message("{path} has a header, but no example", path=path)
+        raise InputError(Message("{problem}. Add examples.", problem=problem))
     return TableSample(path, table, cells)
 
 
@@ -147,11 +150,17 @@ def check_no_header(sample: TableSample, label: str, separator: str) -> None:
     ]
     name = str(sample.rows[0].get(label, ""))
     if first and first.isdisjoint(set[str]().union(*rest)) and to_number(name) is None:
-        raise _unsure_of_header(sample, f"{name!r} occurs nowhere else in the label column")
+        doubt = Message("{name!r} occurs nowhere else in the label column", name=name)
+        raise _unsure_of_header(sample, doubt)
 
 
 def _unsure_of_header(sample: TableSample, doubt: str) -> InputError:
     return InputError(
-        f"{sample.place}: cannot tell whether the first line is a header: {doubt}. "
-        f"{sample.shown()} Give --first-line header, or --first-line example."
+        Message(
+            "{place}: cannot tell whether the first line is a header: {doubt}. {sample} "
+            "Give --first-line header, or --first-line example.",
+            place=sample.place,
+            doubt=doubt,
+            sample=sample.shown(),
+        )
     )

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.readers.records import text_key
+from roformer_tf.translation import Message
 
 # Number of quantiles by which regression examples are stratified.
 QUANTILES = 10
@@ -121,10 +122,14 @@ def split_examples(
     wanted = np.array([1 - sum(shares), *shares])  # training, validation, test
     sides = _deal(examples, task, wanted, seed, every_label=True)
     if missing := set(np.flatnonzero(wanted).tolist()) - set(sides.tolist()):
-        names = " and ".join(("training", "validation", "test")[side] for side in sorted(missing))
+        names = (Message("training"), Message("validation"), Message("test"))
         raise InputError(
-            f"{len(examples)} examples are too few to split: none is left for {names}. "
-            "Give --valid and --test, or more examples."
+            Message(
+                "{number} examples are too few to split: none is left for {names}. Give --valid "
+                "and --test, or more examples.",
+                number=len(examples),
+                names=[names[side] for side in sorted(missing)],
+            )
         )
     train, valid, test = (_of_side(examples, sides == side) for side in range(3))
     return train, valid, test

@@ -40,7 +40,7 @@ class GenerationConfig:
             raise InputError(
                 f"min_tokens is {self.min_tokens}, more than max_tokens, {self.max_tokens}."
             )
-        check_numbers(self, "temperature", "repetition_penalty", above=0, hint="such as 1")
+        check_numbers(self, "temperature", "repetition_penalty", above=0, example="1")
         hint = "such as 0.95: the fraction of the probability to sample from"
         check_numbers(self, "top_p", above=0, at_most=1, hint=hint)
         if self.beams > 1 and self.sampled:

@@ -59,7 +59,7 @@ class CostConfig:
     """JSON file for the same figures."""
 
     def __post_init__(self) -> None:
-        check_numbers(self, "peak_flops", above=0, hint="such as 312e12")
+        check_numbers(self, "peak_flops", above=0, example="312e12")
         check_numbers(self, "utilisation", "efficiency", above=0, at_most=1)
         if not self.devices or min(self.devices) < 1:
             raise InputError(f"devices is {self.devices}, but must be numbers of at least 1.")

@@ -4,6 +4,7 @@ from pathlib import Path
 
 from roformer_tf.errors import InputError
 from roformer_tf.readers.streams import DECOMPRESSORS, StoredFile, is_url, opened_as_stored
+from roformer_tf.translation import Message
 
 KINDS = {  # by the suffix of the name, without that of a compression
     ".tsv": "tsv",
@@ -42,17 +43,25 @@ def kind_of(path: str | Path, sheet: str | None = None) -> str:
     is_here = not is_url(path) and Path(path).exists()
     kind = _by_content(path, file) if is_here else ""
     if file.kind in SPREADSHEETS and not kind:
-        raise InputError(f"{path} is of no kind that can be read. Save it as .xlsx or .csv.")
+        raise InputError(
+            Message("{path} is of no kind that can be read. Save it as .xlsx or .csv.", path=path)
+        )
     kind = kind or KINDS.get(file.kind, "")
     # Parquet, Arrow and xlsx need random access, which a compressed file does not have.
     if not kind or (kind in ("parquet", "arrow", "xlsx") and file.compression):
         raise InputError(
-            f"{path} is of no kind that can be read. Its name has to end in one of "
-            f"{', '.join(KINDS)}; all but Parquet, Arrow and xlsx may be compressed: "
-            f"{', '.join(DECOMPRESSORS)}."
+            Message(
+                "{path} is of no kind that can be read. Its name has to end in one of {kinds}; all "
+                "but Parquet, Arrow and xlsx may be compressed: {compressions}.",
+                path=path,
+                kinds=", ".join(KINDS),
+                compressions=", ".join(DECOMPRESSORS),
+            )
         )
     if not is_here and not is_url(path):
-        raise InputError(f"there is no file {path}. Check the path and the spelling.")
+        raise InputError(
+            Message("there is no file {path}. Check the path and the spelling.", path=path)
+        )
     _check_sheet(path, sheet, kind)
     return kind
 
@@ -64,7 +73,7 @@ def _check_folder(path: Path, sheet: str | None) -> None:
         if splits:  # a DatasetDict has a folder for each split
             names = " or ".join(f"{path}/{name}" for name in dict.fromkeys(splits))
             raise InputError(f"{path} holds several data sets. Give one: {names}.")
-        raise InputError(f"{path} is a folder. Give a file in it.")
+        raise InputError(Message("{path} is a folder. Give a file in it.", path=path))
     _check_sheet(path, sheet, "arrow")
 
 

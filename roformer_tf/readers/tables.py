@@ -28,6 +28,7 @@ from roformer_tf.readers.records import (
 )
 from roformer_tf.readers.spreadsheets import open_sheet
 from roformer_tf.readers.streams import DamagedError, StoredFile, opened_as_stored, within_limits
+from roformer_tf.translation import Message
 
 # Rows from which the header of a table, and the columns of a .jsonl file, are detected.
 _SEEN_FIRST = 100
@@ -209,7 +210,8 @@ def _delimited(path: str | Path, records: Iterator[Record], find_top: FindTop, p
 def _nothing(path: str | Path, rows: Iterable[Row]) -> InputError:
     """An error for a file without readable rows: their first problem, or that it is empty."""
     broken = next((f"{r.place} {r.problem}" for r in rows if r.problem != BLANK), None)
-    return InputError(f"{broken or f'{path} is empty'}. Give a file with examples.")
+    problem = broken or Message("{path} is empty", path=path)
+    return InputError(Message("{problem}. Give a file with examples.", problem=problem))
 
 
 def _blank(record: Record) -> Record:
@@ -350,5 +352,5 @@ def _arrow(path: str | Path, kind: str) -> Table:
     records = rows()
     first = list(islice(records, 1))
     if not first:
-        raise InputError(f"{path} is empty. Give a file with examples.")
+        raise _nothing(path, [])
     return Table(file.columns, True, chain(first, records))

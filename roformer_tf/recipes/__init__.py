@@ -6,6 +6,7 @@
 from pathlib import Path
 
 from roformer_tf.errors import InputError
+from roformer_tf.translation import Message
 
 FOLDER = Path(__file__).parent
 
@@ -23,7 +24,12 @@ def find_recipe(name: str | Path, suffix: str = ".yaml") -> Path:
     if not recipe.exists():
         known = ", ".join(sorted(file.stem for file in FOLDER.glob(f"*{suffix}")))
         raise InputError(
-            f"there is no recipe {str(name)!r}. Give a path to a {suffix} file, or one of the "
-            f"recipes {known}."
+            Message(
+                "there is no recipe {name!r}. Give a path to a {suffix} file, or one of the "
+                "recipes {known}.",
+                name=str(name),
+                suffix=suffix,
+                known=known,
+            )
         )
     return recipe

@@ -100,7 +100,7 @@ class SearchConfig:
         if not self.queries and not changes_index:
             raise InputError("give --queries: a file of them, or the queries themselves.")
         check_numbers(self, "top", "rerank_top", at_least=1)
-        check_numbers(self, "hybrid_weight", "beginning_weight", at_least=0, hint="such as 1")
+        check_numbers(self, "hybrid_weight", "beginning_weight", at_least=0, example="1")
         if self.beginning_weight is not None and self.documents is None:
             raise InputError(
                 "--beginning-weight is stored in an index when it is written: give --documents, "

@@ -17,6 +17,7 @@ from roformer_tf.labelled.encoding import EncodedTexts, Rows, encode_texts, wind
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.splits import Question, example_key, text_question
 from roformer_tf.tasks.task_settings import Examples, Part
+from roformer_tf.translation import Message
 
 if TYPE_CHECKING:
     from roformer_tf.labelled.columns import LabelSample
@@ -132,10 +133,13 @@ class Labelling(Part):
         """
         labels = {label for example in training for label in cls.labels_in(example.label)}
         if len(labels) < cls.min_labels:
-            shown = f"only {next(iter(labels))!r}" if labels else "none"
+            shown = Message("only {label!r}", label=min(labels)) if labels else Message("none")
             raise InputError(
-                f"the training examples have {shown} as a label: nothing can be learnt. "
-                "Give examples of at least two labels, or another --label-column."
+                Message(
+                    "the training examples have {labels} as a label: nothing can be learnt. "
+                    "Give examples of at least two labels, or another --label-column.",
+                    labels=shown,
+                )
             )
         return {"labels": tuple(sorted(labels, key=_natural))}
 

@@ -61,7 +61,9 @@ class RegressionLabelling(Labelling):
         """The mean and deviation of the numbers. Raises InputError where all are the same."""
         numbers = np.array([example.label for example in training], np.float64)
         if len(set(numbers.tolist())) < 2:
-            raise InputError("all training examples have the same number: nothing can be learnt.")
+            raise InputError(
+                Message("all training examples have the same number: nothing can be learnt.")
+            )
         return {"mean": float(numbers.mean()), "deviation": float(numbers.std())}
 
     def target(self, example: Example) -> np.ndarray:

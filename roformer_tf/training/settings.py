@@ -33,7 +33,7 @@ class DevicesConfig:
 
     def __post_init__(self) -> None:
         check_numbers(self, "devices", "model_parallel", at_least=1)
-        check_numbers(self, "peak_flops", above=0, hint="such as 312e12")
+        check_numbers(self, "peak_flops", above=0, example="312e12")
         if self.devices is not None and self.devices % self.model_parallel:
             raise InputError(
                 f"{self.devices} devices cannot be split into groups of {self.model_parallel} "

@@ -48,6 +48,64 @@ CALLS = {
 }
 
 
+IN_CHINESE = {
+    "finetun --train reviews.csv": "roformer-tf: 没有命令 finetun。是否想用 finetune？",
+    "finetune --train reviews.csv": (
+        "roformer-tf finetune: 缺少必需的参数 --output。示例见 `--help`。"
+    ),
+    f"{FINETUNE} --lr 1e-4": "roformer-tf finetune: 没有参数 --lr。是否想用 --learning-rate？",
+    f"{FINETUNE} --epochs many": (
+        "roformer-tf finetune: --epochs 的值无效（many），应为：整数 或 auto。"
+    ),
+    f"{FINETUNE} --task clasification": "。是否想用 classification？",
+    f"{FINETUNE} --batch-size 0": "roformer-tf finetune: --batch-size 的值是 0，必须不小于 1。",
+    f"{FINETUNE} --epochs 0": "roformer-tf finetune: --epochs 的值是 0，必须不小于 1。",
+    f"{FINETUNE} --max-length 1": "必须不小于 3，例如 256。",
+    f"{FINETUNE} 3": "roformer-tf finetune: 不属于任何参数：3。",
+    f"{FINETUNE} --config no-such-recipe": "没有名为 'no-such-recipe' 的配方。",
+    f"{FINETUNE} --config nowhere.yaml": "没有文件 nowhere.yaml。请检查路径和拼写。",
+    f"{FINETUNE} --config keys.yaml": "keys.yaml 里有未知的键 'epoch'。是否想用 epochs？",
+    f"{FINETUNE} --label-column stars": "reviews.csv 里没有 'stars' 这一列：它的列有 text, label。",
+    FINETUNE.replace("reviews.csv", "nowhere.csv"): "没有文件 nowhere.csv。请检查路径和拼写。",
+    FINETUNE.replace("reviews.csv", "unlabelled.csv"): "无法确定哪一列是标签：text。",
+    FINETUNE.replace("reviews.csv", "empty.csv"): "empty.csv 是空文件。请给出含有样本的文件。",
+    "predict nowhere --input reviews.csv --output answers.csv": "nowhere 不存在。",
+    "predict released.zip --input reviews.csv": "里没有微调过的模型：缺少 task.json。",
+}
+"""The same and further calls in a Chinese locale."""
+
+
+@pytest.mark.parametrize("call", IN_CHINESE)
+def test_a_chinese_locale_gets_chinese_lines(call, released, tmp_path, monkeypatch, capsys):
+    shutil.copy(released("char"), tmp_path / "released.zip")
+    rows = [f"房间{n}很{'好' if n % 2 else '差'}" for n in range(20)]
+    labelled = "".join(f"{text},{n % 2}\n" for n, text in enumerate(rows))
+    (tmp_path / "reviews.csv").write_text(f"text,label\n{labelled}", encoding="utf-8")
+    (tmp_path / "unlabelled.csv").write_text("\n".join(["text", *rows]), encoding="utf-8")
+    (tmp_path / "empty.csv").touch()
+    (tmp_path / "keys.yaml").write_text("epoch: 3\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LC_ALL", "zh_CN.UTF-8")
+    assert main(call.split()) == 2
+    (line,) = capsys.readouterr().err.splitlines()
+    assert IN_CHINESE[call] in line
+
+
+def test_only_one_label_is_refused_in_the_language_asked_for(
+    released, tmp_path, monkeypatch, capsys
+):
+    shutil.copy(released("char"), tmp_path / "released.zip")
+    rows = "".join(f"房间{n}很好,好评\n" for n in range(40))
+    (tmp_path / "reviews.csv").write_text(f"text,label\n{rows}", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    for language, problem in (
+        ("en", "the training examples have only '好评' as a label"),
+        ("zh", "训练样本的标签种类不足（只有 '好评'）"),
+    ):
+        assert main([*FINETUNE.split(), "--language", language]) == 2
+        assert problem in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("call", CALLS)
 def test_a_wrong_call_is_refused_with_one_line(call, released, tmp_path, monkeypatch, capsys):
     shutil.copy(released("char"), tmp_path / "released.zip")
