@@ -257,7 +257,7 @@ class EmbeddingsRequest(NamedRequest):
     dimensions: int | None = Field(None, ge=1, description="Cut vectors to so many numbers.")
 
 
-class Embedding(BaseModel):
+class EmbeddingItem(BaseModel):
     """A vector of length 1."""
 
     object: Literal["embedding"]
@@ -276,7 +276,7 @@ class Embeddings(BaseModel):
     """Vectors in the order of the inputs."""
 
     object: Literal["list"]
-    data: list[Embedding]
+    data: list[EmbeddingItem]
     model: str
     usage: Usage
 
@@ -461,8 +461,7 @@ def predict_request(columns: int, of_labels: bool) -> Any:
     if columns > 1:
         example = {2: Pair, 3: Triple}[columns]
         inputs = Annotated[
-            Annotated[example, Tag(TEXTS)]  # type: ignore[valid-type]
-            | Annotated[list[example], _SEVERAL, Tag(LISTS)],  # type: ignore[valid-type]
+            Annotated[example, Tag(TEXTS)] | Annotated[list[example], _SEVERAL, Tag(LISTS)],  # type: ignore[valid-type]
             _one_of(f"must be a list of {columns} texts, or several of them"),
         ]
     tei = create_model("TeiPredictRequest", __base__=TeiPredictRequest, inputs=(inputs, ...))
