@@ -55,6 +55,13 @@ def test_a_key_is_required(way, monkeypatch):
     assert client.get("/").headers["WWW-Authenticate"].startswith("Basic")  # browsers ask
 
 
+def test_metrics_are_described_as_text():
+    client = client_of()
+    paths = client.get("/openapi.json").json()["paths"]
+    kind = client.get("/metrics").headers["Content-Type"].partition(";")[0]
+    assert list(paths["/metrics"]["get"]["responses"]["200"]["content"]) == [kind]
+
+
 def test_a_key_is_described():
     headers = {"Authorization": "Bearer key"}
     paths = client_of(api_key="key").get("/openapi.json", headers=headers).json()["paths"]
