@@ -107,7 +107,7 @@ COMMANDS = {
     ),
     "export": Command(
         "roformer_tf.export.command:export_model",
-        "export a model as SavedModel, ONNX, OpenVINO or int8 ONNX",
+        "export a model as SavedModel, ONNX or OpenVINO",
         _MODELS,
     ),
     "serve": Command(

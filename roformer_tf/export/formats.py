@@ -25,7 +25,7 @@ from roformer_tf.checkpoints import embedding_config
 from roformer_tf.checkpoints.detection import TASK_FILE
 from roformer_tf.checkpoints.huggingface import MODEL_CARD
 from roformer_tf.engines.choice import unsupported_reason
-from roformer_tf.engines.model import ONNX, OPENVINO, onnx_session, openvino_file
+from roformer_tf.engines.model import ONNX, OPENVINO, STANDARD_INPUTS, onnx_session, openvino_file
 from roformer_tf.engines.network import (
     INPUTS,
     MASKED_POSITIONS,
@@ -208,7 +208,7 @@ def write_standard(network: Network, model: Forward, folder: Path, to: Format) -
 
     Raises DifferenceError where the results differ.
     """
-    from roformer_tf.engines.standard_onnx import LOGITS, VECTOR, scale_of, standard_model
+    from roformer_tf.engines.standard_onnx import HIDDEN, LOGITS, VECTOR, scale_of, standard_model
 
     output = VECTOR if network.part == "vectors" else LOGITS
     path = folder / ONNX
@@ -218,8 +218,14 @@ def write_standard(network: Network, model: Forward, folder: Path, to: Format) -
     else:
         import openvino
 
+        converted = openvino.convert_model(path)
+        # OpenVINO may merge tensors when it compiles, with all their names, of which other programs
+        # read any: only inputs and outputs keep theirs.
+        kept = {*STANDARD_INPUTS, LOGITS, HIDDEN, VECTOR}
+        for value in (value for node in converted.get_ops() for value in node.outputs()):
+            value.get_tensor().set_names(value.get_names() & kept)
         # in float32: float16 would change the numbers
-        openvino.save_model(openvino.convert_model(path), folder / OPENVINO, compress_to_fp16=False)
+        openvino.save_model(converted, folder / OPENVINO, compress_to_fp16=False)
         path.unlink()
         runtime, session = "OpenVINO", openvino_file(folder / OPENVINO, output)
     expected, scale = model, scale_of(network)

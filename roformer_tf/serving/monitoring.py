@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fastapi import FastAPI
+from fastapi.responses import PlainTextResponse
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_fastapi_instrumentator import Instrumentator
 
@@ -65,4 +66,8 @@ class ServiceMetrics:
         # All paths without a route count as one, "none": else each would be a new series.
         Instrumentator(should_group_status_codes=False, registry=self.registry).instrument(
             app, metric_namespace="roformer", latency_lowr_buckets=SECONDS
-        ).expose(app, summary="Requests, latency and batches for Prometheus")
+        ).expose(
+            app,
+            summary="Requests, latency and batches for Prometheus",
+            response_class=PlainTextResponse,
+        )

@@ -312,7 +312,7 @@ class EmbeddingsRequest(NamedRequest):
     dimensions: int | None = Field(None, ge=1, description="Cut vectors to so many numbers.")
 
 
-class OpenAiEmbedding(BaseModel):
+class EmbeddingItem(BaseModel):
     """A vector of length 1."""
 
     object: Literal["embedding"]
@@ -331,7 +331,7 @@ class Embeddings(BaseModel):
     """Vectors in the order of the inputs."""
 
     object: Literal["list"]
-    data: list[OpenAiEmbedding]
+    data: list[EmbeddingItem]
     model: str
     usage: Usage
 

@@ -79,7 +79,7 @@ def test_its_answers_are_ours(to, finetuned, tmp_path, monkeypatch):
     )
     monkeypatch.chdir(tmp_path / "out")
     actual = {"inputs": inputs}
-    exec(f"import {'onnxruntime' if to == 'onnx' else 'tensorflow'}{run}", actual)
+    exec(f"import {'onnxruntime' if to == 'onnxruntime' else 'tensorflow'}{run}", actual)
     want = np.asarray(model(inputs))
     np.testing.assert_allclose(np.asarray(actual["answers"]["logits"]), want, atol=1e-4)
 

@@ -55,6 +55,13 @@ def test_a_key_is_required(way, monkeypatch):
     assert client.get("/").headers["WWW-Authenticate"].startswith("Basic")  # browsers ask
 
 
+def test_metrics_are_described_as_text():
+    client = client_of()
+    paths = client.get("/openapi.json").json()["paths"]
+    kind = client.get("/metrics").headers["Content-Type"].partition(";")[0]
+    assert list(paths["/metrics"]["get"]["responses"]["200"]["content"]) == [kind]
+
+
 def test_a_key_is_described():
     headers = {"Authorization": "Bearer key"}
     paths = client_of(api_key="key").get("/openapi.json", headers=headers).json()["paths"]
@@ -147,6 +154,8 @@ def test_the_service_speaks_tls(certificate, running):
 
 
 def test_files_that_are_no_certificate_are_refused(certificate, tmp_path):
+    with pytest.raises(InputError, match="belong together"):
+        check_tls(ApiConfig(tls_key=certificate[1]))
     for pair in ((certificate[1], certificate[0]), (tmp_path / "x", certificate[1])):
         with pytest.raises(InputError, match=r"--tls-certificate .* cannot be used"):
             check_tls(ApiConfig(tls_certificate=pair[0], tls_key=pair[1]))
@@ -157,7 +166,6 @@ def test_files_that_are_no_certificate_are_refused(certificate, tmp_path):
     [
         ({"api_key": ""}, "--api-key"),
         ({"root_path": "x"}, "--root-path is x"),
-        ({"tls_key": "x"}, "belong together"),
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings, reason):

@@ -218,7 +218,10 @@ def test_paraphrases_are_decided_by_their_own_request(released):
         ]
         told = {}
         generate_batch(served, drafts, told.__setitem__)
-        return [[item._asdict() for item in told[place]] for place in range(len(numbers))]
+        return [
+            [{"text": item.text, "score": item.score} for item in told[place]]
+            for place in range(len(numbers))
+        ]
 
     together = write_batch(range(4))
     assert [len(each) for each in together] == [2, 8, 5, 1]
