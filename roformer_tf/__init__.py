@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from roformer_tf.models.heads import (
         RoFormerForCausalLM,
         RoFormerForMaskedLM,
+        RoFormerForQuestionAnswering,
         RoFormerForSentenceSimilarity,
         RoFormerForSequenceClassification,
         RoFormerForTokenClassification,
@@ -35,6 +36,7 @@ _MODULES = {
     "RoFormerEncoder": "models.encoder",
     "RoFormerForCausalLM": "models.heads",
     "RoFormerForMaskedLM": "models.heads",
+    "RoFormerForQuestionAnswering": "models.heads",
     "RoFormerForSentenceSimilarity": "models.heads",
     "RoFormerForSequenceClassification": "models.heads",
     "RoFormerForTokenClassification": "models.heads",
@@ -51,6 +53,7 @@ __all__ = [
     "RoFormerEncoder",
     "RoFormerForCausalLM",
     "RoFormerForMaskedLM",
+    "RoFormerForQuestionAnswering",
     "RoFormerForSentenceSimilarity",
     "RoFormerForSequenceClassification",
     "RoFormerForTokenClassification",

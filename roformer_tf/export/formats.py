@@ -106,6 +106,10 @@ def export_card(
     if task is not None:
         texts = [tuple(texts)] if len(task.text_columns) > 1 else texts[:1]
     units = None if task is None else task.units
+    # Of a question, where equal tokens share a segment, except these.
+    special_ids: set[int] = set()
+    if task is not None and task.labelling.column_names:
+        special_ids = {0, tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id}
     return markdown(
         environment(Path(__file__).parent),
         "export_card.md.jinja",
@@ -116,6 +120,7 @@ def export_card(
         by_words=(tokenizer.tokenization, units) == ("word", None),
         max_length=max_length,
         order_scores=ORDER_SCORES,
+        special_ids=special_ids,
     )
 
 

@@ -164,7 +164,7 @@ def check_fills_masks(opened: OpenedModel) -> None:
 
     Any checkpoint would print some tokens: from a head drawn at random, or of the next position.
     """
-    heads = sorted(opened.parts & {"classifier", "token_classifier"})
+    heads = sorted(opened.parts & {"classifier", "token_classifier", "qa_outputs"})
     reason = ""
     if heads:
         reason = f"it was fine-tuned for labels: it has a {heads[0]}, not a language model's head"

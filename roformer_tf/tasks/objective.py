@@ -32,6 +32,10 @@ class TrainingObjective(Part):
     """The default pooling: the first token's vector, or the mean."""
     poolings: ClassVar[tuple[str, ...]] = ("cls", "mean")
     """The poolings that the model supports."""
+    epochs: ClassVar[int] = 3
+    """The default number of epochs for a training set of usual size."""
+    dropout: ClassVar[float | None] = None
+    """The default dropout rate. Default: the checkpoint's."""
     refused_settings: ClassVar[Mapping[str, str]] = {}
     """Fields of `LossConfig` that the task does not support, and why: "is about labels, …"."""
     vector_settings: ClassVar[tuple[str, ...]] = ()
