@@ -85,13 +85,18 @@ def test_a_folder_keeps_the_order_of_the_labels(tmp_path):
 
 
 OWN_FIELDS = {
+    "question-answering": {
+        "max_answer_length": None,
+        "unanswerable": False,
+        "no_answer_threshold": None,
+    },
     "embedding": {
         "data": "pairs",
         "levels": [],
         "loss": "softmax",
         "dimensions": [],
         "threshold": 0.5,
-    }
+    },
 }
 OWN_FIELDS["paraphrase"] = OWN_FIELDS["embedding"] | {"teacher": False}
 
