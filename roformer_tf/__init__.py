@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from roformer_tf.models.heads import (
         RoFormerForCausalLM,
         RoFormerForMaskedLM,
+        RoFormerForQuestionAnswering,
         RoFormerForSentenceSimilarity,
         RoFormerForSequenceClassification,
         RoFormerForTokenClassification,
@@ -36,6 +37,7 @@ _MODULES = {
     "RoFormerEncoder": "models.encoder",
     "RoFormerForCausalLM": "models.heads",
     "RoFormerForMaskedLM": "models.heads",
+    "RoFormerForQuestionAnswering": "models.heads",
     "RoFormerForSentenceSimilarity": "models.heads",
     "RoFormerForSequenceClassification": "models.heads",
     "RoFormerForTokenClassification": "models.heads",
@@ -53,6 +55,7 @@ __all__ = [
     "RoFormerEncoder",
     "RoFormerForCausalLM",
     "RoFormerForMaskedLM",
+    "RoFormerForQuestionAnswering",
     "RoFormerForSentenceSimilarity",
     "RoFormerForSequenceClassification",
     "RoFormerForTokenClassification",

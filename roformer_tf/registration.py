@@ -20,6 +20,7 @@ CLASSES = {
     "RoFormerEncoder": "models.encoder",
     "RoFormerForCausalLM": "models.heads",
     "RoFormerForMaskedLM": "models.heads",
+    "RoFormerForQuestionAnswering": "models.heads",
     "RoFormerForSentenceEmbedding": "models.sentence_embedding",
     "RoFormerForSentenceSimilarity": "models.heads",
     "RoFormerForSequenceClassification": "models.heads",

@@ -175,10 +175,10 @@ def finetuned(
             yield Cell(system, name, metric, figures[part][metric], ends, count, about)
 
     # With lexical features the model is combined with TF-IDF, where validation prefers that.
-    found = [*cells(system, report), *cells(system + ALONE, report.get("lexical", report))]
+    measured = [*cells(system, report), *cells(system + ALONE, report.get("lexical", report))]
     if "baseline" in report:
-        found += cells(BASELINE, report["baseline"], report["baseline"]["name"])
-    return found
+        measured += cells(BASELINE, report["baseline"], report["baseline"]["name"])
+    return measured
 
 
 def majority(test_set: TestSet) -> list[Cell]:

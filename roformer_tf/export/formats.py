@@ -129,6 +129,10 @@ def export_card(
         if task.decoding.graph_part == "masked":
             texts = ["今天天气很[MASK]"]
     units = None if task is None else task.units
+    # Of a question, where equal tokens share a segment, except these.
+    special_ids: set[int] = set()
+    if task is not None and task.labelling.column_names:
+        special_ids = {0, tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id}
     return markdown(
         environment(Path(__file__).parent),
         "export_card.md.jinja",
@@ -140,6 +144,7 @@ def export_card(
         max_length=max_length,
         order_scores=ORDER_SCORES,
         mask_id=tokenizer.mask_id,
+        special_ids=special_ids,
     )
 
 

@@ -286,13 +286,14 @@ def choose_epochs(config: FinetuneConfig, task: Task, sets: Sets) -> FinetuneCon
         return config
     rate = float(config.optimizer.learning_rate)
     steps = max(1, _epoch_batches(config, task, len(sets.train)) // config.optimizer.accumulate)
-    epochs = default_epochs(rate, steps)
+    usual = task.objective.epochs
+    epochs = default_epochs(rate, steps, usual)
     if config.from_scratch:  # random weights do not overfit so soon
         epochs = max(epochs, USUAL_EPOCHS)
     why = ""
-    if epochs > USUAL_EPOCHS:
+    if epochs > usual:
         why = f": {len(sets.train):,} examples are few"
-    elif epochs < USUAL_EPOCHS:
+    elif epochs < usual:
         why = f": {len(sets.train):,} examples are many at a learning rate of {spelled(rate)}"
     print(f"epochs {epochs}{why}")
     return dataclasses.replace(config, epochs=epochs)
@@ -315,9 +316,10 @@ def read_initial_state(config: FinetuneConfig, task: type[Task]) -> InitialState
     Raises InputError if there is no checkpoint, or it has no vocabulary.
     """
     changes: dict[str, Any] = {}
-    if config.dropout is not None:
+    dropout = task.objective.dropout if config.dropout is None else config.dropout
+    if dropout is not None:
         names = ("hidden_dropout_prob", "attention_probs_dropout_prob")
-        changes |= dict.fromkeys(names, config.dropout)
+        changes |= dict.fromkeys(names, dropout)
     if config.pooling and config.pooling not in task.objective.poolings:
         raise InputError(
             f"pooling is {config.pooling}, but a {task.name} is computed from "

@@ -41,8 +41,8 @@ def default_rate(
     return nearest(min(HIGHEST, rate))
 
 
-def default_epochs(rate: float, steps: int) -> int:
-    """The default number of epochs, each of `steps` steps: 3, or what the size of the data needs.
+def default_epochs(rate: float, steps: int, usual: int = USUAL_EPOCHS) -> int:
+    """The default number of epochs, each of `steps` steps: `usual`, or as the data's size needs.
 
     Few examples are repeated up to 10 times, until they are 100 steps (docs/LOG.md).
     High rates overfit sooner: in an epoch, Adam moves the embedding of a rare word by some thirty
@@ -50,9 +50,9 @@ def default_epochs(rate: float, steps: int) -> int:
     At a base model's rate that takes a hundred thousand examples.
     """
     repeats = min(MOST_EPOCHS, math.ceil(FEW_STEPS / steps))
-    if repeats > USUAL_EPOCHS:
+    if repeats > usual:
         return repeats
-    return max(1, min(USUAL_EPOCHS, math.ceil(ENOUGH / (rate * steps))))
+    return max(1, min(usual, math.ceil(ENOUGH * usual / USUAL_EPOCHS / (rate * steps))))
 
 
 def nearest(rate: float) -> float:

@@ -98,7 +98,7 @@ class FinetuneConfig:
     unlabelled: Annotated[tuple[str, ...], "FILE"] = ()
     """With --adapt: files of further texts, in the formats that `pretrain` reads."""
     epochs: int | Literal["auto"] = "auto"
-    """Passes over the training examples. "auto" is 3. Up to 10 with a few hundred examples;
+    """Passes over the training examples. "auto" is 3, for answers to questions 12. Up to 10 with a few hundred examples;
     2 or 1 with many at a high learning rate, as small models have it: more would overfit."""
     batch_size: int = 32
     """Examples per batch."""
@@ -106,7 +106,8 @@ class FinetuneConfig:
     loss: LossConfig = dataclasses.field(default_factory=LossConfig)
     vectors: VectorConfig = dataclasses.field(default_factory=VectorConfig)
     dropout: float | None = None
-    """Dropout rate on hidden states and attention. Default: the checkpoint's."""
+    """Dropout rate on hidden states and attention. Default: the checkpoint's; 0.1 for answers to
+    questions."""
     precision: Precision = "auto"
     """Keras dtype policy. "auto": bfloat16 matrix products if the device is faster with them."""
     metric: str | None = None

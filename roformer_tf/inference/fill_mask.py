@@ -9,6 +9,7 @@ import numpy as np
 from roformer_tf.checkpoints.detection import is_language_model
 from roformer_tf.engines.choice import Choice, Engine, Precision
 from roformer_tf.engines.model import graph_model
+from roformer_tf.engines.network import EACH_TOKEN
 from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.inference.opening import OpenedModel, open_model
 from roformer_tf.inference.text_files import report
@@ -152,7 +153,7 @@ def check_fills_masks(opened: OpenedModel) -> None:
 
     Any checkpoint would print some tokens: from a head drawn at random, or of the next position.
     """
-    heads = sorted(opened.parts & {"classifier", "token_classifier", "global_pointer"})
+    heads = sorted(opened.parts & {"classifier", *EACH_TOKEN})
     reason = ""
     if heads:
         reason = f"it was fine-tuned for labels: it has a {heads[0]}, not a language model's head"

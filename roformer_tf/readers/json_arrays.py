@@ -95,12 +95,12 @@ def questions_of(records: Iterable[Record]) -> Iterator[Record]:
                 if not isinstance(question, dict):
                     yield Record(number, {}, "is no question of a paragraph's 'qas'")
                     continue
-                found = {**paragraph, **question}
-                named = {
-                    name: next((found[x] for x in names if x in found), None)
+                values = {**paragraph, **question}
+                cells = {
+                    name: next((values[x] for x in names if x in values), None)
                     for name, names in _QUESTION.items()
                 }
-                yield Record(number, named)
+                yield Record(number, cells)
 
 
 def _chunks(path: str | Path, encoding: str) -> Iterator[str]:

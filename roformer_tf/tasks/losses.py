@@ -109,15 +109,13 @@ def span_losses(
 ) -> "Tensor":
     """Cross-entropy of the first and the last token of a span, mean of both: (B,).
 
-    logits (B, T, 2), targets (B, T, 4) float32: for the first and the last token 2 where it is
-    right, 1 where it is possible, else 0; then what is added to these logits. The probability of
-    several right tokens is their sum. The settings are for labels.
+    logits (B, T, 2), targets (B, T, 2) int: 2 for right tokens, 1 for other possible ones, 0 for
+    the rest. The probability of several right tokens is their sum. The settings are for labels.
     """
     from keras import ops
 
-    marks, logits = targets[..., :2], logits + targets[..., 2:]
-    possible = ops.where(marks > 0, logits, FAR_BELOW)
-    right = ops.where(marks > 1, logits, FAR_BELOW)
+    possible = ops.where(targets > 0, logits, FAR_BELOW)
+    right = ops.where(targets > 1, logits, FAR_BELOW)
     # Padding has no possible token: both terms are equal, and the loss is 0.
     losses = ops.logsumexp(possible, axis=1) - ops.logsumexp(right, axis=1)
     return ops.mean(losses, axis=-1)

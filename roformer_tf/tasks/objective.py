@@ -34,6 +34,10 @@ class TrainingObjective(Part):
     """The poolings that the model supports."""
     trains_new_head: ClassVar[bool] = True
     """Whether the model predicts at random before training; otherwise it is evaluated then, too."""
+    epochs: ClassVar[int] = 3
+    """The default number of epochs for a training set of usual size."""
+    dropout: ClassVar[float | None] = None
+    """The default dropout rate. Default: the checkpoint's."""
     refused_settings: ClassVar[Mapping[str, str]] = {}
     """Fields of `LossConfig` that the task does not support, and why: "is about labels, …"."""
     vector_settings: ClassVar[tuple[str, ...]] = ()

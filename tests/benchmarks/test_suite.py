@@ -309,9 +309,9 @@ def test_a_clone_of_cmrc_is_read_as_it_is(tmp_path):
     data = [{"paragraphs": [{"context": "我们去公园。", "qas": [question]}]}]
     for name in ("train", "trial", "dev"):
         (folder / f"cmrc2018_{name}.json").write_text(json.dumps({"data": data}))
-    found = find_set("cmrc", [tmp_path], tmp_path / "output")
-    assert found.paths["test"] == folder / "cmrc2018_dev.json"
-    assert read_labelled(found).train[0].label == (("我们", 0),)
+    test_set = find_set("cmrc", [tmp_path], tmp_path / "output")
+    assert test_set.paths["test"] == folder / "cmrc2018_dev.json"
+    assert read_labelled(test_set).train[0].label == (("我们", 0),)
 
 
 def test_the_model_alone_has_a_column_where_it_differs(tmp_path):

@@ -9,8 +9,10 @@ import pytest
 
 from roformer_tf.export.formats import export_card
 from roformer_tf.export.task_export import export
+from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.ranking import Ranking
+from roformer_tf.tasks.table import load_task
 from roformer_tf.tasks.tagging import Tagging
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
@@ -57,6 +59,25 @@ def test_its_rows_are_ours(name, tokenization, tmp_path, monkeypatch):
     assert got == want
     assert actual["inputs"]["segment_ids"].max() == (name == "pair")
     assert actual["inputs"]["token_ids"].dtype == np.int32
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow writes exports")
+def test_segments_of_a_question_are_ours(finetuned, tmp_path, monkeypatch):
+    pytest.importorskip("tokenizers")
+    folder = finetuned("question-answering")
+    export(folder, tmp_path / "out", "savedmodel")
+    card = (tmp_path / "out" / "README.md").read_text(encoding="utf-8")
+    rows, _ = code_of(card).split("import tensorflow")
+    texts = [("今天好？", "我们今天去公园，北京好"), ("谁", "学习" * 9)]
+    monkeypatch.chdir(tmp_path / "out")
+    actual = {"texts": texts}
+    exec(rows, actual)
+    task = load_task(folder)
+    examples = [Example(pair, None, "") for pair in texts]
+    encoded = task.labelling.encode(examples, RoFormerTokenizer.from_pretrained(folder))
+    for name, arrays in (("token_ids", encoded.token_ids), ("segment_ids", encoded.segment_ids)):
+        for row, want in zip(actual["inputs"][name], arrays, strict=True):
+            assert row[: len(want)].tolist() == want.tolist()
 
 
 def as_texts(example):

@@ -45,7 +45,7 @@ def run(shallow, tmp_path_factory, eagerly):
     """The folder of a run on questions of which a quarter has no answer, and the test file."""
     folder = tmp_path_factory.mktemp("questions")
     rng = np.random.default_rng(0)
-    for name, count in (("train", 160), ("valid", 40), ("test", 60)):
+    for name, count in (("train", 64), ("valid", 32), ("test", 40)):
         rows = [row(rng, i, i % 4 > 0) for i in range(count)]
         lines = "".join(json.dumps(x, ensure_ascii=False) + "\n" for x in rows)
         (folder / f"{name}.jsonl").write_text(lines, encoding="utf-8")
@@ -57,7 +57,7 @@ def run(shallow, tmp_path_factory, eagerly):
                 **{name: str(folder / f"{name}.jsonl") for name in ("train", "valid", "test")},
                 output=str(folder / "run"),
                 optimizer=FinetuneOptimizerConfig(learning_rate=1e-2, layer_decay=1.0),
-                epochs=8,
+                epochs=6,
                 batch_size=16,
                 max_length=32,
                 precision="float32",
@@ -71,8 +71,8 @@ def test_a_run_reports_both_figures_of_model_and_baseline(run):
     report = json.loads((run / "run" / "report.json").read_text(encoding="utf-8"))
     assert (report["task"], report["metric"]) == ("question-answering", "f1")
     assert set(report["test"]) == {"exact_match", "f1"} == set(report["intervals"]["test"])
-    assert report["test"]["f1"] > 0.7 > 0.5 > report["baseline"]["test"]["f1"]
-    assert report["data"][2]["labels"] == {"answer": 45, "no answer": 15}
+    assert report["test"]["f1"] > 0.55 > 0.5 > report["baseline"]["test"]["f1"]
+    assert report["data"][2]["labels"] == {"answer": 30, "no answer": 10}
     page = (run / "run" / "report.md").read_text(encoding="utf-8")
     assert "the sentence with the most characters of the question" in page
     assert not (run / "run" / "validation_pairs.jsonl").exists()
@@ -103,7 +103,7 @@ def test_predict_evaluate_and_load_give_the_figures_of_the_report(run, tmp_path)
     assert exact / len(rows) == pytest.approx(report["test"]["exact_match"])
     evaluate(EvaluateConfig(model=str(folder), data=str(test), output=str(tmp_path / "e.json")))
     evaluated = json.loads((tmp_path / "e.json").read_text(encoding="utf-8"))
-    assert evaluated["data"][0]["examples"] == 60
+    assert evaluated["data"][0]["examples"] == 40
     loaded = roformer_tf.load(folder)
     answers = loaded([(asked["question"], asked["context"]) for asked in rows[:5]])
     for line, answer in zip(lines, answers, strict=False):
@@ -133,7 +133,7 @@ def test_a_dataset_trains_a_keras_model(run):
     dataset = LabelledDataset.from_file(run / "valid.jsonl", max_length=24)
     model = random_model(dataset.task, tokenizer_of("天气人民了好什么。" + "".join(FILLER)))
     inputs, targets, weights = next(iter(dataset.batches(model.tokenizer, batch_size=8)))
-    assert tuple(targets.shape) == (*inputs["token_ids"].shape, 4)
+    assert tuple(targets.shape) == (*inputs["token_ids"].shape, 2)
     assert tuple(weights.shape) == (8,)
     assert len(dataset.predict(model)) == len(dataset)
 

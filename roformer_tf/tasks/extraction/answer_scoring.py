@@ -5,21 +5,19 @@ rest is equal. F1: of the longest common sequence of units without a gap; units 
 characters and words of other characters. Of several references the best one counts.
 """
 
+import re
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from functools import lru_cache
+from typing import Any, ClassVar
 
 import numpy as np
 
 from roformer_tf.labelled.examples import Example, Label
-from roformer_tf.labelled.question_features import PUNCTUATION, sentences, units
 from roformer_tf.tasks import metrics
 from roformer_tf.tasks.metrics import Figures, Measure, Metric
-from roformer_tf.tasks.scoring import JsonObject, Metrics, shortened
+from roformer_tf.tasks.scoring import JsonObject, Metrics
 from roformer_tf.tasks.task_settings import Examples, Gold, Prediction, Predictions
 from roformer_tf.translation import Message
-
-if TYPE_CHECKING:
-    from roformer_tf.tasks.extraction.question_answering import QuestionAnswering
 
 EXACT_MATCH = Metric(
     metrics.EXACT_MATCH.name,
@@ -38,6 +36,12 @@ F1 = Metric(
 BEST_SENTENCE = Message("the sentence with the most characters of the question")
 ANSWERED, UNANSWERED = "answer", "no answer"
 
+# What CMRC's evaluation removes; it keeps other punctuation, such as "." and ",".
+PUNCTUATION = re.compile(r"[-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』]")
+# A Chinese character, a number or word, or a single other character.
+_UNITS = re.compile(r"[\u4e00-\u9fa5]|\d+(?:[.,]\d+)*|[^\W\d_\u4e00-\u9fa5]+|\S")
+_SENTENCE = re.compile(r"[^。！？!?；;\n]+[。！？!?；;\n]*|[。！？!?；;\n]+")
+
 
 def exact_match(answer: str, references: Sequence[tuple[str, int]]) -> bool:
     """Whether an answer equals a reference; of no references, whether it is ""."""
@@ -53,6 +57,17 @@ def answer_f1(answer: str, references: Sequence[tuple[str, int]]) -> float:
     return max(_f1(units(answer), units(text)) for text, _ in references)
 
 
+@lru_cache(1 << 16)
+def units(text: str) -> tuple[str, ...]:
+    """Chinese characters, and words and numbers in lower case, without punctuation."""
+    return tuple(_UNITS.findall(PUNCTUATION.sub(" ", text.lower())))
+
+
+def text_of(answers: Label) -> str:
+    """The text of a predicted answer, "" if there is none."""
+    return str(answers[0][0]) if answers else ""
+
+
 def kind_of_answers(answers: Label) -> str:
     """Whether a question has an answer."""
     return ANSWERED if answers else UNANSWERED
@@ -60,20 +75,21 @@ def kind_of_answers(answers: Label) -> str:
 
 def best_sentence(question: str, context: str) -> tuple[str, int]:
     """The sentence with the most different characters of the question, and where it begins."""
-    best = max(sentences(question, context), key=lambda sentence: sentence.overlap)
-    text = context[best.start : best.end]
-    return text.strip(), best.start + len(text) - len(text.lstrip())
+    asked = set(units(question))
+    matches = _SENTENCE.finditer(context)
+    best = max(matches, key=lambda match: len(asked.intersection(units(match[0]))))
+    text = best[0]
+    return text.strip(), best.start() + len(text) - len(text.lstrip())
 
 
 class AnswerMetrics(Metrics):
     """F1 and exact match of answers."""
 
-    task: "QuestionAnswering"
     all: ClassVar[tuple[Metric, ...]] = (F1, EXACT_MATCH)
 
     def measure(self, gold: Gold, predictions: Predictions) -> Measure:
         """Means over the questions."""
-        answers = [self.task.answer(prediction) for prediction in predictions]
+        answers = [text_of(prediction.label) for prediction in predictions]
 
         def each(score: Callable[..., float]) -> np.ndarray:
             return np.array([score(x, y) for x, y in zip(answers, gold, strict=True)], np.float64)
@@ -90,12 +106,12 @@ class AnswerMetrics(Metrics):
 
     def is_right(self, label: Label, prediction: Prediction) -> bool:
         """Exact match."""
-        return exact_match(self.task.answer(prediction), label)
+        return exact_match(text_of(prediction.label), label)
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """Answered and, if there may be any, unanswerable questions."""
-        return (ANSWERED, UNANSWERED) if self.task.unanswerable else (ANSWERED,)
+        """Whether there is an answer, if there may be none."""
+        return (ANSWERED, UNANSWERED) if self.task.unanswerable else ()
 
     def items(self, label: Label) -> set[tuple[Any, ...]]:
         """Whether there is an answer."""
@@ -110,16 +126,12 @@ class AnswerMetrics(Metrics):
     ) -> tuple[Message, list[Prediction]]:
         """The sentence that is most like the question; nothing is learned."""
         scores = np.array([1.0, 0.0], np.float32)
-        return BEST_SENTENCE, [Prediction(best_sentence(*x.texts), scores) for x in test]
+        return BEST_SENTENCE, [Prediction((best_sentence(*x.texts),), scores) for x in test]
 
     def describe(self, example: Example, prediction: Prediction) -> JsonObject:
         """The references, the answer, the question and the context."""
-        answer = self.task.answer(prediction)
-        return {
-            "gold": self.task.decoding.gold_cell(example.label),
-            "predicted": [answer] if answer else [],
-            "texts": [shortened(text) for text in example.texts],
-        }
+        gold, predicted = map(self.task.decoding.gold_cell, (example.label, prediction.label))
+        return super().describe(example, prediction) | {"gold": gold, "predicted": predicted}
 
 
 def _plain(text: str) -> str:

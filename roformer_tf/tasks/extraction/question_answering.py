@@ -18,7 +18,6 @@ from roformer_tf.labelled.batches import TrainingData
 from roformer_tf.labelled.cells import find_cell, read_text
 from roformer_tf.labelled.encoding import EncodedTexts, Rows, rows_of
 from roformer_tf.labelled.examples import Example, Label
-from roformer_tf.labelled.question_features import FEATURES, unit_features
 from roformer_tf.labelled.questions import (
     EncodedQuestions,
     QuestionBatches,
@@ -30,7 +29,12 @@ from roformer_tf.labelled.questions import (
 from roformer_tf.readers.records import text_key
 from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task, part
 from roformer_tf.tasks.decoding import Decoding
-from roformer_tf.tasks.extraction.answer_scoring import AnswerMetrics, answer_f1, kind_of_answers
+from roformer_tf.tasks.extraction.answer_scoring import (
+    AnswerMetrics,
+    answer_f1,
+    kind_of_answers,
+    text_of,
+)
 from roformer_tf.tasks.labelling import Labelling
 from roformer_tf.tasks.losses import span_losses
 from roformer_tf.tasks.objective import TrainingObjective
@@ -85,39 +89,6 @@ def best_span(windows: Sequence[tuple[np.ndarray, np.ndarray]], max_answer: int 
         if highest > best.margin:
             best = BestSpan(int(begins[first]), int(ends[last]), float(highest), 0.0)
     return best._replace(total=float(np.logaddexp.reduce(totals))) if totals else best
-
-
-def fit_weights(training: Examples) -> tuple[tuple[float, ...], ...]:
-    """Weights (2, FEATURES) that make the first and the last units of the answers most probable.
-
-    The probability of a unit of the context is proportional to exp(weights · features).
-    """
-    from scipy.optimize import minimize
-
-    kept, rights = [], []
-    for example in training:
-        compared = unit_features(*example.texts)
-        spans = np.array([(start, start + len(text) - 1) for text, start in example.label])
-        if len(spans) and len(compared.starts):
-            kept.append(compared.features)
-            rights.append(compared.numbers(spans[0]))
-    features = np.concatenate(kept)  # those of all contexts below each other
-    sizes = [len(each) for each in kept]
-    begins = np.cumsum([0, *sizes[:-1]])
-
-    def loss(weights: np.ndarray, right: np.ndarray) -> tuple[float, np.ndarray]:
-        scores = features @ weights
-        scores -= np.repeat(np.maximum.reduceat(scores, begins), sizes)
-        totals = np.add.reduceat(np.exp(scores), begins)
-        probabilities = np.exp(scores) / np.repeat(totals, sizes)
-        gradient = probabilities @ features - features[right].sum(axis=0)
-        return float(np.sum(np.log(totals) - scores[right])), gradient
-
-    fitted = [
-        minimize(loss, np.zeros(FEATURES), begins + side, jac=True, method="L-BFGS-B").x
-        for side in np.transpose(rights)
-    ]
-    return tuple(tuple(float(shortest(x)) for x in weights) for weights in fitted)
 
 
 class QuestionLabelling(Labelling):
@@ -175,13 +146,11 @@ class QuestionLabelling(Labelling):
             "long_texts": "windows",
             "max_answer_length": int(longest),
             "unanswerable": any(not example.label for example in training),
-            "lexical_weights": fit_weights(training),
         }
 
     def encode(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> EncodedQuestions:
         """The question with each window of its context."""
-        weights = self.task.lexical_weights
-        return encode_questions(examples, tokenizer, self.task.max_length, weights)
+        return encode_questions(examples, tokenizer, self.task.max_length)
 
     def target(self, example: Example) -> np.ndarray:
         """(answers, 2) int32."""
@@ -199,8 +168,7 @@ class QuestionLabelling(Labelling):
 
         Raises InputError for an answer of usual length that is longer than a window.
         """
-        weights = self.task.lexical_weights
-        tokens = TokenizedQuestions.of(examples, tokenizer, self.task.max_length, weights)
+        tokens = TokenizedQuestions.of(examples, tokenizer, self.task.max_length)
         data = QuestionBatches(tokens, [self.target(example) for example in examples])
         for number, answers in enumerate(data.answers):
             lengths = [np.diff(data.tokens_of(number, answer))[0] for answer in answers]
@@ -219,6 +187,9 @@ class QuestionObjective(TrainingObjective):
     """Cross-entropy of the first and the last token of the answer."""
 
     losses = staticmethod(span_losses)
+    # Measured on CMRC 2018 with our small checkpoint, which has no dropout (docs/LOG.md).
+    epochs: ClassVar[int] = 12
+    dropout: ClassVar[float | None] = 0.1
     refused_settings: ClassVar[Mapping[str, str]] = dict.fromkeys(
         ("label_smoothing", "focal", "class_weights", "r_drop"),
         "is for labels, which answers do not have.",
@@ -233,7 +204,10 @@ class QuestionObjective(TrainingObjective):
 
 
 class AnswerDecoding(Decoding):
-    """Logits of tokens → the best span. Scores (2,): its probability, and that of no answer."""
+    """Logits of tokens → the best span, as ((text, start),), or () for no answer.
+
+    Scores (2,): the probability of the span, and that of no answer.
+    """
 
     task: "QuestionAnswering"
     graph_part: ClassVar[NetworkPart] = "qa_outputs"
@@ -246,19 +220,26 @@ class AnswerDecoding(Decoding):
     def read_rows(
         self, row_logits: Sequence[np.ndarray], encoded: EncodedTexts
     ) -> list[Prediction]:
-        """The best span of all windows of each example, whether or not it is the prediction."""
+        """The best span of all windows of each example, unless "no answer" is too probable."""
         assert isinstance(encoded, EncodedQuestions)
         predictions = []
         for number, rows in enumerate(rows_of(encoded)):
-            windows = [(row_logits[row] + encoded.biases[row], encoded.spans[row]) for row in rows]
+            windows = [(row_logits[row], encoded.spans[row]) for row in rows]
             best = best_span(windows, self.task.max_answer_length)
             # Without unanswerable questions in training, "no answer" is no possible prediction.
             rest = np.logaddexp(best.total, 0) if self.task.unanswerable else best.total
             nothing = -rest if self.task.unanswerable else -np.inf
             scores = np.exp([best.margin - rest, nothing]) if best.end else np.array([0.0, 1.0])
-            text = encoded.contexts[number][best.start : best.end]
-            predictions.append(Prediction((text, best.start), scores.astype(np.float32)))
+            span = encoded.contexts[number][best.start : best.end], best.start
+            label = (span,) if best.end else ()
+            predictions.append(self.reread(Prediction(label, scores.astype(np.float32))))
         return predictions
+
+    def reread(self, prediction: Prediction) -> Prediction:
+        """No answer where that is as probable as the threshold."""
+        threshold = self.task.no_answer_threshold
+        nothing = threshold is not None and prediction.scores[1] >= threshold
+        return prediction._replace(label=()) if nothing else prediction
 
     def with_choices(self, gold: Gold, predictions: Predictions) -> "QuestionAnswering":
         """The threshold of "no answer" with the highest F1 on these examples."""
@@ -266,7 +247,8 @@ class AnswerDecoding(Decoding):
             return self.task
         nothing = np.array([prediction.scores[1] for prediction in predictions], np.float64)
         # F1 of each example if its best span is the prediction, and if "no answer" is.
-        f1 = np.array([answer_f1(x.label[0], y) for x, y in zip(predictions, gold, strict=True)])
+        answers = [text_of(prediction.label) for prediction in predictions]
+        f1 = np.array([answer_f1(*pair) for pair in zip(answers, gold, strict=True)])
         none = np.array([not answers for answers in gold], np.float64)
         # Answering the first questions of this order, those with the least probable "no answer".
         order = np.argsort(nothing, kind="stable")
@@ -299,10 +281,9 @@ class AnswerDecoding(Decoding):
 
     def as_json(self, example: Example, prediction: Prediction) -> dict[str, Any]:
         """answer, its first character and its probability; "" and no start if there is none."""
-        answer = self.task.answer(prediction)
-        start = prediction.label[1]
-        score = prediction.scores[0 if answer else 1]
-        return {"answer": answer, "start": start if answer else None, "score": shortest(score)}
+        answer, start = prediction.label[0] if prediction.label else ("", None)
+        score = prediction.scores[0 if prediction.label else 1]
+        return {"answer": answer, "start": start, "score": shortest(score)}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -321,18 +302,10 @@ class QuestionAnswering(Task):
     """Characters of the longest answer that is predicted, except for a single token."""
     unanswerable: bool = False
     """Whether a question may have no answer in its context."""
-    lexical_weights: tuple[tuple[float, ...], ...] = ()
-    """Of the features of a token, for an answer's first and its last one; none without them."""
-    no_answer_threshold: float = 0.5
-    """There is no answer if the probability of that is at least this high."""
+    no_answer_threshold: float | None = None
+    """There is no answer if the probability of that is at least this high; None: always one."""
 
     @property
     def outputs(self) -> int:
         """Logits of a token: of the first and of the last one of an answer."""
         return 2
-
-    def answer(self, prediction: Prediction) -> str:
-        """The answer, "" if there is none."""
-        if self.unanswerable and prediction.scores[1] >= self.no_answer_threshold:
-            return ""
-        return str(prediction.label[0])
