@@ -32,6 +32,7 @@ def example(rng, name, number, text=None):
         "ranking": str(rng.choice(RANKED)),
         "multiple-choice": int(rng.integers(0, 3)),
         "reranking": tuple(map(float, rng.permutation([0, 0, 1]))),
+        "question-answering": ((text or units[0], 0),),
         "tagging": tuple("B-人名" if text else str(tag) for tag in rng.choice(TAGS, len(units))),
         "spans": nested(rng, len(text or "".join(units))),
     }.get(name, BELONGS)
@@ -62,6 +63,9 @@ def answer(task, example, sureness, noise=0.0):
         logits = np.array(rows, np.float32)
         logits[:, 3] = 1 / (1 + np.exp(-logits[:, 3]))
         return task.decoding.predict(logits)
+    if task.name == "question-answering":
+        label = example.label if sureness + noise > 0 else (("不", 1),)
+        return Prediction(label, np.array([0.5 + np.tanh(abs(sureness)) / 3, 0], "float32"))
     target = task.labelling.target(example)
     hot = (
         target
@@ -90,6 +94,7 @@ COLUMNS = dict.fromkeys(("pair", "embedding", "paraphrase"), ("text_a", "text_b"
 LISTS = ("multiple-choice", "reranking")
 COLUMNS |= dict.fromkeys(LISTS, ("问题", "候选"))
 COLUMNS["ranking"] = ("A", "B", "C")
+COLUMNS["question-answering"] = ("问题", "上下文")
 
 
 def make_run(name="classification", examples=40, leaked=10, text=None, **changes):
