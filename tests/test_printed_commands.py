@@ -40,7 +40,7 @@ FILLED = "PLACEHOLDER"  # in place of what an f-string inserts
 def flags_of(command, *typed):
     types = flag_parsing.flag_types(load_settings(command, typed))
     negated = {f"no-{name}" for name, kind in types.items() if kind is bool}
-    return {*types, *negated, "config", "help", "help-all"}
+    return {*types, *negated, "config", "language", "help", "help-all"}
 
 
 @cache

@@ -14,7 +14,7 @@ BLANK = {
     *(tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT),
     *(tokenize.ENCODING, tokenize.ENDMARKER, tokenize.COMMENT),
 }
-MAX_CODE_LINES = 28_500  # without blank lines, comments and docstrings
+MAX_CODE_LINES = 28_660  # without blank lines, comments and docstrings
 MAX_FILES = 20  # in a folder
 MAX_IMPORT_CHAIN = 20
 MAX_FUNCTION_LINES = 70  # without the docstring
@@ -91,7 +91,7 @@ def test_files_in_a_folder():
 
 def test_import_chain():
     depths = import_depths()
-    assert depths["roformer_tf.errors"] == 1 < depths["roformer_tf.files"]
+    assert depths["roformer_tf.translation"] == 1 < depths["roformer_tf.files"]
     assert max(depths.values()) <= MAX_IMPORT_CHAIN
 
 

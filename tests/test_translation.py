@@ -28,7 +28,7 @@ SAME = {"ROC AUC", "F1", "MRR@10", "nDCG@10"}
 TRANSLATE = (
     f"translate the new entries of {PO.name} into Chinese, then run `make translations` again"
 )
-CODE = re.compile(r"'.*?'|`.*?`|\[[^\]]*\]")
+CODE = re.compile(r"""\".*?\"|'.*?'|`.*?`|\[.*?\]""")
 
 
 @pytest.fixture(scope="module")

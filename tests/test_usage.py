@@ -120,7 +120,7 @@ def test_chinese_lines_are_broken_between_characters_but_not_at_punctuation():
     text = (
         "序列的最大 token 数。auto：几乎没有训练文本超过它（见“长文本”），--max-length 256 也可以。"
     )
-    for width in range(20, 60):
+    for width in range(24, 60):
         lines = wrapped(text, width, "  --flag  ", 10)
         assert max(map(columns, lines)) <= width
         assert max(map(columns, lines[:-1])) >= width - 16  # the longest unit: "--max-length 256"

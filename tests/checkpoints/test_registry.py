@@ -119,7 +119,7 @@ def test_a_zip_in_the_folder_checkpoints_is_used_before_the_cache(empty_cache, t
         ("chinese_roformer-char-bas", r"Did you mean chinese_roformer-char-base\b"),
         (
             "somewhere/chinese_roformer_L-12_H-768_A-12.zip",
-            r"^somewhere/.* does not exist.*Did you mean chinese_roformer_L-12_H-768_A-12 ",
+            r"^somewhere/.* does not exist.*Did you mean chinese_roformer_L-12_H-768_A-12\b",
         ),
         (
             "junnyu/roformer_chinese_sim_char_base",

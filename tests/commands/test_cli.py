@@ -452,6 +452,6 @@ def test_a_wrong_backend_gives_no_traceback(backend):
 def test_what_a_console_in_gbk_lacks_is_shown_as_its_escape(monkeypatch):
     console = io.TextIOWrapper(io.BytesIO(), "gbk")
     monkeypatch.setattr(sys, "stdout", console)
-    monkeypatch.setattr(cli, "run", lambda name, flags: print("很好 😀", flush=True))
+    monkeypatch.setattr(cli, "run", lambda name, flags, _: print("很好 😀", flush=True))
     assert main(["runs"]) == 0
     assert console.buffer.getvalue().decode("gbk") == f"很好 \\U0001f600{os.linesep}"

@@ -94,7 +94,7 @@ def test_the_same_figures_are_written_for_programs(run, tmp_path):
         ("stages: [{length: 512}]\n", "has no number of steps"),
         ("vocab-size: 9\nlength: 2\n", "length is 2"),
         ("architecture: nowhere.json\n", "cannot read nowhere.json"),
-        (None, "cannot read"),
+        (None, "there is no file"),
     ],
 )
 def test_a_recipe_that_pretrain_would_refuse_is_refused(run, tmp_path, text, said):
