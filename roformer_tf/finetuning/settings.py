@@ -96,8 +96,9 @@ class FinetuneConfig:
     unlabelled: Annotated[tuple[str, ...], "FILE"] = ()
     """With --adapt: files of further texts, in the formats that `pretrain` reads."""
     epochs: int | Literal["auto"] = "auto"
-    """Passes over the training examples. "auto" is 3, for answers to questions 12. Up to 10 with a few hundred examples;
-    2 or 1 with many at a high learning rate, as small models have it: more would overfit."""
+    """Passes over the training examples. "auto" is 3, for answers to questions 12. Up to 10 with a
+    few hundred examples; 2 or 1 with many at a high learning rate, as small models have it: more
+    would overfit."""
     batch_size: int = 32
     """Examples per batch."""
     optimizer: FinetuneOptimizerConfig = dataclasses.field(default_factory=FinetuneOptimizerConfig)

@@ -108,19 +108,24 @@ def test_a_run_that_was_begun_keeps_its_learning_rate(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("examples", "changes", "want"),
+    ("examples", "changes", "want", "task"),
     [
-        (2_430, {}, 3),
-        (16_883, {}, 1),
-        (10_000, {}, 2),
-        (10_000, {"batch_size": 64}, 3),  # fewer steps
-        (10_000, {"optimizer": FinetuneOptimizerConfig(accumulate=2)}, 3),  # likewise
-        (16_883, {"optimizer": FinetuneOptimizerConfig(learning_rate=1e-4)}, 3),
-        (16_883, {"from_scratch": True}, 3),  # nothing is known yet that could be lost
-        (16_883, {"epochs": 4}, 4),
+        (2_430, {}, 3, "classification"),
+        (16_883, {}, 1, "classification"),
+        (10_000, {}, 2, "classification"),
+        (10_000, {"batch_size": 64}, 3, "classification"),  # fewer steps
+        (10_000, {"optimizer": FinetuneOptimizerConfig(accumulate=2)}, 3, "pair"),  # likewise
+        (16_883, {"optimizer": FinetuneOptimizerConfig(learning_rate=1e-4)}, 3, "pair"),
+        (16_883, {"from_scratch": True}, 3, "pair"),  # nothing is known yet that could be lost
+        (16_883, {"epochs": 4}, 4, "classification"),
+        (2_430, {}, 12, "question-answering"),
+        (10_000, {}, 7, "question-answering"),
+        (90_000, {}, 1, "question-answering"),
     ],
 )
-def test_many_examples_at_a_high_rate_are_passed_over_less_often(examples, changes, want, capsys):
+def test_many_examples_at_a_high_rate_are_passed_over_less_often(
+    examples, changes, want, task, capsys
+):
     """The architecture is that of `make demo`, whose usual rate is 5e-4."""
     config = FinetuneConfig(checkpoint="", train="", output="", precision="float32", **changes)
     architecture = RoFormerConfig.from_file(DEMO)
@@ -128,13 +133,16 @@ def test_many_examples_at_a_high_rate_are_passed_over_less_often(examples, chang
     start = SimpleNamespace(architecture=architecture, weights={"a": 0})
     rate_before = config.optimizer.learning_rate
     config = choose_rate(config, start)
-    task = SimpleNamespace(labelling=SimpleNamespace(rows_per_example=1))
+    objective = TASKS[task].objective
+    task = SimpleNamespace(labelling=SimpleNamespace(rows_per_example=1), objective=objective)
     chosen = choose_epochs(config, task, sets)
     assert chosen.epochs == want
     said = capsys.readouterr().out
     assert (f"epochs {want}" in said) == ("epochs" not in changes)
     assert said.startswith("learning rate 5e-4,") == (rate_before == "auto")
-    assert (f"{examples:,} examples are many at a learning rate of 5e-4" in said) == (want < 3)
+    assert (f"{examples:,} examples are many at a learning rate of 5e-4" in said) == (
+        want < objective.epochs
+    )
 
 
 @pytest.mark.parametrize("folds", [[], [(range(40), range(40))]])

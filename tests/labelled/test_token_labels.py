@@ -199,7 +199,7 @@ def test_one_array_may_be_a_single_line_of_any_length(tmp_path):
         ('[{"text": "x", "label": 0}, {"text": "y', "broken in or after object 2"),
         ('[{"text": "x", "label": 0},' + "[" * 100_000, "broken in or after object 2"),
         ("[]", "is empty"),
-        ('{"data":\n[{"text": "x"}]}', "neither a JSON object in each line nor one array"),
+        ('{"rows":\n[{"text": "x"}]}', "neither a JSON object in each line nor one array"),
     ],
 )
 def test_what_is_no_array_says_so(tmp_path, content, message):

@@ -30,6 +30,7 @@ def example(rng, name, number, text=None):
         "multilabel": tuple(label for label in ("甲", "乙") if rng.random() < 0.5),
         "regression": float(rng.normal()),
         "ranking": str(rng.choice(RANKED)),
+        "question-answering": ((text or units[0], 0),),
         "tagging": tuple("B-人名" if text else str(tag) for tag in rng.choice(TAGS, len(units))),
     }.get(name, BELONGS)
     texts = (text or "".join(units),) * len(COLUMNS.get(name, "1"))
@@ -45,6 +46,9 @@ def answer(task, example, sureness, noise=0.0):
         return Prediction(label, np.array([0.8 + noise / 100], np.float32))
     if task.name == "regression":
         return task.decoding.predict(np.array([example.label + 9 - sureness + noise]))
+    if task.name == "question-answering":
+        label = example.label if sureness + noise > 0 else (("不", 1),)
+        return Prediction(label, np.array([0.5 + np.tanh(abs(sureness)) / 3, 0], "float32"))
     target = task.labelling.target(example)
     hot = target if task.name in ("multilabel", "ranking") else np.eye(len(task.labels))[target]
     return task.decoding.predict(
@@ -65,6 +69,7 @@ LABELS = {
 }
 COLUMNS = dict.fromkeys(("pair", "embedding", "paraphrase"), ("text_a", "text_b"))
 COLUMNS["ranking"] = ("A", "B", "C")
+COLUMNS["question-answering"] = ("问题", "上下文")
 
 
 def make_run(name="classification", examples=40, leaked=10, text=None, **changes):

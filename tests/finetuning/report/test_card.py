@@ -41,6 +41,7 @@ def test_its_head_is_what_the_hub_reads(name):
     front, _ = parts_of(card)
     assert front == front_matter(report)
     tags = {"tagging": "token-classification", "ranking": "text-ranking"}
+    tags["question-answering"] = "question-answering"
     tags |= dict.fromkeys(("embedding", "paraphrase"), "sentence-similarity")
     assert front["language"] == "zh"
     assert front["pipeline_tag"] == tags.get(name, "text-classification")
