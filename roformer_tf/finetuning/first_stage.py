@@ -2,11 +2,14 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-from roformer_tf.finetuning.search import Sets
 from roformer_tf.labelled.examples import Example
 from roformer_tf.search.keywords import BM25
 from roformer_tf.top_k import top_k
+
+if TYPE_CHECKING:
+    from roformer_tf.finetuning.search import Sets
 
 # Wrong documents of a query in training, and documents that are ordered in an evaluation.
 NEGATIVES, CANDIDATES = 7, 20
@@ -14,7 +17,7 @@ NEGATIVES, CANDIDATES = 7, 20
 AT_ONCE = 256
 
 
-def searched(sets: Sets, negatives: int) -> Sets:
+def searched(sets: "Sets", negatives: int) -> "Sets":
     """The sets with documents in the order of BM25.
 
     A query whose documents are all relevant gets others. In training these are the first

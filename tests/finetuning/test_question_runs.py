@@ -22,7 +22,7 @@ from roformer_tf.tasks.table import load_task
 from roformer_tf.training.settings import FinetuneOptimizerConfig
 from tests.support.random_model import random_model, tokenizer_of
 
-pytestmark = pytest.mark.usefixtures("eager_steps")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("eager_steps")]
 FILLER = list("我们去公园学习中国经济")
 
 

@@ -336,16 +336,24 @@ def test_engines_give_what_keras_gives(run, engine):
         np.testing.assert_allclose(*scores, atol=1e-5 * max(1, np.abs(scores[1]).max()))
 
 
-def test_an_export_runs_alone_by_the_code_of_its_card(run, tmp_path, monkeypatch):
+@pytest.mark.parametrize("to", ["onnx", "onnxruntime"])
+def test_an_export_runs_alone_by_the_code_of_its_card(to, run, tmp_path, monkeypatch):
     pytest.importorskip("onnxruntime")
-    export(run / "run/model", tmp_path / "onnx", "onnx")
+    export(run / "run/model", tmp_path / "onnx", to)
     text = json.loads((run / "test.jsonl").read_text("utf-8").splitlines()[0])["text"]
     want = roformer_tf.load(run / "run/model", engine="keras", precision="float32")(text)["spans"]
     assert alike(roformer_tf.load(tmp_path / "onnx")(text)["spans"], want, 1e-5)
     card = (tmp_path / "onnx/README.md").read_text("utf-8")
     blocks = [block.split("```")[0] for block in card.split("```python\n")[2:]]
     ids = tokenizer_of()([text])  # the first block needs the package tokenizers
-    names = {"np": np, "inputs": {"token_ids": ids["token_ids"], "segment_ids": ids["segment_ids"]}}
+    inputs = {"token_ids": ids["token_ids"], "segment_ids": ids["segment_ids"]}
+    if to == "onnx":
+        inputs = {
+            "input_ids": ids["token_ids"].astype("int64"),
+            "attention_mask": (ids["token_ids"] != 0).astype("int64"),
+            "token_type_ids": ids["segment_ids"].astype("int64"),
+        }
+    names = {"np": np, "inputs": inputs}
     monkeypatch.chdir(tmp_path / "onnx")
     exec("".join(blocks), names)
     assert [set(x) for x in names["spans"]] == [{(x["label"], x["start"], x["end"]) for x in want}]
