@@ -110,7 +110,7 @@ def test_a_finished_run_is_used_again_and_other_rows_are_refused(runs, shallow):
         (
             [{"x": "字天", "y": "d", "z": "e"}] * 4,
             {},
-            r"Give label_column x or label_column y or label_column z",
+            r"Give label_column x, label_column y or label_column z",
         ),
     ],
 )

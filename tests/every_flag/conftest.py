@@ -228,6 +228,13 @@ def inputs(tmp_path_factory, released):
     write("scored", "scored.tsv", f"text_a\ttext_b\tscore\n{scored}")
     matches = _lines(pairwise(texts))
     write("matches", "matches.tsv", f"text_a\ttext_b\n{matches}")
+    # Documents that a search already has in the right order: reranking cannot improve it.
+    ordered = [
+        {"query": f"{i} {text}", "documents": [f"{i} {text}", f"{i + 99}"], "labels": [1, 0]}
+        for i, text in enumerate(texts)
+    ]
+    lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in ordered)
+    write("ordered", "ordered.jsonl", "".join(lines))
 
     def prepare(name, *corpus):
         actual[name] = folder / name

@@ -233,6 +233,12 @@ TABLES = {
                 has("'lexical'"),
                 without="--lexical-features no",
             ),
+            Row(
+                "--keep-useless",
+                "exit",
+                base=FINETUNE.replace("{examples}", "{ordered} --task reranking"),
+                exits=(2, 0),
+            ),
             Row("--language en", "run/report.md"),
             Row("--export onnx", "run/export/onnx/model.onnx"),
             Row(

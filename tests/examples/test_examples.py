@@ -28,6 +28,7 @@ def run(monkeypatch, tmp_path, capsys):
     return start
 
 
+@pytest.mark.slow
 def test_finetune_with_keras(run, shallow, tmp_path):
     reviews = tmp_path / "reviews.tsv"
     rows = [f"第{number}条评论很{'好差'[number % 2]}\t{number % 2}" for number in range(480)]

@@ -121,6 +121,7 @@ print(json.dumps([code, err.getvalue(), counts, again, found]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("unshare"), reason="needs util-linux to mount a small disk")
 def test_a_full_disk_ends_in_a_message_and_a_read_only_one_can_be_searched(tmp_path):
     done = subprocess.run(

@@ -142,6 +142,7 @@ def wait_until(condition, processes, seconds=120):
         time.sleep(0.01)
 
 
+@pytest.mark.slow
 def test_two_processes_train_as_one(started, flags, rows, pretrained, tmp_path, eagerly):
     """LAMB, two chunks a step, and clipping; the one is this process, on TensorFlow.
 

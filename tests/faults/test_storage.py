@@ -137,6 +137,7 @@ print(json.dumps([full, run("--keep-checkpoints", "2")]))
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("unshare"), reason="needs util-linux to mount a small disk")
 def test_a_full_disk_loses_nothing_and_the_run_goes_on_once_there_is_room(
     pretrained, pretrain_flags, tmp_path
