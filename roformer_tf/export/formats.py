@@ -131,7 +131,7 @@ def export_card(
     units = None if task is None else task.units
     # Of a question, where equal tokens share a segment, except these.
     special_ids: set[int] = set()
-    if task is not None and task.labelling.column_names:
+    if getattr(task, "shared_segment", False):
         special_ids = {0, tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id}
     return markdown(
         environment(Path(__file__).parent),

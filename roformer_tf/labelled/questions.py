@@ -118,10 +118,16 @@ class TokenizedQuestions:
     """(questions,) int32: tokens of a row with the whole question and context."""
     tokenizer: "RoFormerTokenizer"
     max_length: int
+    shared_segment: bool
+    """Whether tokens of a context that its question has, too, are in segment 0."""
 
     @classmethod
     def of(
-        cls, examples: "Sequence[Example]", tokenizer: "RoFormerTokenizer", max_length: int
+        cls,
+        examples: "Sequence[Example]",
+        tokenizer: "RoFormerTokenizer",
+        max_length: int,
+        shared_segment: bool,
     ) -> "TokenizedQuestions":
         """Tokenize. Raises InputError as `encode_questions`."""
         if max_length < SHORTEST:
@@ -140,7 +146,8 @@ class TokenizedQuestions:
         whole = [len(x) + len(y) for x, (y, _) in zip(questions, contexts, strict=True)]
         most = (max_length - _SPECIALS) // 2
         lengths = np.array(whole, np.int32) + _SPECIALS
-        return cls([x[:most] for x in questions], contexts, lengths, tokenizer, max_length)
+        cut = [x[:most] for x in questions]
+        return cls(cut, contexts, lengths, tokenizer, max_length, shared_segment)
 
     def room(self, number: int) -> int:
         """How many tokens of its context fit into a row of a question."""
@@ -155,7 +162,7 @@ class TokenizedQuestions:
         spans[len(asked) + SPECIALS : -1] = offsets[first:last]
         # Tokens that the question has, too, are in its segment. From a few thousand examples a
         # small model does not learn to compare the tokens of both by itself.
-        known = {*asked} - {self.tokenizer.unk_id}
+        known = {*asked} - {self.tokenizer.unk_id} if self.shared_segment else ()
         segment_ids = [
             0 if token in known else segment
             for token, segment in zip(token_ids, segment_ids, strict=True)
@@ -164,13 +171,16 @@ class TokenizedQuestions:
 
 
 def encode_questions(
-    examples: "Sequence[Example]", tokenizer: "RoFormerTokenizer", max_length: int
+    examples: "Sequence[Example]",
+    tokenizer: "RoFormerTokenizer",
+    max_length: int,
+    shared_segment: bool,
 ) -> EncodedQuestions:
     """Rows of at most `max_length` tokens; a question has at most half of them.
 
     Raises InputError for a `max_length` without room for a question and a context.
     """
-    tokens = TokenizedQuestions.of(examples, tokenizer, max_length)
+    tokens = TokenizedQuestions.of(examples, tokenizer, max_length, shared_segment)
     rows, rows_each = [], []
     for number, (ids, _) in enumerate(tokens.contexts):
         parts = windows(np.arange(len(ids) + 1), tokens.room(number))

@@ -225,7 +225,7 @@ def test_an_answer_that_fits_into_no_window_is_refused_unless_it_is_unusually_lo
     with pytest.raises(InputError, match=message):
         task.labelling.training_data(examples, tokenizer)
     with pytest.raises(InputError, match="max_length is 4, but a question"):
-        encode_questions(examples, tokenizer, 4)
+        encode_questions(examples, tokenizer, 4, True)
     with pytest.raises(InputError, match="no training question has an answer"):
         QuestionAnswering.from_examples(several(3, (), "none"))
 
@@ -260,15 +260,27 @@ def test_training_windows_hold_the_answer_and_are_drawn_anew():
 def test_unknown_tokens_are_not_taken_for_equal_ones():
     tokenizer = tokenizer_of("天")
     example = Example(("天龙", "天虎"), (), "")
-    encoded = encode_questions([example], tokenizer, 20)
+    encoded = encode_questions([example], tokenizer, 20, True)
     assert encoded.token_ids[0].tolist().count(tokenizer.unk_id) == 2
     assert encoded.segment_ids[0].tolist() == [0, 0, 0, 0, 0, 1, 1]
+
+
+def test_only_our_training_puts_shared_tokens_into_the_segment_of_the_question():
+    """A model that transformers fine-tuned gets the segments that it was trained with."""
+    example = Example(("好", "天好"), (("天", 0),), "f:1")
+    trained = QuestionAnswering.from_examples([example])
+    for task, expected in (
+        (trained, [0, 0, 0, 1, 0, 1]),
+        (QuestionAnswering(), [0, 0, 0, 1, 1, 1]),
+    ):
+        encoded = task.labelling.encode([example], tokenizer_of("天好"))
+        assert encoded.segment_ids[0].tolist() == expected
 
 
 def test_a_token_that_an_answer_cuts_belongs_to_it():
     tokenizer = tokenizer_of(LETTERS)
     examples = [Example(("我", "今天 2023年"), (("023", 4),), "f:1")]
-    encoded = encode_questions(examples, tokenizer, 20)
+    encoded = encode_questions(examples, tokenizer, 20, True)
     (target,), _ = answer_targets(encoded, [np.array([[4, 7]])])
     start, end = (int(np.flatnonzero(target[:, side] == RIGHT)[0]) for side in (0, 1))
     assert ("今天 2023年"[encoded.spans[0][start][0] : encoded.spans[0][end][1]]) == "2023"

@@ -144,13 +144,15 @@ class QuestionLabelling(Labelling):
         longest = np.quantile(lengths, ANSWERS_KEPT, method="inverted_cdf")
         return {
             "long_texts": "windows",
+            "shared_segment": True,
             "max_answer_length": int(longest),
             "unanswerable": any(not example.label for example in training),
         }
 
     def encode(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> EncodedQuestions:
         """The question with each window of its context."""
-        return encode_questions(examples, tokenizer, self.task.max_length)
+        task = self.task
+        return encode_questions(examples, tokenizer, task.max_length, task.shared_segment)
 
     def target(self, example: Example) -> np.ndarray:
         """(answers, 2) int32."""
@@ -168,7 +170,8 @@ class QuestionLabelling(Labelling):
 
         Raises InputError for an answer of usual length that is longer than a window.
         """
-        tokens = TokenizedQuestions.of(examples, tokenizer, self.task.max_length)
+        task = self.task
+        tokens = TokenizedQuestions.of(examples, tokenizer, task.max_length, task.shared_segment)
         data = QuestionBatches(tokens, [self.target(example) for example in examples])
         for number, answers in enumerate(data.answers):
             lengths = [np.diff(data.tokens_of(number, answer))[0] for answer in answers]
@@ -300,6 +303,9 @@ class QuestionAnswering(Task):
 
     max_answer_length: int | None = None
     """Characters of the longest answer that is predicted, except for a single token."""
+    shared_segment: bool = False
+    """Whether tokens of a context that its question has, too, are in segment 0. Not in models that
+    other programs trained."""
     unanswerable: bool = False
     """Whether a question may have no answer in its context."""
     no_answer_threshold: float | None = None
