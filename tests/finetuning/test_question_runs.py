@@ -22,7 +22,7 @@ from roformer_tf.tasks.table import load_task
 from roformer_tf.training.settings import FinetuneOptimizerConfig
 from tests.support.random_model import random_model, tokenizer_of
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("eager_steps")]
+pytestmark = pytest.mark.usefixtures("eager_steps")
 FILLER = list("我们去公园学习中国经济")
 
 
@@ -111,7 +111,7 @@ def test_predict_evaluate_and_load_give_the_figures_of_the_report(run, tmp_path)
         assert answer["answer"] == line.split("\t")[0]
     with pytest.raises(InputError, match=r'\("question", "context"\)'):
         loaded("好什么了")
-    with pytest.raises(InputError, match="--rerank needs a model of pairs"):
+    with pytest.raises(InputError, match="--rerank needs a model of --task reranking"):
         open_reranker(str(folder))
 
 
