@@ -5,6 +5,7 @@ import json
 import keras
 import numpy as np
 import pytest
+import yaml
 
 import roformer_tf
 from roformer_tf.cli import main
@@ -14,7 +15,7 @@ from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.flags import from_keywords
 from tests.support.random_model import LETTERS
 
-SETTINGS = {"epochs": 2, "batch_size": 8, "learning_rate": 1e-3, "precision": "float32"}
+SETTINGS = {"epochs": 2, "batch_size": 8, "learning_rate": 1e-3, "precision": "float32", "seed": 3}
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -48,6 +49,18 @@ def runs(shallow, tmp_path_factory):
         shallow, train, folder / "python", test=as_dicts, baseline=False, **SETTINGS
     )
     return folder, result
+
+
+def test_every_setting_arrives(runs):
+    folder, _ = runs
+    ours, theirs = (
+        yaml.safe_load((folder / name / "settings.yaml").read_text("utf-8"))
+        for name in ("python", "command")
+    )
+    files = {"train", "test", "output"}
+    assert {k: v for k, v in ours.items() if k not in files} == {
+        k: v for k, v in theirs.items() if k not in files
+    }
 
 
 def comparable(report):
