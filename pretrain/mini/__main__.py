@@ -6,7 +6,8 @@ CLONES holds clones of the repositories in `sources.py`, each as owner/name. Eve
 if it was finished, and resumed if it was interrupted.
 
 OUTPUT/text/      documents, pairs of title and text, and counts.json
-OUTPUT/rows/      the vocabulary, and sequences of tokens
+OUTPUT/rows/      the vocabulary, and sequences of words
+OUTPUT/characters/  sequences of characters, with the same vocabulary
 OUTPUT/words/     the first stage: masked words
 OUTPUT/joint/     the second stage: also titles that find their texts
 OUTPUT/model/     the result in float16, with its card
@@ -51,16 +52,19 @@ class MiniConfig:
 
 def main(config: MiniConfig) -> int:
     """Run all steps; return the exit code of the command that failed, or 0."""
-    text, rows, words = (config.output / name for name in ("text", "rows", "words"))
+    text, rows, characters, words = (
+        config.output / name for name in ("text", "rows", "characters", "words")
+    )
     if not text.exists():
         write_text(text, config.clones, config.corpora, sorted(config.test_sets.glob("*/*test*")))
     settings = yaml.safe_load((FOLDER / "training.yaml").read_text(encoding="utf-8"))
     weights = settings["corpus-weights"]
-    if code := command(
-        "prepare",
-        *("--corpus", *(f"{name}={text / name}.jsonl" for name in weights)),
-        *("--vocab-size", VOCABULARY, "--length", LENGTH, "--held-out", 0.005, "--output", rows),
-    ):
+    corpora = ("--corpus", *(f"{name}={text / name}.jsonl" for name in weights))
+    prepared = (*corpora, "--length", LENGTH, "--held-out", 0.005)
+    if code := command("prepare", *prepared, "--vocab-size", VOCABULARY, "--output", rows):
+        return code
+    split = ("--vocab", rows, "--tokenization", "char", "--whole-words", "--output", characters)
+    if code := command("prepare", *prepared, *split):
         return code
     training = ("--config", FOLDER / "training.yaml", "--rows", rows, "--steps", config.steps)
     if code := command("pretrain", *training, "--output", words):
@@ -68,6 +72,7 @@ def main(config: MiniConfig) -> int:
     second = joint.JointConfig(
         init_from=str(words / "model"),
         rows=str(rows),
+        characters=str(characters),
         pairs=str(text / "pairs.jsonl"),
         output=str(config.output / "joint"),
         steps=config.joint_steps,

@@ -1,10 +1,12 @@
 """The last stage: masked words, and titles that find their texts.
 
-    python -m pretrain.mini.joint --init-from MODEL --rows ROWS --pairs pairs.jsonl --output DIR
+    python -m pretrain.mini.joint --init-from MODEL --rows ROWS --characters ROWS \
+        --pairs pairs.jsonl --output DIR
 
-A masked language model never uses the vector of [CLS]. Here it learns, together with the mean of
-the tokens, to find the text below a title among those of a batch. The weights stay those of an
-ordinary masked language model: the second objective has none of its own.
+Names and answers are found in characters, most of which are rare as words: so a part of the rows
+is split into characters. A masked language model never uses the vector of [CLS]: here it learns,
+together with the mean of the tokens, to find the text below a title among those of a batch. The
+weights stay those of an ordinary masked language model: the second objective has none of its own.
 """
 
 import json
@@ -48,7 +50,9 @@ class JointConfig:
     init_from: str
     """The masked language model to continue."""
     rows: str
-    """Rows that `prepare` wrote with its vocabulary."""
+    """Rows of words that `prepare` wrote with its vocabulary."""
+    characters: str
+    """Rows of characters with the same vocabulary and length; words are masked whole."""
     pairs: str
     """JSON lines of "text_a", a title, and "text_b", its text."""
     output: str
@@ -57,6 +61,8 @@ class JointConfig:
     """Steps of one batch of rows and one of pairs."""
     batch_size: int = 32
     """Rows of a step."""
+    character_rows: int = 8
+    """Those of them that are split into characters."""
     pair_batch_size: int = 64
     """Pairs of a step: each title has 63 wrong texts."""
     title_length: int = 24
@@ -158,20 +164,30 @@ def read_pairs(config: JointConfig, tokenizer: RoFormerTokenizer) -> tuple[np.nd
 
 def batches(config: JointConfig, tokenizer: RoFormerTokenizer, start: int) -> Iterator[Any]:
     """The batches from a step on."""
-    rows = pretraining_batches(
-        PreparedRows.open(Path(config.rows)),
-        batch_size=config.batch_size,
-        seed=config.seed + 1,  # another order than before
-        objective=make_objective("masked", tokenizer, config.masking),
-        mixing=config.mixing,
-    )
+    sizes = {
+        config.rows: config.batch_size - config.character_rows,
+        config.characters: config.character_rows,
+    }
+    sources = [
+        pretraining_batches(
+            PreparedRows.open(Path(rows)),
+            batch_size=size,
+            seed=config.seed + 1,  # another order than before
+            objective=make_objective("masked", tokenizer, config.masking),
+            mixing=config.mixing,
+        )
+        for rows, size in sizes.items()
+    ]
     titles, texts = read_pairs(config, tokenizer)
     per_epoch = len(titles) // config.pair_batch_size
     for step in range(start, config.steps):
         epoch, position = divmod(step, per_epoch)
         order = np.random.default_rng((config.seed, epoch)).permutation(len(titles))
         chosen = order[position * config.pair_batch_size :][: config.pair_batch_size]
-        inputs, labels, weights = rows[step]
+        words, characters = (source[step] for source in sources)
+        inputs, labels, weights = keras.tree.map_structure(
+            lambda *parts: np.concatenate(parts), words, characters
+        )
         more = {"labels": labels, "weights": weights.astype("float32")}
         yield inputs | more | {"titles": titles[chosen], "texts": texts[chosen]}, np.zeros(1)
 

@@ -107,10 +107,13 @@ def test_contrast_is_the_cross_entropy_of_both_directions():
 @pytest.mark.slow
 def test_the_second_stage_trains_and_continues(written, tmp_path):
     """Six steps at once are two and four: the same weights, and a model that loads."""
-    rows = tmp_path / "rows"
+    rows, characters = tmp_path / "rows", tmp_path / "characters"
     corpus = [f"{name}={written / name}.jsonl" for name in ("news", "questions")]
-    flags = ["--vocab-size", "200", "--length", "16", "--held-out", "0.3", "--workers", "1"]
-    assert roformer_tf(["prepare", "--corpus", *corpus, *flags, "--output", str(rows)]) == 0
+    flags = ["--length", "16", "--held-out", "0.3", "--workers", "1"]
+    prepare = ["prepare", "--corpus", *corpus, *flags]
+    assert roformer_tf([*prepare, "--vocab-size", "200", "--output", str(rows)]) == 0
+    split = ["--vocab", str(rows), "--tokenization", "char", "--whole-words"]
+    assert roformer_tf([*prepare, *split, "--output", str(characters)]) == 0
     vocabulary = len((rows / "vocab.txt").read_text(encoding="utf-8").splitlines())
     keras.utils.set_random_seed(0)
     model = RoFormerForMaskedLM(
@@ -124,8 +127,9 @@ def test_the_second_stage_trains_and_continues(written, tmp_path):
 
     def config(output, **settings):
         return JointConfig(
-            init_from=str(tmp_path / "start"), rows=str(rows), pairs=str(written / "pairs.jsonl"),
-            output=str(tmp_path / output), steps=6, batch_size=2, pair_batch_size=2, **settings,
+            init_from=str(tmp_path / "start"), rows=str(rows), characters=str(characters),
+            pairs=str(written / "pairs.jsonl"), output=str(tmp_path / output), steps=6,
+            batch_size=3, character_rows=1, pair_batch_size=2, **settings,
         )  # fmt: skip
 
     joint.main(config("whole", save_every=6))
@@ -140,6 +144,11 @@ def test_the_second_stage_trains_and_continues(written, tmp_path):
     )
     for name, variable in first.named_variables().items():
         np.testing.assert_array_equal(variable, second.named_variables()[name], err_msg=name)
+    batches = [inputs for inputs, _ in joint.batches(config("whole"), model.tokenizer, 0)]
+    tokens = (rows / "vocab.txt").read_text(encoding="utf-8").splitlines()
+    for row, has_words in ((0, True), (2, False)):  # the last one is of characters
+        learned = {tokens[i] for x in batches for i in x["labels"][row][x["weights"][row] > 0]}
+        assert any(len(token) > 1 for token in learned) == has_words, learned
     losses = [line["loss"] for line in read_metrics(tmp_path / "parts" / "metrics.jsonl")]
     assert np.isfinite(losses).all()
 
