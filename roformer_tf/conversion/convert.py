@@ -154,7 +154,8 @@ def convert_checkpoint(
     # transformers would load other architectures without an error and compute something else.
     kind = huggingface.model_type(config, checkpoint.arrays)
     if output.to == "huggingface" and kind == huggingface.FORM_TYPE:
-        form = config.unusual_form(learned=True) or config.unusual_form() or "pooling 'mean'"
+        form = config.unusual_form(learned=True) or config.unusual_form()
+        form = form or ("shared_segment" if config.shared_segment else "pooling 'mean'")
         raise InputError(
             f"{target} cannot be written for transformers, which has no model with {form} and the "
             "rest of this config: it would ignore a part. Convert --to own."

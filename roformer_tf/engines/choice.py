@@ -39,6 +39,8 @@ ANY_VALUE = {
     *("intermediate_size", "embedding_size", "max_position_embeddings", "type_vocab_size"),
     *("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range"),
     *("layer_norm_eps", "rotary_base", "num_labels", "unknown"),
+    # of the inputs
+    "shared_segment",
     # used only together with other fields
     *("trained_length", "global_attn_every_n_layers", "relative_attention_num_buckets"),
     "relative_attention_max_distance",

@@ -132,6 +132,7 @@ class Decoding(Part):
             max_position_embeddings=positions,
             label_mean=self.task.mean,
             label_deviation=self.task.deviation,
+            shared_segment=False,
         )
 
     def order_scores(self) -> dict[str, list[Any]]:

@@ -129,6 +129,19 @@ def test_an_export_answers_as_the_model(run, tmp_path, to):
     np.testing.assert_allclose(*scores, atol=1e-5 if to == "onnx" else 0.5)
 
 
+def test_a_config_says_that_segments_are_not_those_of_other_programs(run, tmp_path):
+    """transformers refuses an unknown model_type; with its own segments it would answer worse."""
+    config = json.loads((run / "run" / "model" / "config.json").read_text(encoding="utf-8"))
+    assert (config["model_type"], config["shared_segment"]) == ("roformer_tf", True)
+    rows = [("好", "真"), ("坏", "假")] * 8
+    sets = {"train": rows, "valid": rows, "test": rows, "output": tmp_path / "other"}
+    other = roformer_tf.finetune(run / "run" / "model", **sets, epochs=1)
+    other.model.save_pretrained(tmp_path / "saved")
+    config = json.loads((tmp_path / "saved" / "config.json").read_text(encoding="utf-8"))
+    assert config["model_type"] == "roformer"
+    assert "shared_segment" not in config
+
+
 def test_a_dataset_trains_a_keras_model(run):
     dataset = LabelledDataset.from_file(run / "valid.jsonl", max_length=24)
     model = random_model(dataset.task, tokenizer_of("天气人民了好什么。" + "".join(FILLER)))

@@ -41,6 +41,7 @@ from roformer_tf.tasks.objective import TrainingObjective
 from roformer_tf.tasks.probabilities import shortest
 
 if TYPE_CHECKING:
+    from roformer_tf.config import RoFormerConfig
     from roformer_tf.models.pretrained import PretrainedModel
     from roformer_tf.readers.tables import Row
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -215,6 +216,10 @@ class AnswerDecoding(Decoding):
     task: "QuestionAnswering"
     graph_part: ClassVar[NetworkPart] = "qa_outputs"
     chosen_fields: ClassVar[tuple[str, ...]] = ("no_answer_threshold",)
+
+    def described_in(self, config: "RoFormerConfig") -> "RoFormerConfig":
+        """The config, from which transformers knows that it cannot encode a question for it."""
+        return super().described_in(config).replace(shared_segment=self.task.shared_segment)
 
     def predict(self, logits: np.ndarray) -> Prediction:
         """An answer needs its context, too: see `read_rows`."""
