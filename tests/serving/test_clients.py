@@ -23,7 +23,7 @@ def served(running):
 
     def serve(model, **settings):
         api = ApiConfig(api_key=KEY)
-        app = open_service(ServeConfig(model=str(model), api=api, **settings)).app
+        app = open_service(ServeConfig(model=(str(model),), api=api, **settings)).app
         return running(app, api=api)
 
     return serve

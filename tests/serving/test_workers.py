@@ -91,5 +91,7 @@ def test_workers_finish_their_requests_when_the_service_stops(service, wait_unti
 def test_workers_need_an_engine_that_is_not_keras(finetuned):
     with pytest.raises(InputError, match="--workers needs a model that ONNX Runtime"):
         serve(
-            ServeConfig(model=str(finetuned("classification")), port=0, workers=2, engine="keras")
+            ServeConfig(
+                model=(str(finetuned("classification")),), port=0, workers=2, engine="keras"
+            )
         )
