@@ -230,7 +230,7 @@ class JsonBodies:
             if size > self._max_bytes:
                 raise HTTPException(413, f"the body is larger than {self._max_bytes:,} bytes")
             complete = not message.get("more_body", False)
-            if complete and gzip is not None and size and not gzip.eof:
+            if complete and gzip is not None and not gzip.eof:
                 raise HTTPException(400, "the gzipped body is incomplete")
             return {**message, "body": body}
 

@@ -151,7 +151,9 @@ def _indexed(config: ServeConfig) -> str | None:
             if len(config.model) == 1 or not opened.is_finetuned:
                 return source
     if config.index is not None:
-        raise InputError("--index needs a model of vectors, but all models have labels. Add it.")
+        raise InputError(
+            "--index needs the model of its vectors: all models that are given have labels."
+        )
     return None
 
 

@@ -39,10 +39,12 @@ def add_choice(app: FastAPI, routers: Mapping[str, APIRouter]) -> None:
             # A GET has no body that names a model: the application has its own routes.
             for method in sorted(set(route.methods or ()) - {"GET", "HEAD"}):
                 shared.setdefault((route.path, method), {})[name] = router
+    described = []
     for (path, method), owners in shared.items():
-        endpoint = _endpoint(path, owners, [*routers])
-        app.router.routes.append(Route(path, endpoint, methods=[method]))
-    _describe(app, {key: [*owners] for key, owners in shared.items()})
+        route = Route(path, _endpoint(path, owners, [*routers]), methods=[method])
+        app.router.routes.append(route)
+        described.append((route.path_format, method.lower(), [*owners]))
+    _describe(app, described)
 
 
 def _endpoint(path: str, owners: Mapping[str, APIRouter], names: Collection[str]) -> Any:
@@ -91,17 +93,19 @@ def _chosen(body: bytes, path: str, owners: list[str], names: Collection[str]) -
     return owners[0]  # the only one; or the body is invalid, as this model reports
 
 
-def _describe(app: FastAPI, shared: Mapping[tuple[str, str], list[str]]) -> None:
-    """Add the shared routes to the OpenAPI description, which FastAPI writes when it is needed."""
+def _describe(app: FastAPI, shared: list[tuple[str, str, list[str]]]) -> None:
+    """Add shared routes to the OpenAPI description, which FastAPI writes when it is needed.
+
+    shared: their paths, methods and models.
+    """
     describe = app.openapi
 
     def described() -> dict[str, Any]:
         is_new = app.openapi_schema is None
         schema = describe()
-        for (path, method), names in shared.items() if is_new else ():
-            verb = method.lower()
-            operations = [schema["paths"][prefix(name) + path][verb] for name in names]
-            schema["paths"].setdefault(path, {})[verb] = _of_any(operations, names)
+        for path, method, names in shared if is_new else ():
+            operations = [schema["paths"][prefix(name) + path][method] for name in names]
+            schema["paths"].setdefault(path, {})[method] = _of_any(operations, names)
         return schema
 
     app.openapi = described  # type: ignore[method-assign]
@@ -110,17 +114,20 @@ def _describe(app: FastAPI, shared: Mapping[tuple[str, str], list[str]]) -> None
 def _of_any(operations: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:
     """The description of a route that leads to one of several operations."""
     first = operations[0]
-    responses = dict(first["responses"])
-    merged = {
-        **{key: x for key, x in first.items() if key not in ("operationId", "tags")},
+    merged = {key: x for key, x in first.items() if key not in ("operationId", "tags")}
+    if "requestBody" not in first:  # nothing that names a model: only one has the route
+        return merged
+    responses = {
+        **first["responses"],
+        "200": _any_content([x["responses"]["200"] for x in operations]),
+        "404": {**first["responses"]["400"], "description": DESCRIPTIONS[404]},
+    }
+    return {
+        **merged,
         "description": f"`model` is one of: {', '.join(names)}.",
+        "requestBody": _any_content([x["requestBody"] for x in operations]),
         "responses": responses,
     }
-    if "requestBody" in first:
-        merged["requestBody"] = _any_content([x["requestBody"] for x in operations])
-    responses["200"] = _any_content([x["responses"]["200"] for x in operations])
-    responses["404"] = {**responses["400"], "description": DESCRIPTIONS[404]}
-    return merged
 
 
 def _any_content(parts: list[dict[str, Any]]) -> dict[str, Any]:

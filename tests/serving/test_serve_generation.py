@@ -442,7 +442,14 @@ def test_the_service_documents_its_requests_and_responses(model, folder, running
         operation = described["paths"]["/generate"]["post"]
         schema = operation["requestBody"]["content"]["application/json"]["schema"]
         assert ask(at, schema["examples"][0])[0] == 200
-    names = {"model", "text", "texts", "paraphrases", "stream", *GenerationConfig.__dataclass_fields__}
+    names = {
+        "model",
+        "text",
+        "texts",
+        "paraphrases",
+        "stream",
+        *GenerationConfig.__dataclass_fields__,
+    }
     assert set(described["components"]["schemas"]["GenerateRequest"]["properties"]) == names
     responses = operation["responses"]
     assert set(responses["200"]["content"]) == {"application/json", "text/event-stream"}
