@@ -240,10 +240,9 @@ class JsonBodies:
 def _decompressed(gzip: Any, body: bytes, max_bytes: int) -> bytes:
     """The next bytes of a gzipped body, at most `max_bytes`. Status 400 for what is no gzip."""
     try:
-        content: bytes = gzip.decompress(body, max_bytes)
+        return bytes(gzip.decompress(body, max_bytes))
     except zlib.error:
         raise HTTPException(400, "Content-Encoding is gzip, but the body is not") from None
-    return content
 
 
 def check_texts(items: list[Any], limits: Limits) -> None:

@@ -9,6 +9,7 @@ The index is a database: other processes may search and change it at the same ti
 """
 
 import asyncio
+from functools import partial
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Body, HTTPException
@@ -40,7 +41,14 @@ def add_documents(
 ) -> None:
     """Add the routes."""
     assert served.retriever is not None
-    folder, embedder = served.retriever.index.folder, served.embedder
+    folder = served.retriever.index.folder
+    write = partial(
+        writing.add_documents,
+        folder,
+        served.embedder,
+        batch_size=batch_size,
+        update_graph=False,  # a large one is read and written as a whole
+    )
 
     @router.put("/documents", summary="Add documents, or replace them by id", responses=FAILURES)
     @router.post("/documents", summary="The same as PUT", responses=FAILURES)
@@ -50,9 +58,7 @@ def add_documents(
         check_texts([x.text for x in body.documents], limits)
         documents = [Document(x.text, x.id, x.metadata) for x in body.documents]
         try:
-            added = await batcher.call(
-                lambda: writing.add_documents(folder, embedder, documents, batch_size=batch_size)
-            )
+            added = await batcher.call(partial(write, documents))
         except InputError as error:
             raise HTTPException(422, str(error)) from None
         return ChangedDocuments(**added._asdict())

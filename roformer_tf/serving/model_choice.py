@@ -88,7 +88,8 @@ def _chosen(body: bytes, path: str, owners: list[str], names: Collection[str]) -
         )
     if isinstance(content, dict) and isinstance(name, str):
         if name in names:
-            raise HTTPException(404, f"the model {name!r} has no {path}: name {', '.join(owners)}")
+            reason = f"the model {name!r} has no {path}; {', '.join(owners)} can do that"
+            raise HTTPException(404, reason)
         raise HTTPException(404, unknown_model(name, names))
     return owners[0]  # the only one; or the body is invalid, as this model reports
 

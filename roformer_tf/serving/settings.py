@@ -101,8 +101,7 @@ class ServeConfig:
 
     Examples:
         roformer-tf serve runs/reviews/model
-        roformer-tf serve runs/vectors/model --index help-index --hybrid --port 8001
-        roformer-tf serve runs/reviews/model runs/vectors/model --names reviews vectors
+        roformer-tf serve runs/reviews/model runs/vectors/model --index help-index
     """
 
     model: Annotated[tuple[str, ...], "MODEL"]
@@ -114,7 +113,7 @@ class ServeConfig:
     """Names of the models in requests, in their order. Default: those of the folders."""
     index: Annotated[Path | None, "DIR"] = None
     """Index folder that `search` created with this model: POST /search searches it. Of several
-    models, it belongs to the first that was not fine-tuned for labels."""
+    models, the first without labels has it."""
     writable: bool = False
     """With --index: requests may add, replace and delete documents."""
     hybrid: bool = False
