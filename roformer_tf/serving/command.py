@@ -21,12 +21,13 @@ import socket
 import ssl
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from roformer_tf.checkpoints.detection import TASK_FILE
 from roformer_tf.engines.choice import Choice
@@ -52,6 +53,9 @@ if TYPE_CHECKING:
     from roformer_tf.serving.monitoring import ServiceMetrics
     from roformer_tf.serving.serve_predictions import WorkerPart
     from roformer_tf.serving.vector_batches import ServedVectors
+
+    # A model that is loaded: a function that creates its routes, and what computes.
+    Loaded: TypeAlias = tuple[Callable[[ServiceMetrics], ModelRoutes], Choice]
 
 NEEDED = (
     "fastapi",
@@ -133,65 +137,74 @@ def open_service(config: ServeConfig, parts: "Sequence[WorkerPart | None]" = ())
     from roformer_tf.serving.application import create_app
     from roformer_tf.serving.monitoring import ServiceMetrics
 
-    metrics, indexed = ServiceMetrics(), _indexed(config)
-    models, choices = [], []
+    indexed, loaded = _indexed(config), []
     parts = parts or [None] * len(config.model)
     for source, name, part in zip(config.model, config.model_names, parts, strict=True):
         own = config if source == indexed else replace(config, **WITHOUT_INDEX)
-        model, choice = _open(source, name, own, metrics, part)
-        models.append(model)
-        choices.append(choice)
-    return Service(create_app(models, metrics, config.limits, config.api), choices)
+        loaded.append(_load(source, name, own, part))
+    # After loading: until a process is ready, those that serve need not read its metrics.
+    metrics = ServiceMetrics()
+    models = [routes(metrics) for routes, _ in loaded]
+    app = create_app(models, metrics, config.limits, config.api)
+    return Service(app, [choice for _, choice in loaded])
 
 
-def _indexed(config: ServeConfig) -> str | None:
-    """The model that --index belongs to: the only one, or the first that has no labels."""
-    for source in config.model if config.index is not None else ():
+def _indexed(config: ServeConfig) -> str:
+    """The model that --index belongs to: the only one, or of several the one that created it."""
+    if config.index is None or len(config.model) == 1:
+        return config.model[0]
+    from roformer_tf.inference.embed import VectorSettings
+    from roformer_tf.search.index import SearchIndex
+
+    with SearchIndex(config.index) as index:
+        manifest = index.manifest
+    vectors = manifest.settings(VectorSettings(pooling=config.pooling))
+    for source in config.model:
         with open_model(source) as opened:
-            if len(config.model) == 1 or not opened.is_finetuned:
+            has_labels = opened.is_finetuned
+        with suppress(InputError):  # such as a model without the pooler of the index
+            if not has_labels and vectors.open(source).fingerprint == manifest.fingerprint:
                 return source
-    if config.index is not None:
-        raise InputError(
-            "--index needs the model of its vectors: all models that are given have labels."
-        )
-    return None
+    raise InputError(
+        f"none of the models created {config.index}, but {manifest.model} did. Give it, too, or "
+        "another --index."
+    )
 
 
-def _open(
-    source: str,
-    name: str,
-    config: ServeConfig,
-    metrics: "ServiceMetrics",
-    part: "WorkerPart | None",
-) -> "tuple[ModelRoutes, Choice]":
-    """Load a model: its routes, and what computes."""
-    size, limits = config.batch_size, config.limits
+def _load(source: str, name: str, config: ServeConfig, part: "WorkerPart | None") -> "Loaded":
+    """Load a model: a function that creates its routes, and what computes."""
     if config.index is not None or config.pooling is not None:
-        return _open_vectors(source, name, config, metrics)
+        return _load_vectors(source, name, config)
     with open_model(source) as opened:
         finetuned = opened.is_finetuned
         if not finetuned and opened.has_embedding_file and not opened.generates:
-            return _open_vectors(source, name, config, metrics)
+            return _load_vectors(source, name, config)
     if finetuned:
         from roformer_tf.serving.serve_predictions import load_served_task, task_routes
 
+        size = config.batch_size
         task = load_served_task(
             Path(source), size, config.precision, config.top_k, config.engine, part
         )
         assert task.choice is not None
-        return task_routes(task._replace(name=name), metrics, size, limits), task.choice
-    return _open_generator(source, name, config, metrics)
+        own = task._replace(name=name)
+        return partial(task_routes, own, batch_size=size, limits=config.limits), task.choice
+    return _load_generator(source, name, config)
 
 
-def _open_vectors(
-    source: str, name: str, config: ServeConfig, metrics: "ServiceMetrics"
-) -> "tuple[ModelRoutes, Choice]":
+def _load_vectors(source: str, name: str, config: ServeConfig) -> "Loaded":
     from roformer_tf.serving.serve_vectors import vector_routes
 
     if config.top_k is not None:
         raise InputError("--top-k is about labels; a search request has its own `top`.")
     vectors = load_served_vectors(source, config)._replace(name=name)
-    routes = vector_routes(vectors, metrics, config.batch_size, config.limits, config.api)
+    routes = partial(
+        vector_routes,
+        vectors,
+        batch_size=config.batch_size,
+        limits=config.limits,
+        api=config.api,
+    )
     return routes, vectors.embedder.choice
 
 
@@ -229,9 +242,7 @@ def load_served_vectors(source: str, config: ServeConfig) -> "ServedVectors":
     return ServedVectors(name, embedder, retriever, config.writable)
 
 
-def _open_generator(
-    source: str, name: str, config: ServeConfig, metrics: "ServiceMetrics"
-) -> "tuple[ModelRoutes, Choice]":
+def _load_generator(source: str, name: str, config: ServeConfig) -> "Loaded":
     from roformer_tf.serving.serve_generation import generation_routes, load_served_generator
 
     if config.top_k is not None:
@@ -246,13 +257,13 @@ def _open_generator(
         )
     precision = config.precision or "float32"
     generator = load_served_generator(source, config.attention_type, precision)
-    routes = generation_routes(
+    routes = partial(
+        generation_routes,
         generator._replace(name=name),
-        metrics,
-        config.batch_size,
-        config.limits,
-        config.generation_limits,
-        config.api,
+        batch_size=config.batch_size,
+        limits=config.limits,
+        generation_limits=config.generation_limits,
+        api=config.api,
     )
     return routes, Choice("keras", precision)
 

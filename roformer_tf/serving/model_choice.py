@@ -41,9 +41,9 @@ def add_choice(app: FastAPI, routers: Mapping[str, APIRouter]) -> None:
                 shared.setdefault((route.path, method), {})[name] = router
     described = []
     for (path, method), owners in shared.items():
-        route = Route(path, _endpoint(path, owners, [*routers]), methods=[method])
-        app.router.routes.append(route)
-        described.append((route.path_format, method.lower(), [*owners]))
+        choice = Route(path, _endpoint(path, owners, [*routers]), methods=[method])
+        app.router.routes.append(choice)
+        described.append((choice.path_format, method.lower(), [*owners]))
     _describe(app, described)
 
 

@@ -113,7 +113,7 @@ class ServeConfig:
     """Names of the models in requests, in their order. Default: those of the folders."""
     index: Annotated[Path | None, "DIR"] = None
     """Index folder that `search` created with this model: POST /search searches it. Of several
-    models, the first without labels has it."""
+    models, it belongs to the one that created it."""
     writable: bool = False
     """With --index: requests may add, replace and delete documents."""
     hybrid: bool = False

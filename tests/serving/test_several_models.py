@@ -17,7 +17,7 @@ from tests.support.random_model import random_writer
 testclient = pytest.importorskip("fastapi.testclient", reason="needs the extra [serve] and httpx")
 pytestmark = pytest.mark.usefixtures("eager_steps")
 
-NAMES = ["评论", "tags", "pairs", "sim", "writer"]
+NAMES = ["评论", "tags", "pairs", "writer", "sim"]
 TEXTS = ["今天天气很好", "我们去公园"]
 DOCUMENTS = {"park": "我们去公园", "weather": "今天天气很好"}
 
@@ -27,7 +27,7 @@ def folders(finetuned, released, tmp_path_factory):
     writer = tmp_path_factory.mktemp("writer") / "model"
     random_writer(writer, max_position_embeddings=64)
     tasks = [finetuned(task) for task in ("classification", "tagging", "pair")]
-    return dict(zip(NAMES, [*tasks, released("sim_char"), writer], strict=True))
+    return dict(zip(NAMES, [*tasks, writer, released("sim_char")], strict=True))
 
 
 @pytest.fixture(scope="module")
@@ -56,12 +56,12 @@ def test_the_models_are_listed(client):
     assert client.get("/v1/models/评论").json()["id"] == "评论"
     unknown = client.get("/v1/models/x")
     assert unknown.status_code == 404
-    assert "评论, tags, pairs, sim, writer" in unknown.json()["error"]["message"]
+    assert ", ".join(NAMES) in unknown.json()["error"]["message"]
     health = client.get("/health").json()
     assert [(x["model"], x["task"]) for x in health["models"]] == list(
-        zip(NAMES, ["classification", "tagging", "pair", "embedding", "generation"], strict=True)
+        zip(NAMES, ["classification", "tagging", "pair", "generation", "embedding"], strict=True)
     )
-    assert health["models"][3]["documents"] == len(DOCUMENTS)
+    assert health["models"][4]["documents"] == len(DOCUMENTS)
 
 
 @pytest.mark.parametrize("path", ["/predict", "/models/{}/predict"])
@@ -262,7 +262,7 @@ def test_names_that_are_not_clear_are_refused(settings, reason):
         ServeConfig(**settings)
 
 
-def test_an_index_needs_a_model_without_labels(finetuned, index):
-    models = (str(finetuned("classification")), str(finetuned("pair")))
-    with pytest.raises(InputError, match="--index needs the model of its vectors"):
+def test_an_index_needs_the_model_that_created_it(finetuned, released, index):
+    models = (str(finetuned("classification")), str(released("sim_char_ft")))
+    with pytest.raises(InputError, match=r"none of the models created .*sim-char"):
         open_service(ServeConfig(model=models, index=index, names=("a", "b")))
