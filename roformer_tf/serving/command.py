@@ -195,7 +195,7 @@ def _load(source: str, name: str, config: ServeConfig, part: "WorkerPart | None"
 def _load_vectors(source: str, name: str, config: ServeConfig) -> "Loaded":
     from roformer_tf.serving.serve_vectors import vector_routes
 
-    if config.top_k is not None:
+    if config.top_k is not None and len(config.model) == 1:  # of several, another may have labels
         raise InputError("--top-k is about labels; a search request has its own `top`.")
     vectors = load_served_vectors(source, config)._replace(name=name)
     routes = partial(
@@ -245,7 +245,7 @@ def load_served_vectors(source: str, config: ServeConfig) -> "ServedVectors":
 def _load_generator(source: str, name: str, config: ServeConfig) -> "Loaded":
     from roformer_tf.serving.serve_generation import generation_routes, load_served_generator
 
-    if config.top_k is not None:
+    if config.top_k is not None and len(config.model) == 1:  # of several, another may have labels
         raise InputError(
             f"--top-k is about labels, but {source} is not a fine-tuned model: it has no "
             f"{TASK_FILE}. A request for generated text has its own `top_k`."

@@ -20,12 +20,7 @@ from roformer_tf.search.documents import Document
 from roformer_tf.serving.application import check_texts
 from roformer_tf.serving.batching import Batcher
 from roformer_tf.serving.failures import FAILURES, NO_DOCUMENT
-from roformer_tf.serving.schemas import (
-    SAMPLE,
-    ChangedDocuments,
-    DeletedDocument,
-    DocumentsRequest,
-)
+from roformer_tf.serving.schemas import SAMPLE, ChangedDocuments, DocumentsRequest
 from roformer_tf.serving.settings import Limits
 from roformer_tf.serving.vector_batches import ServedVectors, VectorQuery
 
@@ -64,7 +59,7 @@ def add_documents(
         return ChangedDocuments(**added._asdict())
 
     @router.delete("/documents/{name:path}", summary="Delete a document", responses=NO_DOCUMENT)
-    async def delete(name: str) -> DeletedDocument:
+    async def delete(name: str) -> dict[str, str]:
         if await asyncio.to_thread(writing.delete_documents, folder, [name]):
             raise HTTPException(404, f"no document has the id {name!r}")
-        return DeletedDocument(deleted=name)
+        return {"deleted": name}

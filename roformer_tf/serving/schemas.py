@@ -251,12 +251,6 @@ class ChangedDocuments(BaseModel):
     total: int = Field(description="Documents of the index now.")
 
 
-class DeletedDocument(BaseModel):
-    """A document that was deleted."""
-
-    deleted: str = Field(description="Its id.")
-
-
 class GeneratedText(BaseModel):
     """A text without its prompt."""
 

@@ -245,6 +245,14 @@ def test_the_key_is_needed_for_all_models(finetuned):
         assert "401" in described["responses"]
 
 
+def test_top_k_is_for_the_models_with_labels(finetuned, released):
+    models = (str(finetuned("classification")), str(released("sim_char")))
+    client = testclient.TestClient(open_service(ServeConfig(model=models, top_k=1)).app)
+    (prediction,) = client.post("/predict", json={"text": "好"}).json()["predictions"]
+    assert len(prediction["probabilities"]) == 1
+    assert client.post("/embed", json={"text": "好"}).status_code == 200
+
+
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
