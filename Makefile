@@ -22,7 +22,7 @@ help:
 	@echo "make test       run the tests; make test-slow runs the long ones,"
 	@echo "                make test-browser those that need Chromium,"
 	@echo "                make test-hf those that need torch and transformers,"
-	@echo "                make test-clients those that need clients of OpenAI, Cohere and LangChain,"
+	@echo "                make test-clients those that need clients such as openai and cohere,"
 	@echo "                make test-oldest most of the quick ones on the lowest versions allowed"
 	@echo "make lint       ruff (lint and format) and mypy"
 	@echo "make docs       build the documentation site in site/, strictly (not part of make test)"
@@ -163,7 +163,7 @@ $(VENV)/.installed-hf: $(VENV)/.installed-dev
 	@touch $@
 
 $(VENV)/.installed-clients: $(VENV)/.installed-dev
-	@echo "setup: installing openai, cohere and langchain-openai into $(VENV)"
+	@echo "setup: installing clients of other services into $(VENV)"
 	$(reach_packages)
 	@$(RUN) -m pip install --quiet --editable '.[clients]'
 	@touch $@

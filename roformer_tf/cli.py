@@ -113,7 +113,7 @@ COMMANDS = {
     "serve": Command(
         "roformer_tf.serving.command:serve",
         "serve models over HTTP, with a page to try them",
-        usual="port host index hybrid rerank workers batch-size engine precision top-k",
+        usual="names port host index hybrid rerank workers batch-size engine precision top-k",
     ),
     "fill-mask": Command(
         "roformer_tf.inference.fill_mask:fill_mask",

@@ -60,14 +60,17 @@ def add_documents(
     hybrid_weight: float | None = None,
     beginning_weight: float | None = None,
     batch_size: int = BATCH_SIZE,
+    update_graph: bool = True,
 ) -> Added:
     """Create an index of documents, or add them to the one that is there.
 
     A document with the id of another one replaces it; one that is there already is not embedded
-    again. documents are iterated twice. passage_length: tokens of a passage, by default the
-    model's longest text; hybrid_weight, beginning_weight: stored for searches, and changed in an
-    index that is there. Raises InputError for an index of another model or of other passages, and
-    for a vector that is not finite: blocks that were committed before that stay.
+    again. documents are iterated twice. passage_length: tokens of a passage, by default the model's
+    longest text; hybrid_weight, beginning_weight: stored for searches, and changed in an index that
+    is there; update_graph: whether a graph of neighbours gets the new vectors, which takes long in
+    a large one; without it they are compared one by one. Raises InputError for an index of another
+    model or of other passages, and for a vector that is not finite: blocks that were committed
+    before that stay.
     """
     folder = Path(folder)
     is_index(folder)  # raises for a folder that holds something else
@@ -87,7 +90,8 @@ def add_documents(
                 with transaction(connection):
                     write_block(connection, block, passages)
                 bar.update(len(block))
-        _update_graph(connection, folder, manifest)
+        if update_graph:
+            _update_graph(connection, folder, manifest)
         (total,) = connection.execute("SELECT count(*) FROM documents").fetchone()
     return added._replace(total=total)
 

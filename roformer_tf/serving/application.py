@@ -1,52 +1,70 @@
-"""What the services of all models share: page, /health, /metrics, /docs, limits and errors."""
+"""An application of one model or several: page, /health, /metrics, /docs, limits and errors.
+
+One model has its routes at /. Of several, each has them at /models/NAME/, and at / are those of
+all: see `model_choice`.
+"""
 
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping
+import zlib
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+from urllib.parse import quote
 
-from fastapi import FastAPI, HTTPException, Request, Response
+from fastapi import APIRouter, FastAPI, HTTPException, Request, Response
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse
+from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.templating import Jinja2Templates
 from fastapi_offline import FastAPIOffline  # FastAPI's own /docs loads scripts from a CDN
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.middleware.cors import CORSMiddleware
+from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from roformer_tf.serving.api_key import ApiKey, describe_key
 from roformer_tf.serving.batching import Batcher
 from roformer_tf.serving.failures import failures, http_error, invalid_request, unexpected
+from roformer_tf.serving.model_choice import add_choice, prefix, unknown_model
 from roformer_tf.serving.monitoring import ServiceMetrics
 from roformer_tf.serving.schemas import Failure, OpenAiFailure, ServedModel, ServedModels
 from roformer_tf.serving.settings import BODY_SECONDS, ApiConfig, Limits
 
 MEGABYTE = 1_000_000
+# zlib's `wbits` of a gzip header and the largest window.
+GZIP = 31
 
 NOT_READY = failures(Failure, 503)
 NO_MODEL = failures(OpenAiFailure, 404)
 PAGES = Jinja2Templates(Path(__file__).parent / "page")
 
 
+class ModelRoutes(NamedTuple):
+    """The routes of a model, and what an application needs to know of it."""
+
+    name: str
+    router: APIRouter
+    health: Mapping[str, Any]
+    """The task, its title, the limits, and more for /health; a function is called each time."""
+    script: str
+    """Of the page, for this kind of model."""
+    batchers: Collection[Batcher[Any, Any]]
+    """Closed when the service stops."""
+
+
 def create_app(
-    name: str,
-    health: Mapping[str, Any],
-    script: str,
+    models: Sequence[ModelRoutes],
     metrics: ServiceMetrics,
-    batchers: Collection[Batcher[Any, Any]],
     limits: Limits,
     api: ApiConfig | None = None,
 ) -> FastAPI:
-    """Create the application, without the routes of its model.
-
-    health: the task, its title, the limits, and more for /health. script: of the page, for this
-    kind of model. batchers: closed when the service stops.
-    """
+    """Create the application of some models, whose names differ."""
     api = api or ApiConfig()
+    names = [model.name for model in models]
+    batchers = [batcher for model in models for batcher in model.batchers]
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
@@ -55,10 +73,11 @@ def create_app(
         for batcher in batchers:
             await asyncio.to_thread(batcher.close)
 
+    titles = ", ".join(dict.fromkeys(model.health["title"] for model in models))
     app = FastAPIOffline(
-        title=f"roformer_tf: {name}",
+        title=f"roformer_tf: {', '.join(names)}",
         version=version("roformer-tf"),
-        description=f"{health['title']}. A page to try it is at [/](/).",
+        description=f"{titles}. A page to try it is at [/](/).",
         redoc_url=None,
         lifespan=lifespan,
         # FastAPI's own errors have several forms.
@@ -69,6 +88,8 @@ def create_app(
         },
     )
     app.add_middleware(JsonBodies, max_bytes=limits.max_megabytes * MEGABYTE)
+    # The fastest level: vectors as text hardly become smaller with more work.
+    app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=1)
     metrics.add_to(app)
     # The last one is the first to see a request: CORS, whose requests "OPTIONS" have no key.
     if api.key is not None:
@@ -78,22 +99,59 @@ def create_app(
         app.add_middleware(
             CORSMiddleware, allow_origins=api.cors_origins, allow_methods=["*"], allow_headers=["*"]
         )
-    _add_pages(app, script, {"ready": True, "model": name, **health})
+    for model in models:
+        metrics.add_model(model.name, model.health["task"])
+        _add_pages(model, names)
+        _add_models(model.router, [model.name])
     _add_probes(app, batchers, limits)
-    _add_models(app, name)
+    if len(models) == 1:
+        app.include_router(models[0].router)
+        return app
+    for model in models:
+        app.include_router(model.router, prefix=prefix(model.name), tags=[model.name])
+    _add_overview(app, models)
+    _add_models(app, names)
+    add_choice(app, {model.name: model.router for model in models})
     return app
 
 
-def _add_pages(app: FastAPI, script: str, health: dict[str, Any]) -> None:
-    @app.head("/", include_in_schema=False)
-    @app.get("/", response_class=HTMLResponse, include_in_schema=False)
+def _add_pages(model: ModelRoutes, names: Sequence[str]) -> None:
+    """The page of a model, with links to those of the rest, and its description."""
+    several = len(names) > 1
+    variables = {
+        "script": model.script,
+        "models": names if several else (),
+        "root": "../../" if several else "",
+    }
+
+    @model.router.head("/", include_in_schema=False)
+    @model.router.get("/", response_class=HTMLResponse, include_in_schema=False)
     async def page(request: Request) -> Response:
-        return PAGES.TemplateResponse(request, "page.html", {"script": script})
+        return PAGES.TemplateResponse(request, "page.html", variables)
+
+    @model.router.head("/health", include_in_schema=False)
+    @model.router.get("/health", summary="The served model and its limits")
+    def describe() -> dict[str, Any]:
+        return _described(model)
+
+
+def _described(model: ModelRoutes) -> dict[str, Any]:
+    facts = {key: x() if callable(x) else x for key, x in model.health.items()}
+    return {"ready": True, "model": model.name, **facts}
+
+
+def _add_overview(app: FastAPI, models: Sequence[ModelRoutes]) -> None:
+    """The pages and the descriptions of several models."""
+
+    @app.head("/", include_in_schema=False)
+    @app.get("/", include_in_schema=False)
+    async def page() -> Response:
+        return RedirectResponse(f"{prefix(quote(models[0].name))[1:]}/")
 
     @app.head("/health", include_in_schema=False)
-    @app.get("/health", summary="The served model and its limits")
-    async def describe() -> dict[str, Any]:
-        return health
+    @app.get("/health", summary="The served models and their limits")
+    def describe() -> dict[str, Any]:
+        return {"ready": True, "models": list(map(_described, models))}
 
 
 def _add_probes(app: FastAPI, batchers: Collection[Batcher[Any, Any]], limits: Limits) -> None:
@@ -112,25 +170,26 @@ def _add_probes(app: FastAPI, batchers: Collection[Batcher[Any, Any]], limits: L
         return {"ready": True}
 
 
-def _add_models(app: FastAPI, name: str) -> None:
+def _add_models(router: FastAPI | APIRouter, names: Sequence[str]) -> None:
     """OpenAI's routes that list the models."""
-    served = ServedModel(id=name, created=int(time.time()))
+    served = {name: ServedModel(id=name, created=int(time.time())) for name in names}
 
-    @app.get("/v1/models", summary="The served models, as at OpenAI")
+    @router.get("/v1/models", summary="The served models, as at OpenAI")
     async def models() -> ServedModels:
-        return ServedModels(data=[served])
+        return ServedModels(data=list(served.values()))
 
-    @app.get("/v1/models/{model:path}", summary="One of them", responses=NO_MODEL)
+    @router.get("/v1/models/{model:path}", summary="One of them", responses=NO_MODEL)
     async def model(model: str) -> ServedModel:
-        if model != name:
-            raise HTTPException(404, f"there is no model {model!r}; the model is {name!r}")
-        return served
+        if model not in served:
+            raise HTTPException(404, unknown_model(model, names))
+        return served[model]
 
 
 class JsonBodies:
     """ASGI middleware: limits size and time of a body, and treats every body as JSON.
 
-    `curl --data` declares a form, which FastAPI would not parse as JSON.
+    `curl --data` declares a form, which FastAPI would not parse as JSON. A gzipped body is
+    decompressed, and its size limited as that of others.
     """
 
     def __init__(self, app: ASGIApp, max_bytes: int) -> None:
@@ -142,6 +201,8 @@ class JsonBodies:
             await self._app(scope, receive, send)
             return
         # Servers give header names in lower case, as ASGI demands.
+        coding = dict(scope["headers"]).get(b"content-encoding", b"identity").decode("latin-1")
+        gzip = zlib.decompressobj(GZIP) if coding.lower() in ("gzip", "x-gzip") else None
         headers = [pair for pair in scope["headers"] if pair[0] != b"content-type"]
         scope["headers"] = [*headers, (b"content-type", b"application/json")]
         seconds = BODY_SECONDS
@@ -158,15 +219,30 @@ class JsonBodies:
             except asyncio.TimeoutError:  # the same as TimeoutError only since Python 3.11
                 complete = True
                 raise HTTPException(408, f"the body took longer than {seconds} seconds") from None
+            complete = True  # unless more is to come; also after an error
+            body = message.get("body", b"")
+            if gzip is not None:
+                body = _decompressed(gzip, body, self._max_bytes - size + 1)
+            elif body and coding.lower() != "identity":
+                raise HTTPException(415, f"Content-Encoding is {coding}: send gzip, or plain JSON")
             # Content-Length may be absent or wrong: what arrives is counted.
-            size += len(message.get("body", b""))
+            size += len(body)
             if size > self._max_bytes:
-                complete = True
                 raise HTTPException(413, f"the body is larger than {self._max_bytes:,} bytes")
             complete = not message.get("more_body", False)
-            return message
+            if complete and gzip is not None and not gzip.eof:
+                raise HTTPException(400, "the gzipped body is incomplete")
+            return {**message, "body": body}
 
         await self._app(scope, limited, send)
+
+
+def _decompressed(gzip: Any, body: bytes, max_bytes: int) -> bytes:
+    """The next bytes of a gzipped body, at most `max_bytes`. Status 400 for what is no gzip."""
+    try:
+        return bytes(gzip.decompress(body, max_bytes))
+    except zlib.error:
+        raise HTTPException(400, "Content-Encoding is gzip, but the body is not") from None
 
 
 def check_texts(items: list[Any], limits: Limits) -> None:

@@ -13,6 +13,7 @@ from roformer_tf.serving.monitoring import ServiceMetrics
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
+Other = TypeVar("Other")
 
 # Called with the index of a batch's item and its result.
 Deliver: TypeAlias = Callable[[int, Result], None]
@@ -82,6 +83,10 @@ class Batcher(Generic[Item, Result]):
             )
             results += batch
         return results
+
+    async def call(self, function: Callable[[], Other]) -> Other:
+        """Call a function that uses the model, in its thread, between two batches."""
+        return await asyncio.wrap_future(self._thread.submit(function))
 
     def waiting(self) -> int:
         """Number of requests that wait."""

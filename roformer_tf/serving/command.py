@@ -1,7 +1,7 @@
-"""The command `serve`: load a model, listen, and answer HTTP requests until the process is stopped.
+"""The command `serve`: load models, listen, and answer HTTP requests until the process is stopped.
 
 GET  /         a page to try the model
-GET  /health   the model's name, its task, its labels, the limits
+GET  /health   the model's name, its task, its labels, the limits; of several models a list
 GET  /docs     the API (OpenAPI; /openapi.json for programs)
 GET  /metrics  requests, latency and batches for Prometheus
 GET  /healthz, /readyz   for Kubernetes and load balancers
@@ -20,28 +20,42 @@ import os
 import socket
 import ssl
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from roformer_tf.checkpoints.detection import TASK_FILE
 from roformer_tf.engines.choice import Choice
 from roformer_tf.errors import InputError
+from roformer_tf.files import check_writable
 from roformer_tf.inference.opening import open_model, share_weights
 from roformer_tf.inference.text_files import report
 from roformer_tf.kernels.devices import device_in_words
 from roformer_tf.machine import usable_cores
-from roformer_tf.serving.settings import SHUTDOWN_SECONDS, ApiConfig, Limits, ServeConfig
+from roformer_tf.serving.settings import (
+    SHUTDOWN_SECONDS,
+    ApiConfig,
+    Limits,
+    ServeConfig,
+    model_name,
+)
 
 if TYPE_CHECKING:
     import uvicorn
     from fastapi import FastAPI
 
+    from roformer_tf.serving.application import ModelRoutes
+    from roformer_tf.serving.monitoring import ServiceMetrics
     from roformer_tf.serving.serve_predictions import WorkerPart
     from roformer_tf.serving.vector_batches import ServedVectors
+
+    # A model that is loaded: a function that creates its routes, and what computes.
+    Loaded: TypeAlias = tuple[Callable[[ServiceMetrics], ModelRoutes], Choice]
 
 NEEDED = (
     "fastapi",
@@ -57,41 +71,44 @@ OTHER_FILES = 256
 # A worker that does not respond for so long is replaced. uvicorn's 5 seconds are too few for one
 # that starts on a busy machine.
 HEALTH_SECONDS = 15
+# The settings of models that --index does not belong to.
+WITHOUT_INDEX: dict[str, Any] = {"index": None, "hybrid": False, "rerank": None, "writable": False}
 
 
 class Service(NamedTuple):
-    """An application with its model loaded."""
+    """An application with its models loaded."""
 
-    name: str
     app: "FastAPI"
-    choice: Choice
-    """What computes."""
+    choices: list[Choice]
+    """What computes each model."""
 
 
 def serve(config: ServeConfig) -> None:
-    """Serve a model until the process is stopped; requests in progress are finished."""
+    """Serve models until the process is stopped; requests in progress are finished."""
     if missing := [name for name in NEEDED if find_spec(name) is None]:
         raise InputError(f"serve needs {', '.join(missing)}: `pip install 'roformer-tf[serve]'`.")
     allow_connections(config.limits.max_connections)
     check_tls(config.api)
+    if config.writable and config.index is not None:
+        check_writable(config.index)
     # Listen before the model is loaded: a port in use is reported at once, and early clients wait.
     with listening(config.host, config.port) as listener:
         service = open_service(config)
-        if config.workers > 1 and service.choice.engine == "keras":
+        if config.workers > 1 and any(x.engine == "keras" for x in service.choices):
             raise InputError(
                 "--workers needs a model that ONNX Runtime or OpenVINO runs, but on this machine "
                 "Keras runs it. Omit --workers."
             )
-        _print_address(service.name, listener, config.api)
+        _print_address(", ".join(config.model_names), listener, config.api)
         if config.workers == 1:
             # A full collection would scan some hundred thousand permanent objects: every few
             # seconds, all requests would wait 50 ms for it.
             gc.freeze()
             make_server(service.app, config.limits, config.api).run(sockets=[listener])
         else:
-            choice = service.choice
+            choices = service.choices
             del service  # the workers load their own
-            _serve_with_workers(config, choice, listener)
+            _serve_with_workers(config, choices, listener)
 
 
 def _print_address(name: str, listener: socket.socket, api: ApiConfig) -> None:
@@ -111,40 +128,87 @@ def _print_address(name: str, listener: socket.socket, api: ApiConfig) -> None:
     print(f"serving {name} at {where} on {device_in_words()} (Ctrl+C stops it)", flush=True)
 
 
-def open_service(config: ServeConfig, part: "WorkerPart | None" = None) -> Service:
-    """Load the model, for what it was trained for, and create its application.
+def open_service(config: ServeConfig, parts: "Sequence[WorkerPart | None]" = ()) -> Service:
+    """Load the models, for what they were trained for, and create their application.
 
-    part: of one of several processes. Raises InputError for a model that cannot be served.
+    parts: of one of several processes, for each model. Raises InputError for a model that cannot
+    be served.
     """
-    size, limits = config.batch_size, config.limits
+    from roformer_tf.serving.application import create_app
+    from roformer_tf.serving.monitoring import ServiceMetrics
+
+    indexed, loaded = _indexed(config), []
+    parts = parts or [None] * len(config.model)
+    for source, name, part in zip(config.model, config.model_names, parts, strict=True):
+        own = config if source == indexed else replace(config, **WITHOUT_INDEX)
+        loaded.append(_load(source, name, own, part))
+    # After loading: until a process is ready, those that serve need not read its metrics.
+    metrics = ServiceMetrics()
+    models = [routes(metrics) for routes, _ in loaded]
+    app = create_app(models, metrics, config.limits, config.api)
+    return Service(app, [choice for _, choice in loaded])
+
+
+def _indexed(config: ServeConfig) -> str:
+    """The model that --index belongs to: the only one, or of several the one that created it."""
+    if config.index is None or len(config.model) == 1:
+        return config.model[0]
+    from roformer_tf.inference.embed import VectorSettings
+    from roformer_tf.search.index import SearchIndex
+
+    with SearchIndex(config.index) as index:
+        manifest = index.manifest
+    vectors = manifest.settings(VectorSettings(pooling=config.pooling))
+    for source in config.model:
+        with open_model(source) as opened:
+            has_labels = opened.is_finetuned
+        with suppress(InputError):  # such as a model without the pooler of the index
+            if not has_labels and vectors.open(source).fingerprint == manifest.fingerprint:
+                return source
+    raise InputError(
+        f"none of the models created {config.index}, but {manifest.model} did. Give it, too, or "
+        "another --index."
+    )
+
+
+def _load(source: str, name: str, config: ServeConfig, part: "WorkerPart | None") -> "Loaded":
+    """Load a model: a function that creates its routes, and what computes."""
     if config.index is not None or config.pooling is not None:
-        return _open_vectors(config)
-    with open_model(config.model) as opened:
+        return _load_vectors(source, name, config)
+    with open_model(source) as opened:
         finetuned = opened.is_finetuned
         if not finetuned and opened.has_embedding_file and not opened.generates:
-            return _open_vectors(config)
+            return _load_vectors(source, name, config)
     if finetuned:
-        from roformer_tf.serving.serve_predictions import create_task_app, load_served_task
+        from roformer_tf.serving.serve_predictions import load_served_task, task_routes
 
+        size = config.batch_size
         task = load_served_task(
-            Path(config.model), size, config.precision, config.top_k, config.engine, part
+            Path(source), size, config.precision, config.top_k, config.engine, part
         )
         assert task.choice is not None
-        return Service(task.name, create_task_app(task, size, limits, config.api), task.choice)
-    return _open_generator(config)
+        own = task._replace(name=name)
+        return partial(task_routes, own, batch_size=size, limits=config.limits), task.choice
+    return _load_generator(source, name, config)
 
 
-def _open_vectors(config: ServeConfig) -> Service:
-    from roformer_tf.serving.serve_vectors import create_vector_app
+def _load_vectors(source: str, name: str, config: ServeConfig) -> "Loaded":
+    from roformer_tf.serving.serve_vectors import vector_routes
 
-    if config.top_k is not None:
+    if config.top_k is not None and len(config.model) == 1:  # of several, another may have labels
         raise InputError("--top-k is about labels; a search request has its own `top`.")
-    vectors = load_served_vectors(config)
-    app = create_vector_app(vectors, config.batch_size, config.limits, config.api)
-    return Service(vectors.name, app, vectors.embedder.choice)
+    vectors = load_served_vectors(source, config)._replace(name=name)
+    routes = partial(
+        vector_routes,
+        vectors,
+        batch_size=config.batch_size,
+        limits=config.limits,
+        api=config.api,
+    )
+    return routes, vectors.embedder.choice
 
 
-def load_served_vectors(config: ServeConfig) -> "ServedVectors":
+def load_served_vectors(source: str, config: ServeConfig) -> "ServedVectors":
     """Open a model for its vectors, and an index, and use both once.
 
     Raises InputError where either cannot be opened, and for an index of another model.
@@ -153,18 +217,17 @@ def load_served_vectors(config: ServeConfig) -> "ServedVectors":
     from roformer_tf.search.index import SearchIndex
     from roformer_tf.search.reranking import with_measured_weight
     from roformer_tf.search.retrieval import Retriever, open_reranker
-    from roformer_tf.serving.serve_predictions import model_name
     from roformer_tf.serving.serve_vectors import WARM_UP
     from roformer_tf.serving.vector_batches import ServedVectors
 
-    name, precision = model_name(config.model), config.precision or "float32"
+    name, precision = model_name(source), config.precision or "float32"
     vectors = VectorSettings(pooling=config.pooling, precision=precision, engine=config.engine)
     if config.index is None:
-        embedder = vectors.open(config.model)
+        embedder = vectors.open(source)
         embedder.embed(WARM_UP)  # so that the first request is not slow
         return ServedVectors(name, embedder)
     index = SearchIndex(config.index)
-    embedder = index.manifest.settings(vectors).open(config.model)
+    embedder = index.manifest.settings(vectors).open(source)
     index.check_model(embedder)
     reranker = None
     if config.rerank is not None:
@@ -176,28 +239,33 @@ def load_served_vectors(config: ServeConfig) -> "ServedVectors":
         retriever, line = with_measured_weight(config.rerank, retriever)
         report(line)
     list(retriever.results(WARM_UP, 1))
-    return ServedVectors(name, embedder, retriever)
+    return ServedVectors(name, embedder, retriever, config.writable)
 
 
-def _open_generator(config: ServeConfig) -> Service:
-    from roformer_tf.serving.serve_generation import create_generation_app, load_served_generator
+def _load_generator(source: str, name: str, config: ServeConfig) -> "Loaded":
+    from roformer_tf.serving.serve_generation import generation_routes, load_served_generator
 
-    if config.top_k is not None:
+    if config.top_k is not None and len(config.model) == 1:  # of several, another may have labels
         raise InputError(
-            f"--top-k is about labels, but {config.model} is not a fine-tuned model: it has no "
+            f"--top-k is about labels, but {source} is not a fine-tuned model: it has no "
             f"{TASK_FILE}. A request for generated text has its own `top_k`."
         )
     if config.engine not in ("auto", "keras") or config.precision == "int8":
         raise InputError(
-            f"{config.model} is a causal language model, which only Keras runs, in float32 or "
+            f"{source} is a causal language model, which only Keras runs, in float32 or "
             "bfloat16. Omit --engine."
         )
     precision = config.precision or "float32"
-    generator = load_served_generator(config.model, config.attention_type, precision)
-    app = create_generation_app(
-        generator, config.batch_size, config.limits, config.generation_limits, config.api
+    generator = load_served_generator(source, config.attention_type, precision)
+    routes = partial(
+        generation_routes,
+        generator._replace(name=name),
+        batch_size=config.batch_size,
+        limits=config.limits,
+        generation_limits=config.generation_limits,
+        api=config.api,
     )
-    return Service(generator.name, app, Choice("keras", precision))
+    return routes, Choice("keras", precision)
 
 
 def allow_connections(count: int) -> None:
@@ -279,17 +347,23 @@ def _server_config(
     )
 
 
-def _serve_with_workers(config: ServeConfig, choice: Choice, listener: socket.socket) -> None:
+def _serve_with_workers(
+    config: ServeConfig, choices: Sequence[Choice], listener: socket.socket
+) -> None:
     """Serve by several processes, which uvicorn starts, watches and replaces."""
     from uvicorn.supervisors import Multiprocess
 
     from roformer_tf.serving.serve_predictions import WorkerPart
 
     with TemporaryDirectory() as folder:
-        shared = share_weights(config.model, choice, Path(folder))
-        part = WorkerPart(max(1, usable_cores() // config.workers), shared)
+        parts = []
+        for number, (source, choice) in enumerate(zip(config.model, choices, strict=True)):
+            target = Path(folder, str(number))
+            target.mkdir()
+            shared = share_weights(source, choice, target)
+            parts.append(WorkerPart(max(1, usable_cores() // config.workers), shared))
         server = _server_config(
-            partial(worker_app, config, part),
+            partial(worker_app, config, parts),
             config.limits,
             config.api,
             factory=True,
@@ -303,9 +377,9 @@ def _serve_with_workers(config: ServeConfig, choice: Choice, listener: socket.so
             del os.environ["PROMETHEUS_MULTIPROC_DIR"]
 
 
-def worker_app(config: ServeConfig, part: "WorkerPart") -> "FastAPI":
-    """Called in a worker process: load the model again."""
-    app = open_service(config, part).app
+def worker_app(config: ServeConfig, parts: "Sequence[WorkerPart]") -> "FastAPI":
+    """Called in a worker process: load the models again."""
+    app = open_service(config, parts).app
     gc.freeze()  # as in `serve`
     return app
 

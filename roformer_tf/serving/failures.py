@@ -16,11 +16,14 @@ from starlette.types import Scope
 from roformer_tf.serving.schemas import CohereFailure, Failure, OpenAiFailure
 
 FAILURE = "the service failed; its log has the reason"
+# Where each of several models has its routes.
+MODELS = "/models/"
 DESCRIPTIONS = {
     400: "The body is not JSON.",
     404: "The service has no such model.",
     408: "The body did not arrive in time.",
     413: "The body, or the response, is too large.",
+    415: "The body is compressed, but not by gzip.",
     422: "The JSON is not a valid request.",
     500: "The service failed; its log has the reason.",
     503: "Too many requests wait: see Retry-After.",
@@ -34,9 +37,11 @@ def failures(model: type[BaseModel], *statuses: int) -> dict[int | str, dict[str
     return {status: {"model": model, "description": DESCRIPTIONS[status]} for status in statuses}
 
 
-FAILURES = failures(Failure, 400, 408, 413, 422, 500, 503)
-OPENAI_FAILURES = failures(OpenAiFailure, 400, 408, 413, 500, 503)
-COHERE_FAILURES = failures(CohereFailure, 400, 408, 413, 500, 503)
+FAILURES = failures(Failure, 400, 408, 413, 415, 422, 500, 503)
+OPENAI_FAILURES = failures(OpenAiFailure, 400, 408, 413, 415, 500, 503)
+COHERE_FAILURES = failures(CohereFailure, 400, 408, 413, 415, 500, 503)
+NO_DOCUMENT = failures(Failure, 404, 500)
+NO_DOCUMENT[404]["description"] = "No document has this id."
 for described in (OPENAI_FAILURES, COHERE_FAILURES):
     described[400]["description"] = "The body is not JSON, or not a valid request."
 
@@ -48,7 +53,10 @@ def own_path(scope: Scope) -> str:
 
 def failure(request: Request, status: int, reason: str, headers: Any = None) -> JSONResponse:
     """The response to a request that failed, in the shape of its route."""
-    version = own_path(request.scope).split("/")[1]
+    path = own_path(request.scope)
+    if path.startswith(MODELS):  # /models/NAME/v1/embeddings
+        path = path.removeprefix(MODELS).partition("/")[2]
+    version = path.lstrip("/").partition("/")[0]
     if version in ("v1", "v2") and status == 422:
         status = 400
     content: Any = {"error": reason}

@@ -19,19 +19,18 @@ TEXTS = (1, 2, 4, 8, 16, 32, 64, 128, 256, 512)
 class ServiceMetrics:
     """The metrics of one service, in a registry of its own; all names begin with `roformer_`."""
 
-    def __init__(self, model: str, task: str) -> None:
+    def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
-        info = Gauge(
+        self._info = Gauge(
             "roformer_model_info",
-            "The served model; always 1.",
+            "A served model; always 1.",
             ["model", "task"],
             registry=registry,
             multiprocess_mode="max",  # of several processes: 1 as well, not their number
         )
-        info.labels(model, task).set(1)
         self.waiting = Gauge(
             "roformer_waiting_requests",
-            "Requests that wait for the model.",
+            "Requests that wait for a model.",
             registry=registry,
             # The last value of a process that was killed remains in the sum.
             multiprocess_mode="livesum",
@@ -53,6 +52,10 @@ class ServiceMetrics:
             buckets=SECONDS,
             registry=registry,
         )
+
+    def add_model(self, name: str, task: str) -> None:
+        """Add a model to those that the metrics name."""
+        self._info.labels(name, task).set(1)
 
     @contextmanager
     def batch(self, texts: int) -> Iterator[None]:

@@ -16,7 +16,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import Body, FastAPI, HTTPException, Request, Response
+from fastapi import APIRouter, Body, HTTPException, Request, Response
 from fastapi.responses import StreamingResponse
 
 from roformer_tf.errors import MAX_SEED, InputError
@@ -53,7 +53,7 @@ EXAMPLE = {"prompt": SAMPLE, "model": "any", "max_tokens": 8, "temperature": 0}
 
 
 def add_completions(
-    app: FastAPI,
+    router: APIRouter,
     served: ServedGenerator,
     batcher: Batcher[GenerationJob, Any],
     limits: Limits,
@@ -61,7 +61,7 @@ def add_completions(
 ) -> None:
     """Add the route /v1/completions."""
 
-    @app.post(
+    @router.post(
         "/v1/completions",
         summary="Continue one text, or several, as at OpenAI",
         response_model=Completions,

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import numpy as np
-from fastapi import Body, FastAPI, HTTPException, Response
+from fastapi import APIRouter, Body, HTTPException, Response
 
 from roformer_tf.serving.application import check_lengths, json_response
 from roformer_tf.serving.batching import Batcher
@@ -24,7 +24,7 @@ EXAMPLE = {"input": SAMPLE, "model": "any"}
 
 
 def add_embeddings(
-    app: FastAPI,
+    router: APIRouter,
     served: ServedVectors,
     batcher: Batcher[VectorQuery, Any],
     limits: Limits,
@@ -33,7 +33,7 @@ def add_embeddings(
     """Add the route /v1/embeddings."""
     tokenizer = served.embedder.tokenizer
 
-    @app.post(
+    @router.post(
         "/v1/embeddings",
         summary="Vectors of one text, or several, as at OpenAI",
         response_model=Embeddings,

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import Annotated, Any
 
 import numpy as np
-from fastapi import Body, FastAPI, HTTPException
+from fastapi import APIRouter, Body, HTTPException
 
 from roformer_tf.labelled.examples import Example
 from roformer_tf.serving.application import check_lengths
@@ -38,14 +38,14 @@ EXAMPLE = {"query": SAMPLE, "documents": [SAMPLE], "top_n": 1}
 
 
 def add_rerank(
-    app: FastAPI,
+    router: APIRouter,
     name: str,
     task: Task,
     as_example: Callable[[list[str], Task], Example],
     batcher: Batcher[Example, Prediction],
     limits: Limits,
 ) -> None:
-    """Add the routes to the application of a model of pairs."""
+    """Add the routes of a model of pairs."""
 
     async def predictions(query: str, texts: list[str]) -> list[Prediction]:
         if task.labels and set(task.labels) != set(RELEVANT):
@@ -71,7 +71,7 @@ def add_rerank(
         ]
         return RerankResults(id=uuid.uuid4().hex, model=name, results=results)
 
-    @app.post(
+    @router.post(
         "/rerank",
         summary="Order documents, as at Jina, Cohere and Text Embeddings Inference",
         response_model_exclude_none=True,
@@ -91,7 +91,7 @@ def add_rerank(
 
     for path, failures in (("/v1/rerank", OPENAI_FAILURES), ("/v2/rerank", COHERE_FAILURES)):
 
-        @app.post(
+        @router.post(
             path,
             summary="Order documents, as at Jina and Cohere",
             response_model_exclude_none=True,

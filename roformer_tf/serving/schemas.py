@@ -27,6 +27,8 @@ SAMPLE = "今天天气很好，我们去公园。"
 MAX_KEYS = 32
 # Choices of a text, each of which is a sequence.
 MAX_CHOICES = 100
+# Documents of a search that may be skipped: a search ranks them all.
+MAX_OFFSET = 1000
 # Limits of stop texts: each is searched for after every token.
 MAX_STOPS, MAX_STOP_LENGTH = 16, 32
 
@@ -47,6 +49,7 @@ Triple = Annotated[list[Text], Field(min_length=3, max_length=3, fail_fast=True)
 Item = TypeVar("Item")
 
 _DEFAULTS = GenerationConfig()
+_MODEL = Field(None, description="Name of a model. Any, or none, if one model has the route.")
 
 
 class JsonRequest(BaseModel):
@@ -68,6 +71,7 @@ class TextsRequest(JsonRequest, Generic[Item]):
 
     text: Item | None = None
     texts: Annotated[list[Item], Field(min_length=1, fail_fast=True)] | None = None
+    model: str | None = _MODEL
 
     @model_validator(mode="after")
     def _one_of_both(self) -> "TextsRequest[Item]":
@@ -154,9 +158,32 @@ class SearchRequest(TextsRequest[Text]):
     """Queries, and how many documents to return for each."""
 
     top: int = Field(10, ge=1, le=100)
+    offset: int = Field(0, ge=0, le=MAX_OFFSET, description="Number of the best to skip.")
     where: str | None = Field(
         None, max_length=1000, description="A condition on metadata, such as year >= 2020."
     )
+
+
+class IndexedDocument(BaseModel):
+    """A document; other keys than `id` and `text` are metadata: texts, numbers, true or false."""
+
+    model_config = ConfigDict(extra="allow", strict=True)
+    __pydantic_extra__: dict[str, str | int | FiniteFloat | bool | None]
+
+    id: Text | None = Field(None, description="Replaces the document that has it.")
+    text: Text
+
+    @property
+    def metadata(self) -> dict[str, Any]:
+        """Other keys, except those without a value."""
+        return {key: x for key, x in self.__pydantic_extra__.items() if x is not None}
+
+
+class DocumentsRequest(JsonRequest):
+    """Documents to add or replace."""
+
+    documents: Annotated[list[IndexedDocument], Field(min_length=1, fail_fast=True)]
+    model: str | None = _MODEL
 
 
 class GenerateRequest(TextsRequest[Text]):
@@ -215,6 +242,15 @@ class SearchResults(BaseModel):
     results: list[list[SearchResult]]
 
 
+class ChangedDocuments(BaseModel):
+    """What became of documents."""
+
+    new: int
+    updated: int = Field(description="Those that replaced one with the same id.")
+    unchanged: int = Field(description="Those that were there already.")
+    total: int = Field(description="Documents of the index now.")
+
+
 class GeneratedText(BaseModel):
     """A text without its prompt."""
 
@@ -250,7 +286,7 @@ class CompatibleRequest(JsonRequest):
 class NamedRequest(CompatibleRequest):
     """A request that names a model."""
 
-    model: str | None = Field(None, description="Any name, if the service has one model.")
+    model: str | None = _MODEL
 
 
 # Names of the forms that a value may have. Pydantic has them in the place of an error, where
@@ -454,7 +490,7 @@ class RerankResults(BaseModel):
     results: list[RerankResult]
 
 
-class TeiRerankRequest(CompatibleRequest):
+class TeiRerankRequest(NamedRequest):
     """Text Embeddings Inference's request to order texts; long ones are always truncated."""
 
     query: Text
@@ -477,7 +513,7 @@ AnyRerankRequest = Annotated[
 ]
 
 
-class TeiEmbedRequest(CompatibleRequest):
+class TeiEmbedRequest(NamedRequest):
     """Text Embeddings Inference's request for vectors; long texts are always truncated."""
 
     inputs: TextOrTexts
@@ -498,7 +534,7 @@ class TeiScore(BaseModel):
     score: float
 
 
-class TeiPredictRequest(CompatibleRequest):
+class TeiPredictRequest(NamedRequest):
     """Text Embeddings Inference's request for labels; long texts are always truncated."""
 
     inputs: Any

@@ -18,7 +18,7 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import Body, FastAPI, HTTPException, Request, Response
+from fastapi import APIRouter, Body, HTTPException, Request, Response
 from fastapi.responses import StreamingResponse
 
 from roformer_tf.engines.choice import KerasPrecision
@@ -26,8 +26,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.inference.embed import embedder_of
 from roformer_tf.inference.generate import nearest_paraphrases, open_generator
 from roformer_tf.models.generation_config import GenerationConfig
-from roformer_tf.models.rows import BATCH_SIZE
-from roformer_tf.serving.application import check_texts, create_app
+from roformer_tf.serving.application import ModelRoutes, check_texts
 from roformer_tf.serving.batching import Batcher, Deliver
 from roformer_tf.serving.failures import FAILURE, FAILURES
 from roformer_tf.serving.generation_jobs import (
@@ -43,9 +42,8 @@ from roformer_tf.serving.generation_jobs import (
 from roformer_tf.serving.monitoring import ServiceMetrics
 from roformer_tf.serving.openai_completions import add_completions
 from roformer_tf.serving.schemas import SAMPLE, GeneratedText, GenerateRequest, Generations
-from roformer_tf.serving.serve_predictions import model_name
 from roformer_tf.serving.serve_vectors import add_vectors
-from roformer_tf.serving.settings import ApiConfig, GenerationLimits, Limits
+from roformer_tf.serving.settings import ApiConfig, GenerationLimits, Limits, model_name
 from roformer_tf.serving.vector_batches import ServedVectors, vector_batcher
 
 if TYPE_CHECKING:
@@ -74,16 +72,15 @@ def load_served_generator(
     return served
 
 
-def create_generation_app(
+def generation_routes(
     served: ServedGenerator,
-    batch_size: int = BATCH_SIZE,
-    limits: Limits | None = None,
-    generation_limits: GenerationLimits | None = None,
-    api: ApiConfig | None = None,
-) -> FastAPI:
-    """The application of a causal language model."""
-    limits, generation_limits = limits or Limits(), generation_limits or GenerationLimits()
-    metrics = ServiceMetrics(served.name, "generation")
+    metrics: ServiceMetrics,
+    batch_size: int,
+    limits: Limits,
+    generation_limits: GenerationLimits,
+    api: ApiConfig,
+) -> ModelRoutes:
+    """The routes of a causal language model."""
 
     def run(jobs: list[GenerationJob], deliver: "Deliver[Texts]") -> None:
         generate_batch(served, jobs, deliver, batch_size, metrics.generated_tokens.inc)
@@ -101,12 +98,12 @@ def create_generation_app(
         "settings": {k: v for k, v in asdict(GenerationConfig()).items() if k != "seed"},
         "limits": asdict(limits) | asdict(generation_limits),
     }
-    app = create_app(served.name, health, "generate.js", metrics, batchers, limits, api)
-    add_completions(app, served, batcher, limits, generation_limits)
+    router = APIRouter()
+    add_completions(router, served, batcher, limits, generation_limits)
     if vectors is not None:
-        add_vectors(app, vectors, batchers[1], limits, api)
+        add_vectors(router, vectors, batchers[1], limits, api)
 
-    @app.post(
+    @router.post(
         "/generate",
         summary="Continue one text, or several",
         response_model=Generations,
@@ -134,7 +131,7 @@ def create_generation_app(
         ]
         return Generations(generations=generations, seed=seed)
 
-    return app
+    return ModelRoutes(served.name, router, health, "generate.js", batchers)
 
 
 async def _events(chunks: "AsyncGenerator[str | Continuation]", seed: int) -> AsyncIterator[str]:

@@ -15,14 +15,14 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from fastapi import Body, FastAPI, Response
+from fastapi import APIRouter, Body, Response
 
 from roformer_tf.engines.choice import Choice, Engine, Precision
 from roformer_tf.inference.opening import open_finetuned
 from roformer_tf.inference.text_files import report
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.rows import BATCH_SIZE
-from roformer_tf.serving.application import check_texts, create_app, json_response
+from roformer_tf.serving.application import ModelRoutes, check_texts, json_response
 from roformer_tf.serving.batching import Batcher, deliver_all
 from roformer_tf.serving.failures import FAILURES
 from roformer_tf.serving.monitoring import ServiceMetrics
@@ -36,7 +36,7 @@ from roformer_tf.serving.schemas import (
     TeiScore,
     predict_request,
 )
-from roformer_tf.serving.settings import ApiConfig, Limits
+from roformer_tf.serving.settings import Limits, model_name
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.decoding import NumberDecoding
 
@@ -88,27 +88,16 @@ def load_served_task(
     return ServedTask(model_name(folder), task, run, opened.choice)
 
 
-def model_name(source: str | Path) -> str:
-    """Name of a model for people: of a run's model/ folder, the run's."""
-    path = Path(source).resolve()
-    return path.parent.name if path.name == "model" else path.name.removesuffix(".zip")
-
-
 def as_example(texts: Sequence[str], task: Task) -> Example:
     """An example without a label, as the model takes it."""
     return task.labelling.for_prediction(Example(tuple(texts), None, "the request"))
 
 
-def create_task_app(
-    served: ServedTask,
-    batch_size: int = BATCH_SIZE,
-    limits: Limits | None = None,
-    api: ApiConfig | None = None,
-) -> FastAPI:
-    """The application of a fine-tuned model."""
-    limits = limits or Limits()
+def task_routes(
+    served: ServedTask, metrics: ServiceMetrics, batch_size: int, limits: Limits
+) -> ModelRoutes:
+    """The routes of a fine-tuned model."""
     task = served.task
-    metrics = ServiceMetrics(served.name, task.name)
     # Batches are limited by tokens, roughly characters: a batch of long texts delays all its
     # requests. And by texts: each takes at least its share of the batch.
     batcher = Batcher(
@@ -123,15 +112,15 @@ def create_task_app(
     health: dict[str, Any] = {"task": task.name, "limits": asdict(limits)}
     health |= {name: getattr(task, name) for name in names}
     health["lists_texts"] = task.labelling.lists_texts
-    app = create_app(served.name, health, "predict.js", metrics, [batcher], limits, api)
+    router = APIRouter()
     if len(task.text_columns) == 2 and not task.labelling.column_names:
-        add_rerank(app, served.name, task, as_example, batcher, limits)
-    _add_predict(app, task, batcher, limits)
-    return app
+        add_rerank(router, served.name, task, as_example, batcher, limits)
+    _add_predict(router, task, batcher, limits)
+    return ModelRoutes(served.name, router, health, "predict.js", [batcher])
 
 
 def _add_predict(
-    app: FastAPI, task: Task, batcher: Batcher[Example, Prediction], limits: Limits
+    router: APIRouter, task: Task, batcher: Batcher[Example, Prediction], limits: Limits
 ) -> None:
     columns = len(task.text_columns)
     has_scores = task.decoding.lists_labels or isinstance(task.decoding, NumberDecoding)
@@ -144,7 +133,7 @@ def _add_predict(
         request_type = QuestionRequest
         sample = dict.fromkeys(task.labelling.column_names[:columns], SAMPLE)
 
-    @app.post(
+    @router.post(
         "/predict",
         summary="Predict for one text, or several",
         response_model=response_type if has_scores else Predictions,

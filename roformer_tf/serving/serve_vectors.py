@@ -3,7 +3,9 @@
 POST /embed    {"text": X} or {"texts": [X, …]} → {"vectors": [[…], …]}, of length 1; or, as at
                Text Embeddings Inference, {"inputs": X or [X, …]} → [[…], …]
 POST /search   the same with "top": N → {"results": [[{"document": …, "score": …}, …], …]}, the best
-               first, with the `id` of documents that have one; needs an index
+               first, with the `id` of documents that have one; needs an index. Also "offset": N to
+               skip the best, and "where": a condition
+PUT, DELETE /documents   see `document_routes`
 
 A model that generates text and has sentence vectors, such as a sim model, has /embed as well.
 OpenAI's /v1/embeddings is in `openai_embeddings`.
@@ -14,12 +16,11 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import Body, FastAPI, HTTPException, Response
+from fastapi import APIRouter, Body, HTTPException, Response
 
 from roformer_tf.errors import InputError
-from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.search.filters import parse_filter
-from roformer_tf.serving.application import check_texts, create_app, json_response
+from roformer_tf.serving.application import ModelRoutes, check_texts, json_response
 from roformer_tf.serving.batching import Batcher
 from roformer_tf.serving.failures import FAILURES
 from roformer_tf.serving.monitoring import ServiceMetrics
@@ -61,42 +62,46 @@ def _as_json(results: "Sequence[Result]") -> list[dict[str, Any]]:
     ]
 
 
-def create_vector_app(
+def vector_routes(
     served: ServedVectors,
-    batch_size: int = BATCH_SIZE,
-    limits: Limits | None = None,
-    api: ApiConfig | None = None,
-) -> FastAPI:
-    """The application of sentence vectors, with /search if there is an index."""
-    limits = limits or Limits()
-    metrics = ServiceMetrics(served.name, "embedding")
+    metrics: ServiceMetrics,
+    batch_size: int,
+    limits: Limits,
+    api: ApiConfig,
+) -> ModelRoutes:
+    """The routes of sentence vectors, with /search if there is an index."""
     batcher = vector_batcher(served, metrics, batch_size, limits)
+    index = None if served.retriever is None else served.retriever.index
     health = {
         "task": "embedding",
-        "title": TITLE if served.retriever is None else SEARCH_TITLE,
+        "title": TITLE if index is None else SEARCH_TITLE,
         "pooling": served.embedder.config.pooling,
         "size": served.embedder.size,
-        "documents": None if served.retriever is None else len(served.retriever.index),
+        "documents": None if index is None else lambda: len(index),
         "limits": asdict(limits),
     }
-    app = create_app(served.name, health, "vectors.js", metrics, [batcher], limits, api)
-    add_vectors(app, served, batcher, limits, api)
-    if served.retriever is not None:
-        _add_search(app, served.retriever.index, batcher, limits)
-    return app
+    router = APIRouter()
+    add_vectors(router, served, batcher, limits, api)
+    if index is not None:
+        _add_search(router, index, batcher, limits)
+    if served.writable:
+        from roformer_tf.serving.document_routes import add_documents
+
+        add_documents(router, served, batcher, batch_size, limits)
+    return ModelRoutes(served.name, router, health, "vectors.js", [batcher])
 
 
 def add_vectors(
-    app: FastAPI,
+    router: APIRouter,
     served: ServedVectors,
     batcher: Batcher[VectorQuery, Any],
     limits: Limits,
-    api: ApiConfig | None = None,
+    api: ApiConfig,
 ) -> None:
     """Add the routes /embed and /v1/embeddings."""
-    add_embeddings(app, served, batcher, limits, api or ApiConfig())
+    add_embeddings(router, served, batcher, limits, api)
 
-    @app.post(
+    @router.post(
         "/embed",
         summary="Vectors of one text, or several",
         response_model=TextVectors | list[list[float]],
@@ -116,9 +121,9 @@ def add_vectors(
 
 
 def _add_search(
-    app: FastAPI, index: "SearchIndex", batcher: Batcher[VectorQuery, Any], limits: Limits
+    router: APIRouter, index: "SearchIndex", batcher: Batcher[VectorQuery, Any], limits: Limits
 ) -> None:
-    @app.post(
+    @router.post(
         "/search",
         summary="Documents for one query, or several",
         response_model=SearchResults,
@@ -134,8 +139,9 @@ def _add_search(
                 parse_filter(body.where, await asyncio.to_thread(lambda: index.fields))
             except InputError as error:
                 raise HTTPException(422, str(error)) from None
-        queries = [VectorQuery(text, body.top, body.where) for text in body.items]
-        all_hits = await batcher.results(queries)
+        count = body.offset + body.top
+        queries = [VectorQuery(text, count, body.where) for text in body.items]
+        all_hits = [hits[body.offset :] for hits in await batcher.results(queries)]
         # Texts are read query by query while the response is written, so that its size limit also
         # limits memory: 128 queries may find 13,000 documents of any length.
         results = (_as_json(index.read(hits)) for hits in all_hits)

@@ -1,6 +1,8 @@
 """Settings of `serve`, and the limits of a request."""
 
 import os
+import re
+from collections import Counter
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Annotated, Literal
@@ -18,6 +20,8 @@ SHUTDOWN_SECONDS = 30
 MAX_INPUTS = 2048
 # The environment variable with the key of --api-key.
 KEY_VARIABLE = "ROFORMER_TF_API_KEY"
+# Of one of several models; it is in URLs.
+NAME = re.compile(r"\w[\w.@+-]*")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,22 +95,27 @@ class ApiConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class ServeConfig:
-    """Serve a model over HTTP: labels, generated text, sentence vectors, or search.
+    """Serve models over HTTP: labels, generated text, sentence vectors, or search.
 
     A page to try it in a browser is served at /, the API documentation at /docs.
 
     Examples:
         roformer-tf serve runs/reviews/model
-        roformer-tf serve runs/vectors/model --index help-index --hybrid --port 8001
+        roformer-tf serve runs/reviews/model runs/vectors/model --index help-index
     """
 
-    model: Annotated[str, "MODEL"]
+    model: Annotated[tuple[str, ...], "MODEL"]
     """The model/ folder of a `finetune` run, or its export to ONNX; or a causal language
     model: a released zip or name, a checkpoint folder, or the model/ of a causal pretraining run.
-    With --index or --pooling, any model is served for its vectors. The flag --model itself may be
-    omitted."""
+    With --index or --pooling, any model is served for its vectors. Of several models, the `model`
+    of a request chooses one. The flag --model itself may be omitted."""
+    names: Annotated[tuple[str, ...], "NAME"] = ()
+    """Names of the models in requests, in their order. Default: those of the folders."""
     index: Annotated[Path | None, "DIR"] = None
-    """Index folder that `search` created with this model: POST /search searches it."""
+    """Index folder that `search` created with this model: POST /search searches it. Of several
+    models, it belongs to the one that created it."""
+    writable: bool = False
+    """With --index: requests may add, replace and delete documents."""
     hybrid: bool = False
     """With --index: also search by words (BM25)."""
     rerank: Annotated[str | None, "MODEL"] = None
@@ -140,5 +149,35 @@ class ServeConfig:
 
     def __post_init__(self) -> None:
         check_numbers(self, "workers", "batch_size", at_least=1)
-        if self.index is None and (self.hybrid or self.rerank):
-            raise InputError("--hybrid and --rerank require --index.")
+        if self.index is None and (self.hybrid or self.rerank or self.writable):
+            raise InputError("--hybrid, --rerank and --writable require --index.")
+        _check_names(self.model_names, len(self.model))
+
+    @property
+    def model_names(self) -> tuple[str, ...]:
+        """The names of the models in requests."""
+        return self.names or tuple(map(model_name, self.model))
+
+
+def model_name(source: str | Path) -> str:
+    """Name of a model for people: of a run's model/ folder, the run's."""
+    path = Path(source).resolve()
+    return path.parent.name if path.name == "model" else path.name.removesuffix(".zip")
+
+
+def _check_names(names: tuple[str, ...], models: int) -> None:
+    if len(names) != models:
+        raise InputError(f"--names has {len(names)} names for {models} models. Give one for each.")
+    if len(names) == 1:  # which needs no name in a request
+        return
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise InputError(
+            f"several models are called {', '.join(twice)}. Give each a name of its own, in the "
+            "order of the models: --names A B."
+        )
+    if wrong := [name for name in names if not NAME.fullmatch(name)]:
+        raise InputError(
+            f"{wrong[0]!r} cannot be the name of one of several models: a name has letters, "
+            "digits and the characters _ . - @ +, and begins with a letter or digit. Give --names."
+        )

@@ -25,6 +25,8 @@ class ServedVectors(NamedTuple):
     name: str
     embedder: "TextEmbedder"
     retriever: "Retriever | None" = None
+    writable: bool = False
+    """Whether requests may change the documents of the index."""
 
 
 class VectorQuery(NamedTuple):

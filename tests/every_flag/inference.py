@@ -257,8 +257,10 @@ TABLES = {
         SERVE,
         [
             Row("--model {other_classifier}", "predict"),
+            Row("--names reviews", "models", has('"reviews"')),
             Row("--index {index}", "search", base=SERVE_VECTORS),
             Row("--hybrid", "search", base=SERVE_INDEX),
+            Row("--writable", "documents", has("422 "), base=SERVE_INDEX),
             Row("--rerank {pair}", "search", base=SERVE_INDEX),
             *reranking(SERVE_INDEX),
             Row("--pooling cls", "embed", base=SERVE_VECTORS),

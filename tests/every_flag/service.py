@@ -37,6 +37,8 @@ def ask_all(address):
         "token ids": ask("/v1/embeddings", {"input": [[5, 6]]}),
         "cors": _get(host, port, "/health", Origin="http://a.example")[0],
         "servers": re.findall('"servers":[^]]*', _get(host, port, "/openapi.json")[1]),
+        "models": _get(host, port, "/v1/models")[1],
+        "documents": ask("/documents", {"documents": []}),
         "search": ask("/search", {"text": "天气", "top": 5}),
         "generate": ask("/generate", {"text": "天气", "seed": 1}),
         "prompts": ask("/generate", {"texts": TEXTS, "seed": 1, "max_tokens": 2}),

@@ -32,11 +32,11 @@ from roformer_tf.serving.serve_predictions import (
     BATCH_TOKENS,
     ServedTask,
     WorkerPart,
-    create_task_app,
     load_served_task,
 )
 from roformer_tf.serving.settings import ServeConfig
 from roformer_tf.tasks.classification import Classification
+from tests.support.service_app import create_task_app
 
 BOTH = [find_spec(name) for name in ("onnx", "onnxruntime", "openvino")]
 needs_both = pytest.mark.skipif(not all(BOTH), reason="needs the extras [onnx] and [fast]")
@@ -113,7 +113,7 @@ def test_what_is_asked_for_computes(
         roformer_tf.load(folder, engine=engine, precision=precision)("今天[MASK]")
     else:
         pooling = None if kind == "labels" else "mean"
-        config = ServeConfig(model=folder, engine=engine, precision=precision, pooling=pooling)
+        config = ServeConfig(model=(folder,), engine=engine, precision=precision, pooling=pooling)
         command.open_service(config)  # it predicts once before anyone asks
     wanted = {USUAL[kind]} if engine == "auto" else {asked} if engine != "keras" else set()
     assert computed() == wanted
@@ -248,7 +248,7 @@ def test_a_worker_predicts_by_what_was_chosen_with_its_part_of_the_cores(
     alone = load_served_task(folder, precision=precision, engine="onnx")
     shared = share_weights(folder, alone.choice, tmp_path)
     capsys.readouterr()
-    config = ServeConfig(model=str(folder), precision=precision, engine="onnx")
+    config = ServeConfig(model=(str(folder),), precision=precision, engine="onnx")
     monkeypatch.setattr(engine_model, "usable_cores", lambda: 4)
     options = engine_model.session_options
     threads = []
@@ -258,7 +258,7 @@ def test_a_worker_predicts_by_what_was_chosen_with_its_part_of_the_cores(
         return options(*arguments)
 
     monkeypatch.setattr(engine_model, "session_options", seen)
-    command.worker_app(config, WorkerPart(2, shared))
+    command.worker_app(config, [WorkerPart(2, shared)])
     assert threads == [2]
     assert capsys.readouterr().err == ""  # the first process has printed what there is to know
     assert opened[1] == (folder, "onnx", precision, 2)

@@ -19,11 +19,11 @@ KEY = "secret"
 
 @pytest.fixture(scope="module")
 def served(running):
-    """served(model, **settings) → a context: the URL of its service, which needs a key."""
+    """served(*models, **settings) → a context: the URL of their service, which needs a key."""
 
-    def serve(model, **settings):
-        api = ApiConfig(api_key=KEY)
-        app = open_service(ServeConfig(model=str(model), api=api, **settings)).app
+    def serve(*models, **settings):
+        api, models = ApiConfig(api_key=KEY), tuple(map(str, models))
+        app = open_service(ServeConfig(model=models, api=api, **settings)).app
         return running(app, api=api)
 
     return serve
@@ -71,6 +71,51 @@ def test_langchain_embeds(vectors, want):
     embeddings = OpenAIEmbeddings(**settings, check_embedding_ctx_length=False)
     np.testing.assert_allclose(embeddings.embed_documents(TEXTS), want, rtol=0, atol=1e-6)
     np.testing.assert_allclose(embeddings.embed_query(TEXTS[0]), want[0], rtol=0, atol=1e-6)
+
+
+def test_haystack_embeds(vectors, want, monkeypatch):
+    from haystack import Document
+    from haystack.components.embedders import OpenAIDocumentEmbedder, OpenAITextEmbedder
+
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    settings = {"model": "any", "api_base_url": f"{vectors}/v1"}
+    texts = OpenAIDocumentEmbedder(**settings, progress_bar=False)
+    documents = texts.run([Document(content=text) for text in TEXTS])["documents"]
+    np.testing.assert_allclose([x.embedding for x in documents], want, rtol=0, atol=1e-6)
+    query = OpenAITextEmbedder(**settings).run(TEXTS[0])["embedding"]
+    np.testing.assert_allclose(query, want[0], rtol=0, atol=1e-6)
+
+
+def test_llama_index_embeds(vectors, want):
+    from llama_index.embeddings.openai_like import OpenAILikeEmbedding
+
+    model = OpenAILikeEmbedding(model_name="any", api_base=f"{vectors}/v1", api_key=KEY)
+    np.testing.assert_allclose(model.get_text_embedding_batch(TEXTS), want, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(model.get_query_embedding(TEXTS[0]), want[0], rtol=0, atol=1e-6)
+
+
+def test_clients_choose_one_of_several_models(served, released, finetuned, want):
+    import cohere
+    import openai
+
+    models, names = (released("sim_char"), finetuned("pair")), ("vectors", "pairs")
+    with served(*models, names=names, pooling=None) as at:
+        client = openai.OpenAI(base_url=f"{url(at)}/v1", api_key=KEY)
+        assert [x.id for x in client.models.list()] == [*names]
+        assert client.models.retrieve("pairs").id == "pairs"
+        response = client.embeddings.create(model="vectors", input=TEXTS)
+        assert response.model == "vectors"
+        actual = [x.embedding for x in response.data]
+        np.testing.assert_allclose(actual, want, rtol=0, atol=1e-6)
+        with pytest.raises(openai.NotFoundError, match=r"no model 'any'; .* vectors, pairs"):
+            client.embeddings.create(model="any", input=TEXTS)
+        own = openai.OpenAI(base_url=f"{url(at)}/models/vectors/v1", api_key=KEY)
+        assert own.embeddings.create(model="any", input=TEXTS).data == response.data
+        reranker = cohere.ClientV2(api_key=KEY, base_url=url(at))
+        request = {"query": QUERY, "documents": TEXTS}
+        assert len(reranker.rerank(model="pairs", **request).results) == len(TEXTS)
+        with pytest.raises(cohere.NotFoundError, match="no model 'any'"):
+            reranker.rerank(model="any", **request)
 
 
 @pytest.fixture(scope="module")

@@ -12,11 +12,12 @@ from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.models.generation_config import GenerationConfig
 from roformer_tf.serving.command import open_service
 from roformer_tf.serving.openai_completions import before_stop, final_length
-from roformer_tf.serving.serve_predictions import ServedTask, create_task_app
+from roformer_tf.serving.serve_predictions import ServedTask
 from roformer_tf.serving.settings import ApiConfig, Limits, ServeConfig
 from roformer_tf.tasks.classification import Pair
 from roformer_tf.tasks.regression import Regression
 from tests.support.random_model import random_writer
+from tests.support.service_app import create_task_app
 
 testclient = pytest.importorskip("fastapi.testclient", reason="needs the extra [serve] and httpx")
 pytestmark = pytest.mark.usefixtures("eager_steps")
@@ -27,7 +28,7 @@ PROMPTS = ["今天天气很好", "我们"]
 
 
 def client_of(model, **settings):
-    return testclient.TestClient(open_service(ServeConfig(model=str(model), **settings)).app)
+    return testclient.TestClient(open_service(ServeConfig(model=(str(model),), **settings)).app)
 
 
 @pytest.fixture(scope="module")

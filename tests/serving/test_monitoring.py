@@ -7,8 +7,9 @@ import threading
 import numpy as np
 import pytest
 
-from roformer_tf.serving.serve_predictions import ServedTask, create_task_app
+from roformer_tf.serving.serve_predictions import ServedTask
 from roformer_tf.tasks.classification import Classification
+from tests.support.service_app import create_task_app
 
 monitoring = pytest.importorskip("roformer_tf.serving.monitoring", reason="needs the extra [serve]")
 TASK = Classification(labels=("坏", "好"))

@@ -11,9 +11,10 @@ import pytest
 
 from roformer_tf.errors import InputError
 from roformer_tf.serving.command import _print_address, check_tls, listening
-from roformer_tf.serving.serve_predictions import ServedTask, create_task_app
+from roformer_tf.serving.serve_predictions import ServedTask
 from roformer_tf.serving.settings import KEY_VARIABLE, ApiConfig, Limits
 from roformer_tf.tasks.classification import Pair
+from tests.support.service_app import create_task_app
 
 testclient = pytest.importorskip("fastapi.testclient", reason="needs the extra [serve] and httpx")
 TASK = Pair(labels=("0", "1"), text_columns=("a", "b"))

@@ -32,7 +32,6 @@ from roformer_tf.serving.command import (
 from roformer_tf.serving.serve_predictions import (
     ServedTask,
     as_example,
-    create_task_app,
     load_served_task,
 )
 from roformer_tf.serving.settings import GenerationLimits, Limits, ServeConfig
@@ -44,6 +43,7 @@ from roformer_tf.tasks.regression import Regression
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.tasks.tagging import Tagging
 from tests.support.random_model import random_model
+from tests.support.service_app import create_task_app
 
 TASK = Classification(labels=("坏", "好"))
 PAIR = Pair(labels=("0", "1"), text_columns=("a", "b"))
@@ -221,13 +221,13 @@ def test_the_service_documents_its_requests_and_responses(running):
             assert set(described["paths"]) == {"/predict", *SHARED, *rerank}
             operation = described["paths"]["/predict"]["post"]
             statuses = set(operation["responses"])
-            assert statuses == {"200", "400", "408", "413", "422", "500", "503"}
+            assert statuses == {"200", "400", "408", "413", "415", "422", "500", "503"}
             schema = operation["requestBody"]["content"]["application/json"]["schema"]
             assert ask(at, body=json.dumps(schema["examples"][0]))[0] == 200
             kinds = ("TextRequest", "PairRequest")
             (model,) = (x for x in described["components"]["schemas"] if x in kinds)
             properties = described["components"]["schemas"][model]["properties"]
-            assert set(properties) == {"text", "texts"}
+            assert set(properties) == {"text", "texts", "model"}
 
 
 @pytest.mark.parametrize("name", ["README.md", "README_zh.md"])
@@ -551,7 +551,7 @@ def test_a_port_in_use_is_reported_before_the_model_is_loaded(tmp_path):
         with pytest.raises(
             InputError, match=rf"cannot listen at 127\.0\.0\.1, port {port}: .*in use"
         ):
-            serve(ServeConfig(model=str(tmp_path), port=port))
+            serve(ServeConfig(model=(str(tmp_path),), port=port))
 
 
 @pytest.mark.parametrize(
@@ -564,7 +564,7 @@ def test_a_foreign_address_is_refused(host, port):
 
 def test_a_folder_without_a_model_is_refused(tmp_path):
     with pytest.raises(InputError, match="contains no checkpoint"):
-        serve(ServeConfig(model=str(tmp_path), port=0))
+        serve(ServeConfig(model=(str(tmp_path),), port=0))
 
 
 def test_missing_packages_are_named(tmp_path, monkeypatch):
@@ -572,7 +572,7 @@ def test_missing_packages_are_named(tmp_path, monkeypatch):
     with pytest.raises(
         InputError, match=r"needs fastapi, .*, uvicorn: `pip install 'roformer-tf\["
     ):
-        serve(ServeConfig(model=str(tmp_path)))
+        serve(ServeConfig(model=(str(tmp_path),)))
 
 
 FLOAT32 = ("--precision", "float32")  # of which nothing is printed
@@ -617,7 +617,7 @@ def test_settings_reach_the_application(kind, finetuned, released, running):
         "vectors": {"model": released("char"), "pooling": "cls"},
     }[kind]
     config = ServeConfig(
-        **settings | {"model": str(settings["model"])},
+        **settings | {"model": (str(settings["model"]),)},
         limits=Limits(max_texts=2),
         generation_limits=GenerationLimits(max_samples=3),
     )
@@ -646,7 +646,7 @@ def test_the_command_prints_its_address(monkeypatch, finetuned, capsys):
     seen, kept = [], gc.get_freeze_count()
     server = SimpleNamespace(run=lambda sockets: seen.append(gc.get_freeze_count()))
     monkeypatch.setattr(command, "make_server", lambda app, limits, api: server)
-    serve(ServeConfig(model=str(finetuned("classification")), port=0))
+    serve(ServeConfig(model=(str(finetuned("classification")),), port=0))
     assert seen[0] > kept
     said = capsys.readouterr().out
     assert re.fullmatch(r"serving \S+ at http://127\.0\.0\.1:\d+ on the CPU.*\n", said)
@@ -657,7 +657,7 @@ def test_the_command_prints_its_address(monkeypatch, finetuned, capsys):
 )
 def test_contradicting_flags_are_refused(wrong):
     with pytest.raises(InputError, match=r"require --index|--top-k is about labels"):
-        serve(ServeConfig(model="name", port=0, **wrong))
+        serve(ServeConfig(model=("name",), port=0, **wrong))
 
 
 def test_multiple_choice_is_served(running, ask, tmp_path):

@@ -23,11 +23,11 @@ from roformer_tf.models.incremental import IncrementalDecoder
 from roformer_tf.serving.command import open_service, serve
 from roformer_tf.serving.serve_generation import (
     ServedGenerator,
-    create_generation_app,
     load_served_generator,
 )
 from roformer_tf.serving.settings import GenerationLimits, Limits, ServeConfig
 from tests.support.random_model import TINY, random_writer, tokenizer_of
+from tests.support.service_app import create_generation_app
 
 pytest.importorskip("fastapi", reason="needs the extra [serve]")
 
@@ -442,11 +442,18 @@ def test_the_service_documents_its_requests_and_responses(model, folder, running
         operation = described["paths"]["/generate"]["post"]
         schema = operation["requestBody"]["content"]["application/json"]["schema"]
         assert ask(at, schema["examples"][0])[0] == 200
-    names = {"text", "texts", "paraphrases", "stream", *GenerationConfig.__dataclass_fields__}
+    names = {
+        "model",
+        "text",
+        "texts",
+        "paraphrases",
+        "stream",
+        *GenerationConfig.__dataclass_fields__,
+    }
     assert set(described["components"]["schemas"]["GenerateRequest"]["properties"]) == names
     responses = operation["responses"]
     assert set(responses["200"]["content"]) == {"application/json", "text/event-stream"}
-    assert set(responses) == {"200", "400", "408", "413", "422", "500", "503"}
+    assert set(responses) == {"200", "400", "408", "413", "415", "422", "500", "503"}
 
 
 def test_the_source_decides_on_the_routes(model, folder, finetuned, tmp_path):
@@ -457,18 +464,19 @@ def test_the_source_decides_on_the_routes(model, folder, finetuned, tmp_path):
     fills.save_pretrained(masked)
 
     def paths(**settings):
-        name, app, _ = open_service(ServeConfig(**settings))
-        return name, {route.path for route in app.routes} & {"/predict", "/generate"}
+        description = open_service(ServeConfig(**settings)).app.openapi()
+        name = description["info"]["title"].removeprefix("roformer_tf: ")
+        return name, description["paths"].keys() & {"/predict", "/generate"}
 
-    assert paths(model=str(finetuned("classification")))[1] == {"/predict"}
+    assert paths(model=(str(finetuned("classification")),))[1] == {"/predict"}
     zipped = shutil.make_archive(str(tmp_path / "poems"), "zip", folder.parent, folder.name)
-    assert paths(model=zipped) == ("poems", {"/generate"})
+    assert paths(model=(zipped,)) == ("poems", {"/generate"})
     for source, said in ((masked, "fills masks and cannot generate"), (empty, "no checkpoint")):
         with pytest.raises(InputError, match=said):
-            serve(ServeConfig(model=str(source), port=0))
-    assert paths(model=str(masked), attention_type="causal")[1] == {"/generate"}
+            serve(ServeConfig(model=(str(source),), port=0))
+    assert paths(model=(str(masked),), attention_type="causal")[1] == {"/generate"}
     with pytest.raises(InputError, match="--top-k is about labels"):
-        serve(ServeConfig(model=str(folder), port=0, top_k=3))
+        serve(ServeConfig(model=(str(folder),), port=0, top_k=3))
 
 
 def test_a_model_of_another_language_is_served(model, monkeypatch):

@@ -6,8 +6,9 @@ import pytest
 
 from roformer_tf.models.generation_config import GenerationConfig
 from roformer_tf.models.incremental import IncrementalDecoder
-from roformer_tf.serving.serve_generation import ServedGenerator, create_generation_app
+from roformer_tf.serving.serve_generation import ServedGenerator
 from tests.support.random_model import random_writer
+from tests.support.service_app import create_generation_app
 from tests.support.service_page import Page
 
 pytestmark = pytest.mark.browser

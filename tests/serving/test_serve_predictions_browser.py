@@ -6,13 +6,14 @@ from contextlib import ExitStack
 import numpy as np
 import pytest
 
-from roformer_tf.serving.serve_predictions import ServedTask, create_task_app
+from roformer_tf.serving.serve_predictions import ServedTask
 from roformer_tf.serving.settings import Limits
 from roformer_tf.tasks.classification import Classification, Pair
 from roformer_tf.tasks.multilabel import Multilabel
 from roformer_tf.tasks.ranking import Ranking
 from roformer_tf.tasks.regression import Regression
 from roformer_tf.tasks.tagging import Tagging
+from tests.support.service_app import create_task_app
 from tests.support.service_page import Page
 
 pytestmark = pytest.mark.browser

@@ -1,6 +1,7 @@
 """The service of a model that answers questions."""
 
-from roformer_tf.serving.serve_predictions import create_task_app, load_served_task
+from roformer_tf.serving.serve_predictions import load_served_task
+from tests.support.service_app import create_task_app
 
 
 def test_the_service_takes_names_and_pairs(finetuned, running, ask):

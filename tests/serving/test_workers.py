@@ -38,18 +38,21 @@ def maps_of(pid):
 
 @pytest.fixture(scope="module")
 def service(finetuned):
-    """The process of `serve --workers 2`, and its address."""
-    flags = ["--port", "0", "--workers", "2", "--engine", "onnx"]
-    command = [sys.executable, "-m", "roformer_tf.cli", "serve", str(finetuned("classification"))]
+    """The process of `serve --workers 2` with two models, and its address."""
+    flags = ["--names", "a", "b", "--port", "0", "--workers", "2", "--engine", "onnx"]
+    models = [str(finetuned(task)) for task in ("classification", "multilabel")]
+    command = [sys.executable, "-m", "roformer_tf.cli", "serve", *models]
     with Popen([*command, *flags], stdout=PIPE, stderr=PIPE, text=True) as process:
         line = process.stdout.readline()
         yield process, next(word for word in line.split() if word.startswith("http://"))
         process.kill()
 
 
-def predict(url, text="好"):
-    body = json.dumps({"text": text}).encode()
+def predict(url, text="好", model="a"):
+    body = json.dumps({"text": text, "model": model}).encode()
     with urllib.request.urlopen(f"{url}/predict", body, timeout=60) as response:
+        (prediction,) = json.load(response)["predictions"]
+        assert ("labels" in prediction) == (model == "b")
         return response.status
 
 
@@ -65,8 +68,8 @@ def test_a_killed_worker_is_replaced_and_the_service_goes_on(service, wait_until
     wait_until(lambda: len(workers_of(process.pid)) == 2)
     killed = min(workers_of(process.pid))
     os.kill(killed, signal.SIGKILL)
-    for _ in range(20):  # the other worker takes all requests
-        assert predict(url) == 200
+    for number in range(20):  # the other worker takes all requests
+        assert predict(url, model="ab"[number % 2]) == 200
     wait_until(lambda: len(workers_of(process.pid) - {killed}) == 2)
     # The figures of all processes are added up, those of the killed one included.
     assert metric(url, "roformer_batch_texts_sum") == 21
@@ -91,5 +94,7 @@ def test_workers_finish_their_requests_when_the_service_stops(service, wait_unti
 def test_workers_need_an_engine_that_is_not_keras(finetuned):
     with pytest.raises(InputError, match="--workers needs a model that ONNX Runtime"):
         serve(
-            ServeConfig(model=str(finetuned("classification")), port=0, workers=2, engine="keras")
+            ServeConfig(
+                model=(str(finetuned("classification")),), port=0, workers=2, engine="keras"
+            )
         )

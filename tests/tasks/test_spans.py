@@ -20,13 +20,14 @@ from roformer_tf.inference.opening import open_model
 from roformer_tf.labelled.batches import RowBatches
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.heads import RoFormerForSpanExtraction
-from roformer_tf.serving.serve_predictions import create_task_app, load_served_task
+from roformer_tf.serving.serve_predictions import load_served_task
 from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.extraction.global_pointer import candidates, span_losses, span_scores
 from roformer_tf.tasks.extraction.span_scoring import marked
 from roformer_tf.tasks.extraction.spans import Spans
 from roformer_tf.training.settings import FinetuneOptimizerConfig
 from tests.support.random_model import LETTERS, TINY, tokenizer_of
+from tests.support.service_app import create_task_app
 from tests.support.wiring import alike, post
 
 pytestmark = pytest.mark.usefixtures("eager_steps")

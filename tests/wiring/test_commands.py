@@ -143,7 +143,7 @@ def test_no_more_rows_are_read_at_once_than_was_asked_for(name, models, tmp_path
             largest()
             model(texts)
         elif name == "serve":
-            config = ServeConfig(model=str(models.vectors), batch_size=size)
+            config = ServeConfig(model=(str(models.vectors),), batch_size=size)
             app = open_service(config).app
             largest()
             post(app, ("/embed", {"texts": texts}))

@@ -258,7 +258,7 @@ def predicted(prepared, folder, engine, tmp_path, **_):
 
 
 def served(prepared, folder, engine, tmp_path, workers=1, **_):
-    config = ServeConfig(model=str(folder), engine=engine, precision=exact(folder))
+    config = ServeConfig(model=(str(folder),), engine=engine, precision=exact(folder))
     part = None
     if workers > 1:  # as one of them opens the model
         shared = share_weights(folder, Choice(engine, "float32"), tmp_path)
@@ -266,7 +266,7 @@ def served(prepared, folder, engine, tmp_path, workers=1, **_):
     texts = [
         list(item.texts) if len(item.texts) > 1 else item.texts[0] for item in prepared.examples
     ]
-    app = open_service(config, part).app
+    app = open_service(config, [part]).app
     (actual,) = post(app, ("/predict", {"texts": texts}))
     return actual["predictions"]
 

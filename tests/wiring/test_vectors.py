@@ -193,7 +193,7 @@ def embedded(prepared, engine, tmp_path, **_):
 
 
 def served(prepared, engine, **_):
-    app = open_service(ServeConfig(model=str(prepared.folder), engine=engine)).app
+    app = open_service(ServeConfig(model=(str(prepared.folder),), engine=engine)).app
     (actual,) = post(app, ("/embed", {"texts": QUERIES}))
     return np.array(actual["vectors"])
 
@@ -239,7 +239,7 @@ def searched_by_index(prepared, tmp_path, **_):
 
 
 def searched_by_service(prepared, **_):
-    return serve(model=str(prepared.folder), index=prepared.index)
+    return serve(model=(str(prepared.folder),), index=prepared.index)
 
 
 def search(folder, tmp_path, *flags):
@@ -379,7 +379,7 @@ def test_what_an_index_keeps_decides_on_what_is_found(case, way, indexed, tmp_pa
         actual = search(folder, tmp_path, "--index", index, *words)
     else:
         pytest.importorskip("fastapi", reason="needs the extra [serve]")
-        actual = serve(model=str(folder), index=index, hybrid=bool(words))
+        actual = serve(model=(str(folder),), index=index, hybrid=bool(words))
     assert_wired(actual, want, {f"{case} lost": wrong})
 
 
@@ -431,5 +431,5 @@ def test_what_is_kept_with_a_reranker_decides_on_its_scores(
         actual = search(item.folder, tmp_path, "--documents", item.documents, "--rerank", folder)
     else:
         pytest.importorskip("fastapi", reason="needs the extra [serve]")
-        actual = serve(model=str(item.folder), index=item.index, rerank=str(folder))
+        actual = serve(model=(str(item.folder),), index=item.index, rerank=str(folder))
     assert_wired(actual, want, {f"{case} lost": wrong})
