@@ -24,7 +24,7 @@ from roformer_tf.tasks.decoding import Decoding
 from roformer_tf.tasks.labelling import Labelling
 from roformer_tf.tasks.objective import SoftmaxObjective
 from roformer_tf.tasks.probabilities import shortest, softmax
-from roformer_tf.tasks.tags.crf import NEVER, Chain, best_paths, log_likelihoods, marginals
+from roformer_tf.tasks.tags.crf import NEVER, Chain, best_paths, marginals
 from roformer_tf.tasks.tags.entity_scoring import TaggingMetrics, predicted_scores
 from roformer_tf.tasks.tags.schemes import (
     as_bioes,
@@ -163,22 +163,6 @@ class TaggingObjective(SoftmaxObjective):
         chain = legal(self.task.labels, self.task.scheme)
         scores = [np.where(x <= NEVER, ILLEGAL, 0).astype(np.float32) for x in chain]
         return dict(zip(CRF_WEIGHTS, scores, strict=True))
-
-    def example_losses(
-        self, row_logits: Sequence[np.ndarray], encoded: EncodedTexts, examples: Examples
-    ) -> np.ndarray | None:
-        """With a conditional random field, nats per unit: their mean is the loss of the set.
-
-        Negative log-likelihoods among all sequences of labels, because the data may have illegal
-        sequences.
-        """
-        if not self.task.crf:
-            return None
-        logits = self.task.decoding.combine(row_logits, encoded)
-        targets = [self.task.labelling.target(example) for example in examples]
-        losses = -log_likelihoods(logits, targets, self.task.learned_chain)
-        # The mean over examples of these is the sum of all losses, divided by all units.
-        return losses * len(targets) / max(1, sum(map(len, targets)))
 
 
 class TaggingDecoding(Decoding):
