@@ -2,7 +2,7 @@
 
     python -m benchmarks.gpu --make-rows rows.npz       rows of real text, to be carried to the GPU
     python -m benchmarks.gpu --rows rows.npz --peers    base and large; 512 to 8,192 tokens; rivals
-    python -m benchmarks.gpu --size base --lengths 512 --dropout 0 --attention blocks packed masked
+    python -m benchmarks.gpu --size base --lengths 512 --dropout 0 --attention auto plain
     python -m benchmarks.gpu --device cpu --size tiny   seconds, to see that it runs
 
 Besides this package it needs keras, jax and numpy, and safetensors and tqdm, which the package
@@ -30,7 +30,7 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -48,14 +48,8 @@ SIZES = {  # layers, hidden size, heads, vocabulary
 # Names of kernels that multiply matrices, attention's among them; check them by --kernels.
 PRODUCTS = re.compile(r"gemm|nvjet|cutlass|xmma|matmul|dot|ynn|fmha|flash|sdpa|mha", re.IGNORECASE)
 
-# How attention was computed, by the names of its kernels; without either: "plain".
-ATTENTION = {
-    "segments": re.compile("mha_(forward|backward)"),
-    "cuDNN": re.compile("fmha|flash|sdpa"),
-}
-
-# Of attention, as `pretrain --attention-form` has them.
-FORMS = ["auto", "masked", "segments", "plain"]
+# Names of cuDNN's kernels of attention.
+CUDNN = re.compile("fmha|flash|sdpa")
 
 MASKED = 0.15
 TOKENS = 131_072  # of the first batch that is tried
@@ -77,8 +71,8 @@ class Case:
     """Of hidden states."""
     attention_dropout: float | None = None
     """Of attention's weights. Default: as of hidden states."""
-    attention: str | None = None
-    """The form of attention, as of `pretrain --attention-form`. Default: the device's own."""
+    attention: Literal["auto", "plain"] = "auto"
+    """By the device's own kernel, or by matrix products and softmax."""
     rematerialize: bool = False
     dtype: str = "mixed_bfloat16"
     rows: str | None = None
@@ -274,13 +268,12 @@ def measure(case: Case, steps: int, rounds: int) -> dict[str, Any]:
     import jax
     import keras
 
-    from roformer_tf.kernels.forms import attention_by
-
-    with attention_by(case.attention):  # which the step asks when it is traced
-        model, device = compiled_model(case), jax.devices()[0]
-        seconds = step_seconds(model, case, steps, rounds)
-        memory = (device.memory_stats() or {}).get("peak_bytes_in_use")  # None on a CPU
-        kernels = kernel_seconds(model, case, min(TRACED, steps))
+    if case.attention == "plain":
+        keras.config.disable_flash_attention()
+    model, device = compiled_model(case), jax.devices()[0]
+    seconds = step_seconds(model, case, steps, rounds)
+    memory = (device.memory_stats() or {}).get("peak_bytes_in_use")  # None on a CPU
+    kernels = kernel_seconds(model, case, min(TRACED, steps))
     busy = sum(kernels.values())
     products = sum(time for name, time in kernels.items() if PRODUCTS.search(name))
     return {
@@ -299,8 +292,7 @@ def measure(case: Case, steps: int, rounds: int) -> dict[str, Any]:
 
 def attention_of(kernels: Any) -> str:
     """What attention ran by."""
-    actual = [name for name, known in ATTENTION.items() if any(map(known.search, kernels))]
-    return " and ".join(actual) or "plain"
+    return "cuDNN" if any(map(CUDNN.search, kernels)) else "plain"
 
 
 def isolated(case: Case, steps: int, rounds: int) -> dict[str, Any] | None:
@@ -346,7 +338,7 @@ def row(case: Case, result: dict[str, Any] | None, peak: float | None) -> str:
     dropped = "{:g}/{:g}".format(*case.dropped)
     cells = [case.model, case.size, f"{case.length:,}", str(case.batch), dropped]
     if result is None:
-        asked = [case.attention or "auto", _switch(case.rematerialize), "does not fit"]
+        asked = [case.attention, _switch(case.rematerialize), "does not fit"]
         return _line([*cells, *asked, *["–"] * 5])
     share = result["flops/s"] / peak if peak else None
     memory = result["memory"]
@@ -394,7 +386,7 @@ def arguments() -> argparse.Namespace:
         default=[(0.0, None), (0.1, None)],
         help="0.1, or 0.1/0 for that of hidden states and that of attention",
     )
-    parser.add_argument("--attention", nargs="+", choices=FORMS, default=["auto"])
+    parser.add_argument("--attention", nargs="+", choices=["auto", "plain"], default=["auto"])
     parser.add_argument("--remat", nargs="+", choices=["on", "off"], default=["off"])
     parser.add_argument("--dtype", default="mixed_bfloat16")
     parser.add_argument("--rows", help="file of real rows, of --make-rows; default: random rows")
@@ -419,8 +411,7 @@ def cases(asked: argparse.Namespace) -> Iterator[Case]:
             shared = {"batch": asked.batch or 4 * tiny, "dropout": hidden, "rows": asked.rows}
             case = Case(size, length, **shared, attention_dropout=attention, dtype=asked.dtype)
             for form, remat in itertools.product(asked.attention, asked.remat):
-                named = None if form == "auto" else form
-                yield dataclasses.replace(case, attention=named, rematerialize=remat == "on")
+                yield dataclasses.replace(case, attention=form, rematerialize=remat == "on")
             for model in PEERS if asked.peers else []:
                 yield dataclasses.replace(case, model=model)
 
