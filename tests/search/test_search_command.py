@@ -100,7 +100,6 @@ def test_an_index_is_made_asked_and_added_to(run, sim, documents, order, tmp_pat
     code, rows, err = run("--model", sim, "--documents", documents, "--index", index)
     assert (code, rows) == (0, [])
     assert "has 4 documents: 4 new." in err
-    assert "graph" not in err
     code, rows, _ = run("--model", sim, "--index", index, "--queries", queries, "--top", 2)
     assert code == 0
     assert names(rows[1:]) == {
