@@ -34,7 +34,7 @@ def find_json(path: str | Path, encoding: str = "auto") -> tuple[str, bool]:
         head = stream.read(SAMPLE)
     codec = encoding
     if encoding == "auto":
-        codec = utf16_codec(head[:4096]) or ("utf-8" if is_utf8(head) else "gb18030")
+        codec = utf16_codec(head) or ("utf-8" if is_utf8(head) else "gb18030")
     text = head.decode(codec, "replace")
     return codec, _ARRAY.match(text.lstrip("\ufeff")) is not None
 
