@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sklearn.metrics import roc_auc_score
 
-from roformer_tf.checkpoints.embedding_config import EmbeddingConfig, load
+from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.columns import ColumnsConfig
@@ -23,6 +23,7 @@ from roformer_tf.tasks.vectors.scored_pairs import ScoredPairs, best_threshold
 from roformer_tf.tasks.vectors.sentence_vectors import BELONGS
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
+from tests.support.embedding_file import load
 
 
 def read(folder, content, name="data.tsv"):
