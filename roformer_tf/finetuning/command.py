@@ -5,7 +5,6 @@ OUTPUT/model/          the best weights, the tokenizer, task.json, and README.md
                        lexical.npz, if TF-IDF is combined with the model
 OUTPUT/report.md, report.html, report.json, predictions.tsv
 OUTPUT/label_issues.tsv  examples whose label is probably wrong, if any; .xlsx where --train is one
-OUTPUT/validation_pairs.jsonl  for a model of pairs: `search --rerank` measures it on them
 OUTPUT/metrics.jsonl, evaluations.jsonl, tensorboard/, checkpoints/
 OUTPUT/trials/NAME/    the same for each training, if there are several (seeds, folds, a sweep)
 OUTPUT/export/         the formats of --export

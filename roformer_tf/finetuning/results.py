@@ -18,7 +18,6 @@ from roformer_tf.finetuning.search_baselines import search_baselines
 from roformer_tf.inference.prediction_files import cell_names, cells, prediction_file, text_names
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import Duplicates, duplicates
-from roformer_tf.search.documents import write_validation_pairs
 from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.metrics import Scores, score_text
 from roformer_tf.training.checkpointing import publish
@@ -112,10 +111,6 @@ class Results:
         with prediction_file(str(output / PREDICTIONS), list(rows[0]), task) as out:
             for row in rows:
                 out.write(row)
-        classifies = task.decoding.graph_part == "classifier"
-        several = task.texts_apart or task.labelling.lists_texts
-        if len(task.text_columns) == 2 and classifies and not several:
-            write_validation_pairs(output, self.best.trial.valid)
         for name, column in zip(task.text_columns, names, strict=True):
             if name != column:
                 print(f"in {PREDICTIONS} the column {name!r} is called {column!r}")

@@ -75,7 +75,6 @@ def test_a_run_reports_both_figures_of_model_and_baseline(run):
     assert report["data"][2]["labels"] == {"answer": 30, "no answer": 10}
     page = (run / "run" / "report.md").read_text(encoding="utf-8")
     assert "the sentence with the most characters of the question" in page
-    assert not (run / "run" / "validation_pairs.jsonl").exists()
     card = (run / "run" / "model" / "README.md").read_text(encoding="utf-8")
     assert "pipeline_tag: question-answering" in card
     config = json.loads((run / "run" / "model" / "config.json").read_text(encoding="utf-8"))
