@@ -4,12 +4,10 @@ No pyplot: it keeps global state, and may need a display.
 """
 
 import io
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from statistics import fmean
 from typing import Any, NamedTuple
 
 import matplotlib
@@ -21,8 +19,6 @@ from matplotlib.ticker import PercentFormatter
 from roformer_tf.files import temporary_file
 
 _TRAINING, _HELD_OUT, _OTHER = "tab:blue", "tab:orange", "tab:gray"
-_DASHES = ("-", "--", ":", "-.")  # each with ten colours: forty runs look different
-_LEGEND_ROWS = 30  # of one column
 
 
 def plot_loss(lines: Sequence[Mapping[str, Any]], target: Path, title: str) -> None:
@@ -49,29 +45,6 @@ def plot_loss(lines: Sequence[Mapping[str, Any]], target: Path, title: str) -> N
             axis.grid(alpha=0.3)
 
 
-def plot_runs(runs: Mapping[str, Sequence[Mapping[str, Any]]], target: Path) -> None:
-    """Draw the losses of several runs, each by its name with lines such as `plot_loss` takes.
-
-    The training loss is thin, and smooth: a mean over each hundredth of a run's lines.
-    """
-    # Chinese has no spaces to break at; and what begins with "_" is no label to matplotlib.
-    labels = [" " + "\n ".join(textwrap.wrap(name, 40)) for name in runs]
-    rows = sum(label.count("\n") + 1 for label in labels)
-    columns = -(-rows // _LEGEND_ROWS)
-    longest = max(len(line) for label in labels for line in label.split("\n"))
-    width, height = 6 + columns * (0.6 + 0.11 * longest), 0.6 + 0.19 * -(-rows // columns)
-    with drawing(target, width=width, height=max(4, height)) as figure:
-        axes = figure.subplots()
-        for number, (label, lines) in enumerate(zip(labels, runs.values(), strict=True)):
-            look = _look(number)
-            axes.plot(*_smoothed(_curve(lines, "loss")), linewidth=1, alpha=0.6, **look)
-            held_out = _curve(lines, "held_out_loss")
-            axes.plot(*held_out, marker="o", markersize=4, label=label, **look)
-        axes.set(xlabel="step", ylabel="loss (thin: training, dots: held out)")
-        axes.grid(alpha=0.3)
-        figure.legend(loc="outside right upper", ncols=columns, fontsize=8, handlelength=3)
-
-
 def plot_lengths(models: Mapping[str, Mapping[str, Any]], target: Path) -> None:
     """Draw held-out losses by sequence length, and by position in the longest sequences: PNG.
 
@@ -80,7 +53,7 @@ def plot_lengths(models: Mapping[str, Mapping[str, Any]], target: Path) -> None:
     with drawing(target, width=11, height=4) as figure:
         by_length, by_position = figure.subplots(1, 2, sharey=True)
         for number, (name, report) in enumerate(models.items()):
-            look = _look(number) | {"marker": "o", "markersize": 4}
+            look = {"color": f"C{number}", "marker": "o", "markersize": 4}
             lengths, figures = zip(*report["by_length"].items(), strict=True)
             x = [int(length) for length in lengths]
             by_length.plot(x, [point["loss"] for point in figures], label=name or None, **look)
@@ -206,14 +179,6 @@ def draw_histograms(
         return _svg(figure)
 
 
-def _look(number: int) -> dict[str, Any]:
-    """Colour and dashes of the run of this number."""
-    return {
-        "color": matplotlib.colormaps["tab10"](number % 10),
-        "linestyle": _DASHES[number // 10 % len(_DASHES)],
-    }
-
-
 def _lighten(axes: Any) -> None:
     """Draw a faint grid, and no frame on the right and above."""
     axes.grid(alpha=0.3)
@@ -224,16 +189,6 @@ def _curve(lines: Sequence[Mapping[str, Any]], key: str) -> tuple[list[int], lis
     """Steps and values of the lines that have the key and a value."""
     having = [line for line in lines if line.get(key) is not None]
     return [line["step"] for line in having], [line[key] for line in having]
-
-
-def _smoothed(curve: tuple[list[int], list[float]]) -> tuple[list[float], list[float]]:
-    """Steps and values as means over each hundredth of them."""
-    several = max(1, len(curve[0]) // 100)
-    steps, values = (
-        [fmean(numbers[i : i + several]) for i in range(0, len(numbers), several)]
-        for numbers in curve
-    )
-    return steps, values
 
 
 @contextmanager
