@@ -143,7 +143,7 @@ def _write_results(config: FinetuneConfig, results: Results) -> None:
     write_report(output, report, language)
     print_summary(output, report)
     for to in config.export:
-        export(output / "model", output / "export" / to, to, results.examples)
+        export(output / "model", output / "export" / to, to)
 
 
 def settle_auto(config: FinetuneConfig) -> FinetuneConfig:
