@@ -3,6 +3,8 @@
 Axes: B batch, P predictions of a sequence, M of all sequences, E embedding size, V vocabulary.
 """
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -28,7 +30,7 @@ def token_losses(
     if chunks == 1 or size == labels.shape[1]:
         return _losses(x, labels, table, bias)
     if keras.backend.backend() == "jax":
-        return _one_after_the_other(x, table, bias, labels, size)
+        return _scanned(x, table, bias, labels, size)
     losses_of = keras.remat(_losses)
     starts = range(0, labels.shape[1], size)
     weights = [table, *([] if bias is None else [bias])]  # `keras.remat` accepts no None
@@ -49,31 +51,73 @@ def _losses(x: Tensor, labels: Tensor, table: Tensor, bias: Tensor | None = None
     return ops.reshape(losses, ops.shape(labels))
 
 
-def _one_after_the_other(
-    x: Tensor, table: Tensor, bias: Tensor | None, labels: Tensor, size: int
-) -> Tensor:
-    """`token_losses` on JAX, `size` predictions of each sequence at a time.
-
-    A loop of XLA: of chunks that merely follow each other in the program, it may compute several at
-    once, whose logits would be in memory together.
-    """
-    import jax
-
+def _scanned(x: Tensor, table: Tensor, bias: Tensor | None, labels: Tensor, size: int) -> Tensor:
+    """`token_losses` on JAX, `size` predictions of each sequence at a time."""
     count = -(-labels.shape[1] // size)
     more = ((0, 0), (0, count * size - labels.shape[1]))
     # (B, P, …) → (count, B, size, …): a chunk has sequences of every device's part of the batch.
     x = ops.reshape(ops.pad(x, (*more, (0, 0))), (-1, count, size, x.shape[-1]))
     padded = ops.reshape(ops.pad(ops.cast(labels, "int32"), more), (-1, count, size))
-    chunks = ops.moveaxis(x, 1, 0), ops.moveaxis(padded, 1, 0)
-
-    @jax.checkpoint  # logits are computed again for the gradients
-    def losses_of(chunk: tuple[Tensor, Tensor]) -> Tensor:
-        x, labels = chunk
-        return _losses(x, labels, table, bias)
-
-    losses = jax.lax.map(losses_of, chunks)
+    bias = ops.zeros(table.shape[:1], wide(x)) if bias is None else ops.cast(bias, wide(x))
+    losses = _chunked_losses()(ops.moveaxis(x, 1, 0), table, bias, ops.moveaxis(padded, 1, 0))
     losses = ops.reshape(ops.moveaxis(losses, 0, 1), (-1, count * size))
-    return losses[:, : labels.shape[1]]
+    return ops.cast(losses[:, : labels.shape[1]], "float32")
+
+
+@functools.cache
+def _chunked_losses() -> Callable[..., Tensor]:
+    """x (count, B, size, E), table (V, E), bias (V,), labels (count, B, size) → like the labels.
+
+    The table is cast once, and its gradient is summed over the chunks in float32.
+    """
+    import jax
+    import jax.numpy as jnp
+
+    def logits_of(x: Tensor, table: Tensor, bias: Tensor) -> Tensor:
+        return product_with_rows(x, table).astype(bias.dtype) + bias  # rounded as without chunks
+
+    def forward(x: Tensor, table: Tensor, bias: Tensor, labels: Tensor) -> tuple[Tensor, Tensor]:
+        table = table.astype(x.dtype)
+
+        def step(_: None, chunk: tuple[Tensor, Tensor]) -> Any:
+            x, labels = chunk
+            logits = logits_of(x, table, bias)
+            own = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+            total = jax.nn.logsumexp(logits, axis=-1)
+            return None, (total - own, total)
+
+        losses, totals = jax.lax.scan(step, None, (x, labels))[1]
+        return losses, totals
+
+    @jax.custom_vjp
+    def losses(x: Tensor, table: Tensor, bias: Tensor, labels: Tensor) -> Tensor:
+        return forward(x, table, bias, labels)[0]
+
+    def with_residuals(*inputs: Tensor) -> Any:
+        losses, totals = forward(*inputs)
+        return losses, (inputs, totals)
+
+    def backward(residuals: Any, upstream: Tensor) -> Any:
+        (x, table, bias, labels), totals = residuals
+        narrow = table.astype(x.dtype)
+
+        def step(sums: tuple[Tensor, Tensor], chunk: tuple[Tensor, ...]) -> Any:
+            x, labels, total, upstream = chunk
+            # ∂ loss / ∂ logits = softmax − 1 at the label
+            probabilities = jnp.exp(logits_of(x, narrow, bias) - total[..., None])
+            to_logits = probabilities - (labels[..., None] == jnp.arange(table.shape[0]))
+            to_logits = to_logits * upstream[..., None]
+            rounded = to_logits.astype(x.dtype)
+            to_table = jnp.einsum("bpv,bpe->ve", rounded, x, preferred_element_type=bias.dtype)
+            to_x = jnp.einsum("bpv,ve->bpe", rounded, narrow)
+            return (sums[0] + to_table, sums[1] + to_logits.sum((0, 1))), to_x
+
+        zeros = jnp.zeros(table.shape, bias.dtype), jnp.zeros_like(bias)
+        (to_table, to_bias), to_x = jax.lax.scan(step, zeros, (x, labels, totals, upstream))
+        return to_x, to_table.astype(table.dtype), to_bias, None
+
+    losses.defvjp(with_residuals, backward)
+    return losses
 
 
 def cross_entropy(scores: Tensor, bias: Tensor | None, labels: Tensor) -> Tensor:
