@@ -391,6 +391,7 @@ def linear_attention(material: Material) -> Iterator[Measurement]:
             Contender("elu + 1", "ours", "all see all", {"form": "elu"}),
             Contender("elu + 1, causal", "ours", "chunks of 128", {"form": "elu", "causal": True}),
             Contender("FAVOR+", "ours", "256 features, all see all", {"form": "favor"}),
+            Contender("softmax in a window", "ours", "64 on each side", {"form": "window"}),
         ]
         if length <= 4096:  # beyond, its scores alone are gigabytes
             contenders.append(Contender("softmax", "ours", "quadratic", {"form": "softmax"}))

@@ -89,6 +89,11 @@ class RoFormerConfig:
     trained_length: int = 0
     """Sequence length in training, beyond which both scalings apply; 0: `max_position_embeddings`.
     For the angles, `original_max_position_embeddings` in `rope_parameters` has priority."""
+    local_attention: int = 0
+    """Window of the local layers in tokens, half of it on each side (ModernBERT's key); 0: no layer
+    is local."""
+    global_attn_every_n_layers: int = 3
+    """With local layers, every n-th layer is global, starting with layer 0."""
     norm_type: str = "layer_norm"
     """"layer_norm", or "rms_norm" without scale or offset: RoFormerV2's."""
     use_bias: bool = True
@@ -123,7 +128,7 @@ class RoFormerConfig:
             self._read_rope_parameters(dict(self.rope_parameters))
         for name in _COUNTS:
             check_type_and_number(name, getattr(self, name), whole=True, at_least=1)
-        for name in ("num_labels", "trained_length"):
+        for name in ("num_labels", "trained_length", "local_attention"):
             check_type_and_number(name, getattr(self, name), whole=True, at_least=0)
         for name, bounds in _RANGES.items():
             check_type_and_number(name, getattr(self, name), **bounds)
@@ -154,6 +159,11 @@ class RoFormerConfig:
             )
 
     def _check_positions(self) -> None:
+        if self.local_attention % 2:
+            raise InputError(
+                f"local_attention is {self.local_attention}, but must be even, since half of it is "
+                "on each side: give a number such as 128, or 0 for attention to all tokens."
+            )
         if self.use_logn_attn and (self.trained_length or self.max_position_embeddings) < 2:
             raise InputError(
                 "use_logn_attn scales beyond the trained length, which is 1. Give trained_length."
@@ -213,6 +223,15 @@ class RoFormerConfig:
                 f"{name} is {length:,}, but the model has learned {self.max_position_embeddings:,} "
                 "positions, as a BERT has. Give no more; rotary positions have no such limit."
             )
+
+    @property
+    def window(self) -> int:
+        """Number of tokens that are visible on each side in a local layer."""
+        return self.local_attention // 2
+
+    def is_local(self, layer: int) -> bool:
+        """Whether the layer with this number, counted from 0, attends within the window only."""
+        return bool(self.local_attention and layer % self.global_attn_every_n_layers)
 
     @property
     def rotated_fraction(self) -> float:
@@ -372,6 +391,11 @@ _ROPE_KEYS = {
 """Types of scaling in transformers, and the keys of each."""
 
 
+def block_length(window: int) -> int:
+    """Queries in a block of local attention, for a window of this size on each side."""
+    return max(window, _SHORTEST_BLOCK)
+
+
 def _usual_forms() -> dict[str, Any]:
     """The keys of `_FORMS` with the values of a RoFormer."""
     fields = dataclasses.fields(RoFormerConfig)
@@ -396,10 +420,13 @@ _RANGES: dict[str, dict[str, Any]] = {
     "label_deviation": {"at_least": 1 / _LARGEST, "at_most": _LARGEST},
 }
 _MAX_POSITIONS = 1 << 20
+_SHORTEST_BLOCK = 32
+"""With fewer queries in a block, the overhead of the products would exceed their cost."""
 _COUNTS = (
     *_REQUIRED,
     *("embedding_size", "max_position_embeddings", "type_vocab_size"),
     *("relative_attention_num_buckets", "relative_attention_max_distance"),
+    "global_attn_every_n_layers",
 )
 _FORMS = (
     "position_embedding_type",
@@ -410,6 +437,8 @@ _FORMS = (
     "rope_parameters",
     "use_logn_attn",
     "trained_length",
+    "local_attention",
+    "global_attn_every_n_layers",
 )
 """Keys of architectures other than RoFormer. In files only if not the default."""
 _ABSOLUTE = {"absolute": "learned"}

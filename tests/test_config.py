@@ -197,7 +197,9 @@ def test_a_missing_key_is_named(name):
         ),
         ({"trained_length": -1}, "trained_length is -1"),
         ({"use_logn_attn": True, "trained_length": 1}, "which is 1. Give trained_length"),
-        ({"trained_length": True}, "trained_length is True"),
+        ({"local_attention": 7}, "local_attention is 7, but must be even"),
+        ({"local_attention": True}, "local_attention is True"),
+        ({"global_attn_every_n_layers": 0}, "global_attn_every_n_layers is 0"),
         ({"relative_attention_num_buckets": 3}, "relative_attention_num_buckets is 3"),
         ({"relative_attention_max_distance": 16}, "must be above 16, half of rel"),
     ],
@@ -236,9 +238,9 @@ def test_keys_of_other_forms_are_written_where_they_were_chosen():
     assert RoFormerConfig(**SIZES).to_dict().keys() == {
         *(f.name for f in fields(RoFormerConfig) if f.name not in (*_FORMS, *SCALE, "unknown"))
     }
-    chosen = RoFormerConfig(**SIZES, position_embedding_type="t5", trained_length=4)
+    chosen = RoFormerConfig(**SIZES, position_embedding_type="t5", local_attention=4)
     assert (
-        chosen.to_dict().items() >= {"position_embedding_type": "t5", "trained_length": 4}.items()
+        chosen.to_dict().items() >= {"position_embedding_type": "t5", "local_attention": 4}.items()
     )
     assert chosen.unusual_form() == "position_embedding_type 't5'"
     assert RoFormerConfig(**SIZES).unusual_form() is None
@@ -253,6 +255,13 @@ def test_a_learned_table_has_an_end():
     with pytest.raises(InputError, match="max_length is 10, but the model has learned 9 positions"):
         learned.check_length(10, "max_length")
     learned.replace(position_embedding_type="rotary").check_length(10, "max_length")
+
+
+@pytest.mark.parametrize(("every", "want"), [(1, ()), (2, (1, 3)), (3, (1, 2)), (9, (1, 2, 3))])
+def test_every_nth_layer_sees_all(every, want):
+    config = RoFormerConfig(**SIZES, local_attention=8, global_attn_every_n_layers=every)
+    assert tuple(i for i in range(4) if config.is_local(i)) == want
+    assert not any(RoFormerConfig(**SIZES).is_local(i) for i in range(4))
 
 
 def test_replace_changes_keys_and_refuses_those_there_are_not():

@@ -360,9 +360,15 @@ def linear_attention(*, form: str, length: int, causal: bool = False) -> Prepare
     import tensorflow as tf
 
     from roformer_tf import RotaryLinearAttention, RotaryMultiHeadAttention
+    from roformer_tf.layers.masks import visible_band
+    from roformer_tf.layers.self_attention import RoFormerSelfAttention
 
+    arguments: dict[str, Any] = {}
     if form == "softmax":
         layer = RotaryMultiHeadAttention(4, 64)
+    elif form == "window":  # as a local layer of `local_attention` 128
+        layer, ids = RoFormerSelfAttention(4, 64), tf.ones((1, length), "int32")
+        arguments["attention_mask"] = visible_band(None, ids, tf.zeros_like(ids), 64)
     else:
         layer = RotaryLinearAttention(4, 64, feature_map=form, causal=causal)
 
@@ -370,7 +376,8 @@ def linear_attention(*, form: str, length: int, causal: bool = False) -> Prepare
     def call(x: Any) -> Any:
         with tf.GradientTape() as tape:
             tape.watch(x)
-            answer = layer(x, x)
+            values = () if form == "window" else (x,)
+            answer = layer(x, *values, **arguments)
         return tape.gradient(answer, [x, *layer.trainable_variables], answer)[0]
 
     x = tf.constant(np.random.default_rng(0).normal(size=(1, length, 256)), "float32")

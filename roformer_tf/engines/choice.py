@@ -42,7 +42,8 @@ ANY_VALUE = {
     # of the inputs
     "shared_segment",
     # used only together with other fields
-    *("trained_length", "relative_attention_num_buckets", "relative_attention_max_distance"),
+    *("trained_length", "global_attn_every_n_layers", "relative_attention_num_buckets"),
+    "relative_attention_max_distance",
     # applied to the output of the network later
     *("label_mean", "label_deviation"),
 }

@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 from keras import ops
 
+from roformer_tf.config import block_length
 from roformer_tf.errors import InputError
 from roformer_tf.kernels.forms import Tensor
+from roformer_tf.kernels.local_attention import in_blocks, with_neighbours
 
 
 def visible_keys(attention_type: str | None, sequence_ids: Tensor, segment_ids: Tensor) -> Tensor:
@@ -36,6 +38,27 @@ def same_sequence(sequence_ids: Tensor) -> Tensor:
     query, key = sequence_ids[:, :, None], sequence_ids[:, None, :]
     # If the ids are equal, both or none are 0, so that it is enough to compare the key's.
     return (query == key) & (key != 0)
+
+
+def visible_band(
+    attention_type: str | None, sequence_ids: Tensor, segment_ids: Tensor, window: int
+) -> Tensor:
+    """`visible_keys` within a window, in blocks: (B, T) int twice → (B, M, C, K) bool.
+
+    A token attends to tokens at most `window` positions away. Each block of C queries has K keys,
+    as in `kernels.local_attention`; in a "causal" model without those of the next block.
+    """
+    rows, ahead = block_length(window), attention_type != "causal"
+    position = ops.broadcast_to(ops.arange(ops.shape(sequence_ids)[1]), ops.shape(sequence_ids))
+    order = ops.cumsum(segment_ids, axis=1) if attention_type == "unilm" else position
+    facts = (sequence_ids, position, order)
+    ids, place, rank = (in_blocks(x, rows, 1)[..., None] for x in facts)  # (B, M, C, 1)
+    key_ids, key_place, key_rank = (  # (B, M, 1, K)
+        with_neighbours(in_blocks(x, rows, 1), 1, ahead)[..., None, :] for x in facts
+    )
+    # What pads the last block has the id 0, like padding, and is never visible.
+    visible = (ids == key_ids) & (key_ids != 0) & (ops.abs(place - key_place) <= window)
+    return visible & (key_rank <= rank) if attention_type in ("causal", "unilm") else visible
 
 
 def both(mask: Tensor | None, other: Tensor | None) -> Tensor | None:

@@ -117,6 +117,10 @@ class RelativeBias(layers.Layer):
         x = ops.reshape(x[:, : length * (2 * length - 1)], (self.heads, length, -1))
         return x[None, :, :, length - 1 :]
 
+    def of_band(self, rows: int, keys: int) -> Tensor:
+        """The bias between a block of C queries and its K keys: (1, N, C, K)."""
+        return self.between(ops.arange(rows)[None], ops.arange(-rows, keys - rows)[None])
+
     def between(self, query: Tensor, key: Tensor) -> Tensor:
         """The bias between tokens at positions (B, T) and (B, S) int: (B, N, T, S)."""
         return ops.transpose(self._of(key[:, None, :] - query[:, :, None]), (0, 3, 1, 2))

@@ -10,6 +10,7 @@ from roformer_tf.kernels.cache import Past
 from roformer_tf.kernels.dense import affine
 from roformer_tf.kernels.dropout import Dropout
 from roformer_tf.kernels.forms import Tensor, wide
+from roformer_tf.kernels.local_attention import attend_locally
 from roformer_tf.kernels.rotation import PARTS, split_and_rotate
 from roformer_tf.layers.attention import RotaryMultiHeadAttention
 from roformer_tf.layers.masks import both, gather_positions, same_sequence, within
@@ -49,12 +50,13 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
     ) -> Tensor:
         """Attend.
 
-        attention_mask: (B, T, S).
+        attention_mask: (B, T, S), or the band of local attention (B, M, C, K).
         sequence_ids: (B, T) int. Tokens attend to each other only if they are equal and not 0.
-        positions: (B, P) int. The output is (B, P, D), only for these queries.
+        positions: (B, P) int. The output is (B, P, D), only for these queries; with a band this
+        saves no work.
         past: x are tokens after those in its cache. Their keys, rotated, and values are added to
         the cache; the mask is (B, T, S) for all S slots.
-        bias: (1, N, T, S), added to the scores.
+        bias: (1, N, T, S), added to the scores; with a band (1, N, C, K).
         """
         if past is not None:
             return self._continue(query, attention_mask, past, bias)
@@ -62,9 +64,11 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
             attention_mask = both(same_sequence(sequence_ids), attention_mask)
         if positions is not None:
             positions = within(positions, ops.shape(query)[1])
-        if attention_mask is not None:
-            attention_mask = ops.cast(attention_mask, "bool")
-        return self._fused(query, attention_mask, positions, training, bias)
+        if attention_mask is None:
+            return self._fused(query, None, positions, training, bias)
+        mask = ops.cast(attention_mask, "bool")
+        attend_by = self._local if len(mask.shape) == 4 else self._fused
+        return attend_by(query, mask, positions, training, bias)
 
     def _projects_separately(self) -> bool:
         """Whether queries, keys and values cannot be computed by one product.
@@ -108,6 +112,22 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
         attended = attend(query, key, value, visible, *self._dropping(training), bias)
         return self._merge(attended, training)
 
+    def _local(
+        self,
+        x: Tensor,
+        band: Tensor,
+        positions: Tensor | None,
+        training: bool | None,
+        bias: Tensor | None,
+    ) -> Tensor:
+        """The same within a window, block by block: (B, T, D) → (B, T or P, D)."""
+        length = ops.shape(x)[1]
+        query, key, value = self._project(x, PARTS, ops.arange(length), training, length)
+        query = self._sharper(query, length, band)
+        attended = attend_locally(query, key, value, band, *self._dropping(training), bias)
+        merged = self._merge(attended, training)
+        return merged if positions is None else gather_positions(merged, positions)
+
     def _dropping(self, training: bool | None) -> tuple[Tensor | None, float, bool | None]:
         """Seed and rate of the dropout of this call, and `training`: arguments of `attend`."""
         rate = self.dropout if training else 0.0
@@ -119,9 +139,9 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
             return query
         batch, _, length, _ = ops.shape(query)
         seen = ops.full((batch, length), keys, "int32")
-        if visible is not None:
-            seen = ops.sum(ops.cast(visible, "int32"), axis=-1)
-        factor = log_n(seen, self.rotation.trained_length)
+        if visible is not None:  # (B, T, S), or a band (B, M, C, K) with M · C ≥ T queries
+            seen = ops.reshape(ops.sum(ops.cast(visible, "int32"), axis=-1), (batch, -1))
+        factor = log_n(seen[:, :length], self.rotation.trained_length)
         return query * ops.cast(factor, query.dtype)[:, None, :, None]
 
     def _continue(

@@ -9,7 +9,7 @@ from keras import ops
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.kernels.cache import KeyValueCache, Past
 from roformer_tf.kernels.forms import Tensor
-from roformer_tf.layers.masks import visible_keys
+from roformer_tf.layers.masks import visible_band, visible_keys
 from roformer_tf.layers.positions import document_positions, relative_bias
 from roformer_tf.layers.transformer import RoFormerEmbeddings, RoFormerLayer, recomputed
 from roformer_tf.models.pretrained import PretrainedModel
@@ -79,16 +79,16 @@ class RoFormerEncoder(PretrainedModel):
         if segment_ids is None:
             segment_ids = ops.zeros_like(token_ids)
         segment_ids = ops.convert_to_tensor(segment_ids, "int32")
-        # Once for all layers and heads.
-        visible = visible_keys(self.config.attention_type, sequences(inputs), segment_ids)
-        bias = None
-        if self.relative_attention_bias is not None:
-            bias = self.relative_attention_bias(token_ids)
+        # Once for all layers and heads: each layer has one of two masks, global or local.
+        views = self._views(sequences(inputs), segment_ids)
         where = ops.arange(ops.shape(token_ids)[1])
         if inputs.get("sequence_ids") is not None and self.embeddings.position is not None:
             where = document_positions(sequences(inputs))  # not those in the packed sequence
+        biases = self._biases(token_ids, views)
         states = [self.embeddings(token_ids, segment_ids, where, training=training)]
-        for layer in self.layer_stack:
+        for number, layer in enumerate(self.layer_stack):
+            local = self.config.is_local(number)
+            visible, bias = views[local], biases.get(local)
             # Only the last layer may skip positions: keys and values of all others are needed.
             needed = positions if layer is self.layer_stack[-1] else None
             if self.rematerialize and training:
@@ -96,6 +96,28 @@ class RoFormerEncoder(PretrainedModel):
             else:
                 states.append(layer(states[-1], visible, needed, training=training, bias=bias))
         return states
+
+    def _views(self, sequence_ids: Tensor, segment_ids: Tensor) -> dict[bool, Any]:
+        """Masks, by whether the layer is local: a band, or (B, T, T) bool."""
+        rows = (self.config.attention_type, sequence_ids, segment_ids)
+        views: dict[bool, Any] = {}
+        for local in {self.config.is_local(number) for number in range(len(self.layer_stack))}:
+            if local:
+                views[local] = visible_band(*rows, self.config.window)
+            else:
+                views[local] = visible_keys(*rows)
+        return views
+
+    def _biases(self, token_ids: Tensor, views: Mapping[bool, Tensor]) -> dict[bool, Tensor]:
+        """T5's bias for each of the masks, if there is one: one table for all layers."""
+        if self.relative_attention_bias is None:
+            return {}
+        return {
+            local: self.relative_attention_bias.of_band(*view.shape[2:])
+            if local
+            else self.relative_attention_bias(token_ids)
+            for local, view in views.items()
+        }
 
     def continued(
         self,
@@ -112,15 +134,20 @@ class RoFormerEncoder(PretrainedModel):
         each attends to; slot () int32: that of the first → last layer's hidden states (B, T, H).
         """
         x = self.embeddings(token_ids, segment_ids, positions)
+        # The tokens of a text have consecutive slots and positions, so the last one's slot and
+        # position determine those of all slots.
+        last = slot + ops.shape(token_ids)[1] - 1
+        slots = ops.arange(ops.shape(visible)[2])[None] - last + positions[:, -1:]  # (B, S)
         bias = None
         if self.relative_attention_bias is not None:
-            # The tokens of a text have consecutive slots and positions, so the last one's slot and
-            # position determine those of all slots.
-            last = slot + ops.shape(token_ids)[1] - 1
-            slots = ops.arange(ops.shape(visible)[2])[None] - last + positions[:, -1:]  # (B, S)
             bias = self.relative_attention_bias.between(positions, slots)
-        for layer, cache in zip(self.layer_stack, caches, strict=True):
-            x = layer(x, visible, past=Past(cache, slot, positions), bias=bias)
+        nearby = visible
+        if self.config.local_attention:
+            distance = ops.abs(positions[:, :, None] - slots[:, None])
+            nearby = visible & (distance <= self.config.window)
+        for number, (layer, cache) in enumerate(zip(self.layer_stack, caches, strict=True)):
+            seen = nearby if self.config.is_local(number) else visible
+            x = layer(x, seen, past=Past(cache, slot, positions), bias=bias)
         return x
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roformer_tf.checkpoints.names import table
-from roformer_tf.config import RoFormerConfig
+from roformer_tf.config import RoFormerConfig, block_length
 from roformer_tf.corpus.masking import predictions_per_row
 from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.files import check_writable, is_folder
@@ -209,7 +209,8 @@ def step_flops(
     In the last layer, only keys and values count for all tokens. The rest, and the head, count for
     the predicted tokens, as the model computes them. A causal model predicts all: `predictions` is
     `length`. Masked scores count, since they are computed, too, unless `keys` is the mean number of
-    keys of a query. Lookups, norms, activations and recomputed activations do not count.
+    keys of a query. A local layer's scores are those of its blocks; a last layer that is local has
+    queries for all tokens. Lookups, norms, activations and recomputed activations do not count.
     """
     hidden, embedding = config.hidden_size, config.embedding_size
     projection = 6 * embedding * hidden if embedding != hidden else 0
@@ -218,11 +219,24 @@ def step_flops(
     row += predictions * (transform + 6 * embedding * config.vocab_size)
     for layer in range(config.num_hidden_layers):
         outputs = length if layer < config.num_hidden_layers - 1 else predictions
-        seen = float(length) if keys is None else keys
+        if local := config.is_local(layer):
+            seen, queries = _keys_in_blocks(config, length), length
+        else:
+            seen, queries = float(length), outputs
+        if keys is not None:
+            seen = min(keys, 2 * config.window + 1) if local else keys
         row += 6 * 2 * hidden**2 * length  # keys and values
-        row += (6 * 2 * hidden**2 + 12 * hidden * seen) * outputs
+        row += (6 * 2 * hidden**2 + 12 * hidden * seen) * queries
         row += 6 * 2 * hidden * config.intermediate_size * outputs
     return batch_size * row
+
+
+def _keys_in_blocks(config: RoFormerConfig, length: int) -> float:
+    """Keys by which a local layer multiplies a query: `kernels/local_attention.py` uses blocks."""
+    block = block_length(config.window)
+    # A block attends to itself and the block before it; if it is not causal, also to the next one.
+    blocks = 2 if config.attention_type == "causal" else 3
+    return math.ceil(length / block) * block * blocks * block / length
 
 
 def stage_flops(settings: Any, stage: "Stage", architecture: RoFormerConfig) -> float:

@@ -190,6 +190,7 @@ FORMS = [
     ({"rotary_share": 0.5}, "rotary_share 0.5", ("huggingface", "tf1")),
     ({"rotary_value": True}, "rotary_value True", ("tf1",)),
     ({"use_logn_attn": True}, "use_logn_attn True", ("huggingface", "tf1")),
+    ({"local_attention": 8}, "local_attention 8", ("huggingface", "tf1")),
     ({"position_embedding_type": "t5"}, "'t5'", ("huggingface", "tf1")),
     ({"position_embedding_type": "learned"}, "", ()),
     (

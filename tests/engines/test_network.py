@@ -278,7 +278,7 @@ def test_weights_that_are_missing_or_unknown_are_refused(engine):
 
 FORMS = (
     *({"position_embedding_type": x} for x in ("learned", "sinusoidal", "t5", "none")),
-    *({"rotary_value": True}, {"rotary_share": 0.5}),
+    *({"rotary_value": True}, {"rotary_share": 0.5}, {"local_attention": 4}),
     {"use_logn_attn": True, "trained_length": 64},
     {"rope_parameters": {"rope_type": "linear", "factor": 2.0}},
 )

@@ -140,7 +140,7 @@ def test_a_fingerprint_is_of_what_decides_on_vectors(released, own, tmp_path):
         VectorSettings().open(released("sim_char_ft")).fingerprint,
     ]
     config = json.loads((folder / "config.json").read_text("utf-8"))
-    for other in ({"layer_norm_eps": 1e-3}, {"rotary_share": 0.5}):
+    for other in ({"layer_norm_eps": 1e-3}, {"rotary_share": 0.5}, {"local_attention": 8}):
         (folder / "config.json").write_text(json.dumps(config | other))
         rest.append(VectorSettings().open(folder).fingerprint)
     (folder / "config.json").write_text(json.dumps(config))

@@ -14,6 +14,7 @@ from roformer_tf.kernels.cross_entropy import cross_entropy
 from roformer_tf.kernels.dense import affine, gelu, layer_norm, product_with_rows
 from roformer_tf.kernels.dropout import add_dropped, dropped, kept
 from roformer_tf.kernels.forms import fast, flashes, plain_forms
+from roformer_tf.kernels.local_attention import attend_locally
 from roformer_tf.kernels.rotation import PARTS, split_and_rotate
 
 RATE = 0.3
@@ -26,6 +27,8 @@ THETA = RNG.normal(size=(5, 2))
 TABLES = [np.cos(THETA), np.sin(THETA)]
 THETA_OF_ROWS = RNG.normal(size=(2, 5, 2))
 TABLES_OF_ROWS = [np.cos(THETA_OF_ROWS), np.sin(THETA_OF_ROWS)]
+NEAR = np.abs(np.arange(5)[:, None] - np.arange(5)) <= 2
+BACK = NEAR & np.tri(5, dtype=bool)
 
 
 @cache  # asked for at each place of a central difference
@@ -44,6 +47,21 @@ def attended(query, key, value, visible=None, shape=None, bias=0.0):
         scores = np.where(visible[:, None], scores, -np.inf)
     weights = softmax(scores)
     return (weights * mask(weights.shape) if shape else weights) @ value
+
+
+def in_bands(visible, ahead):
+    """A mask (B, 5, 5) in blocks of two queries with the neighbouring keys: (B, 3, 2, K)."""
+    behind = 2 if ahead else 0
+    wide = np.pad(visible, [(0, 0), (0, 1), (2, 1 + behind)])
+    return np.stack([wide[:, i : i + 2, i : i + 4 + behind] for i in (0, 2, 4)], axis=1)
+
+
+def of_bands(bias, ahead):
+    """A bias (N, 2, K) of each block, over all tokens: (N, 5, 5)."""
+    whole = np.zeros((len(bias), 6, 8 + (2 if ahead else 0)))
+    for i in (0, 2, 4):
+        whole[:, i : i + 2, i : i + bias.shape[2]] = bias
+    return whole[:, :5, 2:7]
 
 
 def normalised(x, gamma, beta):
@@ -148,6 +166,23 @@ CASES = {  # name: (ours, the same in NumPy, shapes of the inputs)
         lambda *x: attended(*x[:3], None, None, x[3]),
         [(2, 3, 2, 4), (2, 3, 5, 4), (2, 3, 5, 4), (2, 3, 2, 5)],
     ),
+    "attend_locally": (
+        lambda *x: attend_locally(*x, in_bands(VISIBLE & NEAR, True), training=True),
+        lambda *x: attended(*x, VISIBLE & NEAR),
+        [(2, 3, 5, 4)] * 3,
+    ),
+    "attend_locally with a bias to previous tokens": (
+        lambda *x: attend_locally(
+            *x[:3], in_bands(VISIBLE & BACK, False), bias=x[3], training=True
+        ),
+        lambda *x: attended(*x[:3], VISIBLE & BACK, None, of_bands(x[3][0], False)),
+        [(2, 3, 5, 4)] * 3 + [(1, 3, 2, 4)],
+    ),
+    "attend_locally with a bias": (
+        lambda *x: attend_locally(*x[:3], in_bands(VISIBLE & NEAR, True), bias=x[3]),
+        lambda *x: attended(*x[:3], VISIBLE & NEAR, None, of_bands(x[3][0], True)),
+        [(2, 3, 5, 4)] * 3 + [(1, 3, 2, 6)],
+    ),
     "cross_entropy": (lambda *x: cross_entropy(*x, LABELS), losses, [(4, 7), (7,)]),
     "cross_entropy without bias": (lambda x: cross_entropy(x, None, LABELS), losses, [(4, 7)]),
 }
@@ -224,6 +259,7 @@ def test_its_gradient_is_that_of_central_differences(name, form, gradient):
     "split_and_rotate",
     "attend with dropout",
     "attend with a bias",
+    "attend_locally*",
     "cross_entropy",
 )
 @each_case
@@ -248,7 +284,7 @@ def test_in_bfloat16_both_forms_agree_within_its_rounding(name, gradient):
 
 @pytest.mark.quick_cases(
     *("fast-layer_norm", "fast-attend with dropout", "fast-cross_entropy", "fast-gelu"),
-    *("fast-split_and_rotate values, too", "fast-add_dropped"),
+    *("fast-split_and_rotate values, too", "fast-attend_locally", "fast-add_dropped"),
     "plain-layer_norm",
     "plain-cross_entropy",
     "plain-split_and_rotate",

@@ -58,6 +58,10 @@ def test_a_bias_is_that_of_its_distance(length, bidirectional, gradient):
     places = np.arange(length)[None] + np.array([[7], [0]])
     between = ops.convert_to_numpy(layer.between(places, places))
     np.testing.assert_array_equal(between, np.repeat(want, 2, axis=0))
+    if length == 40:  # a block of 10, and the 20 or 30 keys that begin 10 before it
+        for keys in (20, 30):
+            band = ops.convert_to_numpy(layer.of_band(10, keys))
+            np.testing.assert_array_equal(band, want[:, :, 10:20, :keys])
 
 
 def test_sines_and_cosines_stand_side_by_side():

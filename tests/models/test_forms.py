@@ -26,9 +26,15 @@ FORMS = {
     },
     "linear": {"rope_parameters": {"rope_type": "linear", "factor": 4.0}},
     "dynamic": {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0}},
+    "dynamic in a window": {
+        "rope_parameters": {"rope_type": "dynamic", "factor": 2.0},
+        "local_attention": 8,
+    },
     "yarn": {"rope_parameters": {"rope_type": "yarn", "factor": 2.0}, "rotary_share": 0.5},
     "log-n": {"use_logn_attn": True},
     "log-n of a trained length": {"use_logn_attn": True, "trained_length": 5},
+    "a window": {"local_attention": 8, "global_attn_every_n_layers": 2},
+    "a window and log-n": {"local_attention": 70, "use_logn_attn": True, "trained_length": 9},
     "learned": {"position_embedding_type": "learned", "max_position_embeddings": 90},
     "learned, projected": {
         "position_embedding_type": "learned",
@@ -37,6 +43,7 @@ FORMS = {
     },
     "sinusoidal": {"position_embedding_type": "sinusoidal"},
     "t5": {"position_embedding_type": "t5", "relative_attention_max_distance": 30},
+    "t5 in a window": {"position_embedding_type": "t5", "local_attention": 8},
     "none": {"position_embedding_type": "none"},
 }
 each_form = pytest.mark.parametrize("form", FORMS)
@@ -98,7 +105,11 @@ def expected(encoder, inputs):
         began = segments.cumsum(axis=1)
         visible &= began[:, None, :] <= began[:, :, None]
     for number in range(config.num_hidden_layers):
-        x = _layer(weights, f"layer_{number}", x, visible, config)
+        seen = visible
+        if config.local_attention and number % config.global_attn_every_n_layers:
+            away = np.abs(np.arange(length)[:, None] - np.arange(length))
+            seen = visible & (away <= config.local_attention / 2)
+        x = _layer(weights, f"layer_{number}", x, seen, config)
     return x
 
 
@@ -184,15 +195,16 @@ def _bucket(distance, config):
 
 
 @pytest.mark.quick_cases(  # each form once, where two come together in one case
-    *("half a head*", "a half of values*", "linear-*", "dynamic-*", "yarn-*"),
-    *("log-n of*", "log-n-*", "learned, projected*", "sinusoidal-*", "t5-*", "none-*"),
+    *("half a head*", "a half of values*", "linear-*", "dynamic in*", "yarn-*"),
+    *("log-n of*", "a window and*causal", "a window and*unilm", "learned, projected*"),
+    *("sinusoidal-*", "t5 in a window-causal", "t5-unilm", "none-*"),
 )
 @pytest.mark.parametrize(
     ("form", "attention_type"),
     [
         *((form, "bidirectional") for form in FORMS),
-        *((form, "causal") for form in ("t5", "log-n")),
-        *((form, "unilm") for form in ("t5", "log-n")),
+        *((form, "causal") for form in ("t5", "t5 in a window", "a window and log-n")),
+        *((form, "unilm") for form in ("t5", "a window and log-n")),
     ],
 )
 def test_hidden_states_are_those_of_plain_numpy(
@@ -216,9 +228,10 @@ def test_hidden_states_are_those_of_plain_numpy(
     "dynamic",
     "yarn",
     "log-n of a trained length",
+    "a window and log-n",
     "learned",
     "sinusoidal",
-    "t5",
+    "t5 in a window",
 )
 @each_form
 def test_a_document_in_a_packed_row_is_what_it_is_alone(form, encoder_of, to_float64):
@@ -234,8 +247,8 @@ def test_a_document_in_a_packed_row_is_what_it_is_alone(form, encoder_of, to_flo
 
 
 @pytest.mark.usefixtures("eager_steps")
-@pytest.mark.quick_cases("t5")
-@pytest.mark.parametrize("form", ["t5", "values", "yarn"])
+@pytest.mark.quick_cases("t5 in a window")
+@pytest.mark.parametrize("form", ["t5 in a window", "values", "yarn"])
 def test_gradients_are_those_of_the_plain_forms(form, encoder_of, weight_gradients):
     encoder, inputs = encoder_of(form), rows()
     plain, fast = (weight_gradients(encoder, inputs, plain=plain) for plain in (True, False))
@@ -283,7 +296,7 @@ def weight_gradients():
     return by_name
 
 
-@pytest.mark.parametrize("form", ["t5", "log-n", "dynamic", "learned", "sinusoidal"])
+@pytest.mark.parametrize("form", ["t5 in a window", "log-n", "dynamic", "learned", "sinusoidal"])
 def test_rows_may_be_of_any_length_in_one_graph(form, encoder_of, to_float64):
     if keras.backend.backend() != "tensorflow":
         pytest.skip("JAX compiles each shape anew")
@@ -308,9 +321,10 @@ def test_rows_may_be_of_any_length_in_one_graph(form, encoder_of, to_float64):
     "values",
     "yarn",
     "log-n of a trained length",
+    "a window and log-n",
     "learned, projected",
     "sinusoidal",
-    "t5",
+    "t5 in a window",
     "none",
 )
 @each_form
@@ -328,7 +342,7 @@ def test_a_saved_model_is_read_as_it_was(form, encoder_of, tmp_path, to_float64)
     assert written["model_type"] == want
 
 
-@pytest.mark.quick_cases("a quarter", "values", "yarn", "learned", "t5", "none")
+@pytest.mark.quick_cases("a quarter", "values", "yarn", "a window", "learned", "t5", "none")
 @each_form
 def test_one_seed_gives_all_forms_the_same_weights(form, encoder_of):
     embedding_size = FORMS[form].get("embedding_size", 32)
@@ -352,14 +366,14 @@ def test_a_default_model_writes_none_of_their_keys(tiny, tmp_path):
 
 
 @pytest.mark.quick_cases(
-    *("values-causal", "yarn-causal", "t5-causal"),
-    *("log-n-unilm", "t5-unilm", "learned-unilm"),
+    *("values-causal", "yarn-causal", "t5 in a window-causal"),
+    *("a window and log-n-unilm", "t5-unilm", "learned-unilm"),
 )
 @pytest.mark.parametrize(
     ("form", "attention_type"),
     [
-        *((form, "causal") for form in ("values", "yarn", "log-n", "t5")),
-        *((form, "unilm") for form in ("learned", "sinusoidal", "log-n", "t5")),
+        *((form, "causal") for form in ("values", "yarn", "log-n", "t5 in a window")),
+        *((form, "unilm") for form in ("learned", "sinusoidal", "a window and log-n", "t5")),
     ],
 )
 def test_what_is_kept_while_writing_gives_the_whole_rows_logits(form, attention_type, encoder_of):
@@ -389,7 +403,7 @@ def test_angles_that_change_with_the_length_keep_no_keys(encoder_of):
         IncrementalDecoder(model)
 
 
-@pytest.mark.parametrize("form", ["t5", "yarn"])
+@pytest.mark.parametrize("form", ["t5 in a window", "yarn"])
 def test_in_bfloat16_they_are_as_near_as_bfloat16_is(form, encoder_of, to_float64):
     whole, half = encoder_of(form), encoder_of(form, dtype="mixed_bfloat16")
     half.set_weights(whole.get_weights())
@@ -399,7 +413,7 @@ def test_in_bfloat16_they_are_as_near_as_bfloat16_is(form, encoder_of, to_float6
     assert actual.mean() < 0.02 * np.abs(want).max()
 
 
-@pytest.mark.parametrize("form", ["t5", "values"])
+@pytest.mark.parametrize("form", ["t5 in a window", "values"])
 def test_quantized_they_answer_still(form, encoder_of, to_float64, quantizing):
     encoder, inputs = encoder_of(form), rows()
     want = to_float64(encoder(inputs))

@@ -29,6 +29,8 @@ SHAPES = {
     "one layer": {"num_hidden_layers": 1},
     "narrow embeddings": {"embedding_size": 14},
     "RoFormerV2": V2,
+    "local": {"local_attention": 4, "global_attn_every_n_layers": 2, "num_hidden_layers": 4},
+    "local below a global one": {"local_attention": 80, "global_attn_every_n_layers": 2},
 }
 
 
@@ -112,7 +114,7 @@ def test_the_operations_of_a_masked_step_are_those_of_its_products(
     assert step_flops(model.config, length, batch, predictions) == flops
 
 
-@pytest.mark.quick_cases("narrow embeddings-18", "RoFormerV2-100")
+@pytest.mark.quick_cases("narrow embeddings-18", "local below*-100")
 @pytest.mark.parametrize("length", [18, 100])
 @pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES)
 def test_a_causal_step_predicts_all_tokens_and_scores_the_hidden_ones_too(changes, length):
@@ -121,9 +123,23 @@ def test_a_causal_step_predicts_all_tokens_and_scores_the_hidden_ones_too(change
     assert step_flops(model.config, length, 2, length) == flops
 
 
-def test_what_is_hidden_is_no_work_where_what_is_seen_counts():
+def test_what_a_window_hides_is_no_work_where_what_is_seen_counts():
+    usual, local = shape(), shape(local_attention=4)  # layer 0 of three is global
     scores = 12 * 24 * (2 * 60 + 10)
-    assert step_flops(shape(), 60, 1, 10, 50.0) - step_flops(shape(), 60, 1, 10, 0.0) == scores * 50
+    everything = 12 * 24 * 60
+    assert step_flops(usual, 60, 1, 10, 50.0) - step_flops(usual, 60, 1, 10, 0.0) == scores * 50
+    seen = step_flops(local, 60, 1, 10, 50.0) - step_flops(local, 60, 1, 10, 0.0)
+    assert seen == everything * 50 + 2 * everything * 5
+
+
+@pytest.mark.parametrize(("objective", "beside"), [("masked", 3), ("causal", 2)])
+def test_a_stage_of_local_layers_looks_back_alone_where_it_is_causal(objective, beside):
+    """Whatever the architecture's file says of it, which mostly is nothing."""
+    (stage,) = make_stages([], stage_defaults(length=640, batch_size=1, steps=1))
+    arguments = SimpleNamespace(masking=MaskingConfig(mask_rate=0.2), objective=objective)
+    near, nearer = (shape(local_attention=2 * window) for window in (64, 32))
+    gap = stage_flops(arguments, stage, near) - stage_flops(arguments, stage, nearer)
+    assert gap == 2 * 12 * 24 * 640 * beside * 32  # two local layers, all of whose blocks are full
 
 
 def test_a_token_of_the_base_size_takes_5_7e8_operations():
