@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.command_line import settings_of
+from roformer_tf.adaptation import finetune
 from roformer_tf.errors import InputError
-from roformer_tf.finetuning.command import finetune
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.inference.opening import open_finetuned
 from roformer_tf.labelled.examples import Example

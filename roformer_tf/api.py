@@ -6,10 +6,10 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from roformer_tf import adaptation
 from roformer_tf.checkpoints.registry import MINI
 from roformer_tf.errors import InputError
 from roformer_tf.files import read_json
-from roformer_tf.finetuning import command as finetuning
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.flags import from_keywords, in_python_names
 from roformer_tf.inference.opening import open_model
@@ -82,7 +82,7 @@ def finetune(
     named = not (config.task and TASKS[config.task].labelling.label_optional)
     content = {files[name]: json_lines(x, name, named=named) for name, x in in_memory.items()}
     try:
-        finetuning.finetune(config, content)
+        adaptation.finetune(config, content)
     except InputError as error:
         message = str(error)
         for name, path in files.items():  # the file is removed if the run does not begin

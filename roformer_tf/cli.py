@@ -64,7 +64,7 @@ COMMANDS = {
         usual="corpus rows vocab vocab-size init-from length batch-size steps learning-rate",
     ),
     "finetune": Command(
-        "roformer_tf.finetuning.command:finetune",
+        "roformer_tf.adaptation:finetune",
         "fine-tune on labelled texts",
         _MODELS,
         settings="roformer_tf.finetuning.settings:FinetuneConfig",

@@ -50,7 +50,8 @@ MAY_IMPORT = {  # folder or top-level module: what it may import, and all that t
     "labelled": ("readers", "tokenizers"),
     "tasks": ("labelled", "models", "engines", "top_k", "translation"),
     "finetuning": ("tasks", "training", "inference", "search", "export", "templates"),
-    "api": ("finetuning", "flags", "readers"),  # `roformer_tf.finetune`
+    "adaptation": ("pretraining", "finetuning"),  # the one that sees both
+    "api": ("adaptation", "flags", "readers"),  # `roformer_tf.finetune`
     # using a model
     "inference": ("tasks", "models", "engines", "tokenizers", "readers", "checkpoints", "kernels"),
     "export": ("inference", "templates"),

@@ -27,7 +27,7 @@ def parsed(monkeypatch):
     def pretrain(config: pretraining.PretrainConfig) -> None:
         seen.append(config)
 
-    def finetune(config: finetuning.FinetuneConfig) -> None:
+    def finetune(config: finetuning.FinetuneConfig, adapt: object, files: object) -> None:
         seen.append(config)
 
     def parse(*words):

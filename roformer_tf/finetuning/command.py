@@ -7,17 +7,18 @@ OUTPUT/report.md, report.html, report.json, predictions.tsv
 OUTPUT/label_issues.tsv  examples whose label is probably wrong, if any; .xlsx where --train is one
 OUTPUT/metrics.jsonl, evaluations.jsonl, tensorboard/, checkpoints/
 OUTPUT/trials/NAME/    the same for each training, if there are several (seeds, folds, a sweep)
+OUTPUT/adapted/        with --adapt, the run that continued the checkpoint's pretraining
 OUTPUT/export/         the formats of --export
 OUTPUT/train.jsonl     from Python, examples that are in no file; valid.jsonl and test.jsonl, too
 """
 
 import dataclasses
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import keras
 import numpy as np
@@ -78,16 +79,23 @@ POOLINGS = {
 UNLIMITED = 1 << 30
 
 
-def finetune(config: FinetuneConfig, files: Mapping[Path, str] = MappingProxyType({})) -> None:
+# Settings and training texts → the folder of the checkpoint, adapted to the texts.
+Adapt: TypeAlias = Callable[[FinetuneConfig, Iterable[str]], Path]
+
+
+def finetune(
+    config: FinetuneConfig, adapt: Adapt, files: Mapping[Path, str] = MappingProxyType({})
+) -> None:
     """Fine-tune a checkpoint on labelled texts, and report on the result.
 
-    files: the content of files of examples in the run's folder, which are written first.
+    `adapt` is called if the settings ask for it. files: the content of files of examples in the
+    run's folder, which are written first.
     """
     with locked(config.output), stored(files, Path(config.output)):
-        _finetune(config)
+        _finetune(config, adapt)
 
 
-def _finetune(config: FinetuneConfig) -> None:
+def _finetune(config: FinetuneConfig, adapt: Adapt) -> None:
     output = Path(config.output)
     config = settle_auto(settle_precision(config))
     check_output(config, (*MAY_CHANGE, "test") if config.valid else MAY_CHANGE)
@@ -112,6 +120,8 @@ def _finetune(config: FinetuneConfig) -> None:
     search = Search(config, sets, initial, task, choose_metric(config, task, sets))
     tidy(output)
     write_settings(config)
+    if config.adapt != "no":
+        search = adapted_search(search, type(task), adapt)
     try:
         results = Results(search, search.run())
     except DivergedError as error:
@@ -144,6 +154,25 @@ def _write_results(config: FinetuneConfig, results: Results) -> None:
     print_summary(output, report)
     for to in config.export:
         export(output / "model", output / "export" / to, to)
+
+
+def adapted_search(search: Search, task: type[Task], adapt: Adapt) -> Search:
+    """The trainings that begin with the adapted checkpoint, unless "auto" chooses the others."""
+    config = search.config
+    adapted = adapt(config, (text for example in search.sets.train for text in example.texts))
+    keras.utils.set_random_seed(config.seed)
+    initial = read_initial_state(dataclasses.replace(config, checkpoint=str(adapted)), task)
+    if config.adapt == "yes":
+        return dataclasses.replace(search, initial=initial)
+    searches = {
+        "not adapted": dataclasses.replace(search, prefix="plain-"),
+        "adapted": dataclasses.replace(search, prefix="adapted-", initial=initial),
+    }
+    values = {name: variant.first().goodness for name, variant in searches.items()}
+    best = max(values, key=values.__getitem__)
+    shown = ", ".join(f"{name} {abs(value):.4f}" for name, value in values.items())
+    print(f"{search.metric.name} on the validation set: {shown}. The checkpoint is used {best}.")
+    return searches[best]
 
 
 def settle_auto(config: FinetuneConfig) -> FinetuneConfig:

@@ -48,6 +48,12 @@ class Search:
     metric: Metric
     # By the `id` of a training set, which all seeds have in common.
     fitted: dict[int, FittedTfIdf | None] = field(default_factory=dict)
+    # Before the name of each training, if searches that differ in `initial` are compared.
+    prefix: str = ""
+
+    def first(self) -> TrialResult:
+        """The first training; `run` does not repeat it if there are several or a prefix."""
+        return self._train_seed(self._rate, 0, self._trainer(self.sets.train))
 
     def run(self) -> list[TrialResult]:
         """Do all trainings, each in a folder of its own if there are several.
@@ -106,8 +112,8 @@ class Search:
     def _train_seed(self, rate: float, number: int, trainer: Trainer) -> TrialResult:
         """Train with one of the seeds; number 0 is the first."""
         seed = self.config.seed + number
-        several = self.config.sweep or self.config.seeds > 1
-        name = f"rate-{rate:g}-seed-{seed}" if several else ""
+        several = self.config.sweep or self.config.seeds > 1 or self.prefix
+        name = f"{self.prefix}rate-{rate:g}-seed-{seed}" if several else ""
         return self._train(name, rate, seed, trainer, self.sets.train, self.sets.valid)
 
     def _train(

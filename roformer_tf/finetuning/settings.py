@@ -91,6 +91,12 @@ class FinetuneConfig:
     field), at --crf-learning-rate."""
     from_scratch: bool = False
     """Use only the architecture and vocabulary of the checkpoint, for comparison."""
+    adapt: Literal["auto", "yes", "no"] = "no"
+    """First train the checkpoint for some minutes to fill masks in the texts of --train and
+    --unlabelled. "auto" fine-tunes with and without, and keeps what is better on the validation
+    set."""
+    unlabelled: Annotated[tuple[str, ...], "FILE"] = ()
+    """With --adapt: files of further texts, in the formats that `pretrain` reads."""
     epochs: int | Literal["auto"] = "auto"
     """Passes over the training examples. "auto" is 3, for answers to questions 12. Up to 10 with a
     few hundred examples; 2 or 1 with many at a high learning rate, as small models have it: more
@@ -162,6 +168,18 @@ class FinetuneConfig:
             raise InputError(
                 "a model with lexical features cannot be exported. Remove --export, or give "
                 "--lexical-features no."
+            )
+        if self.unlabelled and self.adapt == "no":
+            raise InputError("--unlabelled are texts for --adapt yes or auto. Give one of these.")
+        if self.adapt != "no" and self.from_scratch:
+            raise InputError(
+                "--from-scratch uses no weights of the checkpoint, so there is nothing to adapt. "
+                "Remove --adapt or --from-scratch."
+            )
+        if self.adapt == "auto" and self.folds:
+            raise InputError(
+                "--adapt auto needs a validation set that no training sees. Give --adapt yes or "
+                "no, or remove --folds."
             )
         if self.folds == 1:
             raise InputError("folds is 1, but cross-validation needs at least 2.")

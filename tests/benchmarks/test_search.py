@@ -312,7 +312,7 @@ def test_the_commands_and_their_configs_are_understood(recipe, monkeypatch):
     def pretrain(config: pretraining.PretrainConfig) -> None:
         seen.append(config)
 
-    def finetune(config: finetuning.FinetuneConfig) -> None:
+    def finetune(config: finetuning.FinetuneConfig, adapt: object, files: object) -> None:
         seen.append(config)
 
     def search(config: searching.SearchConfig) -> None:

@@ -276,6 +276,8 @@ TABLES = {
             Row("--pooling mean", LINES),
             Row("--crf", LINES, base=TAGS),
             Row("--from-scratch", LINES),
+            Row("--adapt yes", LINES, slow=True),
+            Row("--unlabelled {passages}", LINES, base=f"{ONE_BATCH} --adapt yes", slow=True),
             Row("--batch-size 4", "computed", base=FINETUNE),
             Row("--learning-rate 0.02", LINES, base=FINETUNE),
             Row("--crf-learning-rate 0.5", LINES, base=f"{TAGS} --crf"),

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import roformer_tf
+from roformer_tf.adaptation import finetune
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.engines.choice import installed
 from roformer_tf.errors import InputError
 from roformer_tf.export.task_export import export
-from roformer_tf.finetuning.command import finetune
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.inference.predict_file import PredictConfig, predict_file
 from roformer_tf.labelled.choices import ABSENT, ChoiceBatches, encode_choices, encode_cloze

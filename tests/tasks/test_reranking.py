@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import roformer_tf
+from roformer_tf.adaptation import finetune
 from roformer_tf.errors import InputError
-from roformer_tf.finetuning.command import finetune
 from roformer_tf.finetuning.first_stage import searched
 from roformer_tf.finetuning.search import Sets
 from roformer_tf.finetuning.settings import FinetuneConfig

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import roformer_tf
+from roformer_tf.adaptation import finetune
 from roformer_tf.errors import InputError
-from roformer_tf.finetuning.command import finetune
 from roformer_tf.finetuning.report import pages as report_pages
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.inference.predict_file import PredictConfig, predict_file

@@ -1,0 +1,89 @@
+"""`finetune`, with its `--adapt`: first continue the checkpoint's pretraining on the task's texts.
+
+Pretraining and fine-tuning do not import each other. This module, which is above both, gives one to
+the other as a function.
+
+OUTPUT/adapted/texts.jsonl    the training texts
+OUTPUT/adapted/               the folder of a run of `pretrain`; model/ is the adapted checkpoint
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+
+from roformer_tf.checkpoints.detection import is_language_model
+from roformer_tf.checkpoints.sources import OpenedSource
+from roformer_tf.errors import InputError
+from roformer_tf.files import write_text
+from roformer_tf.finetuning import command
+from roformer_tf.finetuning.settings import FinetuneConfig
+from roformer_tf.training.run_files import MODEL
+from roformer_tf.training.settings import OptimizerConfig
+
+# Passes over the texts, and the largest number of steps, which is a few minutes of a small model.
+PASSES, MAX_STEPS, SAVE_EVERY = 30, 600, 50
+# Texts of a task are short: longer ones are split.
+LENGTH = 128
+
+
+def finetune(config: FinetuneConfig, files: Mapping[Path, str] = MappingProxyType({})) -> None:
+    """Fine-tune a checkpoint on labelled texts, and report on the result; see `command`."""
+    command.finetune(config, adapt, files)
+
+
+def adapt(config: FinetuneConfig, texts: Iterable[str]) -> Path:
+    """Train the checkpoint to fill masks in these texts and in the unlabelled files.
+
+    `config`: with a number for the learning rate. Returns the folder of the adapted checkpoint. A
+    killed training goes on, a finished one is used again. Raises InputError for a checkpoint that
+    is not a masked language model, and as `pretrain`.
+    """
+    # Not above: only --adapt needs these modules, which take a fifth of a second to load.
+    from roformer_tf.corpus.masking import MaskingConfig
+    from roformer_tf.corpus.preparation import PreparationConfig, prepare
+    from roformer_tf.corpus.shards import PreparedRows
+    from roformer_tf.pretraining.command import pretrain
+    from roformer_tf.pretraining.settings import PretrainConfig
+
+    with OpenedSource(config.checkpoint) as source:
+        if not is_language_model(source.checkpoint()):
+            raise InputError(
+                f"{config.checkpoint} cannot be adapted: it has no head that scores the "
+                "vocabulary. Remove --adapt, or give a masked language model."
+            )
+    output = Path(config.output, "adapted")
+    corpus = output / "texts.jsonl"
+    lines = "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts)
+    # The preparation recognizes a file by its time, so an equal one is left alone.
+    if not corpus.exists() or corpus.read_text(encoding="utf-8") != lines:
+        corpus.parent.mkdir(parents=True, exist_ok=True)
+        write_text(corpus, lines)
+    rows = prepare(
+        PreparationConfig(
+            corpus=(str(corpus), *config.unlabelled),
+            output=str(output / "rows"),
+            vocab=config.checkpoint,
+            length=LENGTH,
+            held_out=0.0,
+        )
+    )
+    sequences = PASSES * len(PreparedRows.open(rows))
+    steps = min(MAX_STEPS, -(-sequences // config.batch_size))
+    print(f"adapting {config.checkpoint}: {steps} steps to fill masks in the texts of the task")
+    pretrain(
+        PretrainConfig(
+            rows=str(rows),
+            output=str(output),
+            init_from=config.checkpoint,
+            batch_size=config.batch_size,
+            steps=steps,
+            save_every=SAVE_EVERY,
+            seed=config.seed,
+            dropout=config.dropout,
+            precision=config.precision,
+            masking=MaskingConfig(mask_rate=0.2),
+            optimizer=OptimizerConfig(learning_rate=float(config.optimizer.learning_rate)),
+        )
+    )
+    return output / MODEL

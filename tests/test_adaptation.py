@@ -1,0 +1,156 @@
+"""`finetune --adapt`: the checkpoint first learns to fill masks in the texts of the task."""
+
+import json
+import shutil
+
+import keras
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from roformer_tf import adaptation
+from roformer_tf.cli import main
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.errors import InputError
+from roformer_tf.finetuning import command
+from roformer_tf.finetuning.settings import FinetuneConfig
+from roformer_tf.models.encoder import RoFormerEncoder
+from roformer_tf.models.heads import RoFormerForMaskedLM
+from roformer_tf.training.run_files import read_metrics
+from roformer_tf.training.settings import FinetuneOptimizerConfig
+from tests.support.random_model import LETTERS, TINY, tokenizer_of
+
+WORDS = "roformer.embeddings.word_embeddings.weight"
+FIXED = ["--no-baseline", "--precision", "float32", "--max-length", "12", "--learning-rate", "0.01"]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick(eagerly):
+    """Steps that are not traced, and few of them."""
+    with eagerly(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(adaptation, "PASSES", 10)
+        patch.setattr(adaptation, "SAVE_EVERY", 12)
+        yield
+
+
+def masked_lm(folder, seed):
+    keras.utils.set_random_seed(seed)
+    tokenizer = tokenizer_of()
+    model = RoFormerForMaskedLM(RoFormerConfig(**TINY, vocab_size=tokenizer.vocab_size))
+    model.tokenizer = tokenizer
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    """A checkpoint, and files of different texts: training, validation and test, unlabelled."""
+    folder = tmp_path_factory.mktemp("files")
+    rng = np.random.default_rng(0)
+
+    def text():  # each character is followed by its neighbour, which can be learned
+        start = rng.integers(len(LETTERS))
+        return "".join(np.roll(list(LETTERS), -start)[:9])
+
+    for name, count in (("train", 20), ("valid", 8), ("test", 8)):
+        rows = [f"{text()}{name}{n}\t{'好坏'[n % 2]}\n" for n in range(count)]
+        (folder / f"{name}.tsv").write_text("text\tlabel\n" + "".join(rows), encoding="utf-8")
+    (folder / "more.txt").write_text("".join(f"{text()}\n" for _ in range(20)), encoding="utf-8")
+    masked_lm(folder / "mlm", 0)
+    return folder
+
+
+def finetune(files, output, *flags):
+    sets = [f"--{name}={files / name}.tsv" for name in ("train", "valid", "test")]
+    common = ["--checkpoint", str(files / "mlm"), "--output", str(output), "--batch-size", "2"]
+    assert main(["finetune", *common, *sets, *FIXED, "--epochs", "1", *flags]) == 0
+
+
+@pytest.fixture(scope="module")
+def run(files, tmp_path_factory):
+    output = tmp_path_factory.mktemp("auto") / "run"
+    finetune(files, output, "--adapt", "auto", "--unlabelled", str(files / "more.txt"))
+    return output
+
+
+@pytest.mark.slow
+def test_it_learns_the_training_texts_and_the_unlabelled_ones(files, run):
+    lines = (run / "adapted" / "texts.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = (files / "train.tsv").read_text(encoding="utf-8").splitlines()[1:]
+    assert [json.loads(line)["text"] for line in lines] == [row.split("\t")[0] for row in rows]
+    manifest = json.loads((run / "adapted" / "rows" / "manifest.json").read_text("utf-8"))
+    assert manifest["splits"]["train"]["documents"] == 20 + 20
+    losses = [line["loss"] for line in read_metrics(run / "adapted" / "metrics.jsonl")]
+    assert losses[-1] < losses[0]
+    before, after = (load_file(x / "model.safetensors") for x in (files / "mlm", adapted(run)))
+    assert before.keys() == after.keys()
+    assert np.abs(before[WORDS] - after[WORDS]).max() > 0.01
+
+
+def adapted(run):
+    return run / "adapted" / "model"
+
+
+@pytest.mark.slow
+def test_auto_keeps_what_is_better_on_the_validation_set(run):
+    best = {}
+    for name in ("plain", "adapted"):
+        (folder,) = (run / "trials").glob(f"{name}-*")
+        lines = read_metrics(folder / "evaluations.jsonl")
+        best[max(line["accuracy"] for line in lines), name == "plain"] = folder / "best"
+    weights = (best[max(best)] / "model.safetensors").read_bytes()
+    assert (run / "model" / "model.safetensors").read_bytes() == weights
+    assert len({(folder / "model.safetensors").read_bytes() for folder in best.values()}) == 2
+
+
+@pytest.mark.slow
+def test_a_killed_adaptation_goes_on_and_ends_with_the_same_bits(files, run, capsys):
+    weights = [run / "model" / "model.safetensors", adapted(run) / "model.safetensors"]
+    before = [file.read_bytes() for file in weights]
+    for name in ("model", "trials", "adapted/model"):
+        shutil.rmtree(run / name)
+    first, last = sorted((run / "adapted" / "checkpoints").iterdir())
+    shutil.rmtree(last)
+    finetune(files, run, "--adapt", "auto", "--unlabelled", str(files / "more.txt"))
+    assert f"continuing from {first}" in capsys.readouterr().out
+    assert [file.read_bytes() for file in weights] == before
+
+
+def test_fine_tuning_begins_with_what_it_is_given(files, tmp_path):
+    other = masked_lm(tmp_path / "other", 1)
+    settings = {name: str(files / f"{name}.tsv") for name in ("train", "valid", "test")}
+    config = FinetuneConfig(
+        checkpoint=str(files / "mlm"),
+        output=str(tmp_path / "run"),
+        **settings,
+        adapt="yes",
+        epochs=1,
+        baseline=False,
+        precision="float32",
+        optimizer=FinetuneOptimizerConfig(learning_rate=1e-9),
+    )
+    command.finetune(config, lambda config, texts: other)
+    start = RoFormerEncoder.from_pretrained(other)
+    end = RoFormerEncoder.from_pretrained(tmp_path / "run" / "model")
+    for weight, same in zip(start.weights, end.weights, strict=True):
+        np.testing.assert_allclose(weight, same, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"unlabelled": ("a.txt",)}, "--unlabelled are texts for --adapt"),
+        ({"adapt": "yes", "from_scratch": True}, "there is nothing to adapt"),
+        ({"adapt": "auto", "folds": 3}, "that no training sees"),
+    ],
+)
+def test_what_cannot_be_adapted_is_refused(settings, message):
+    with pytest.raises(InputError, match=message):
+        FinetuneConfig(train="x", output="y", **settings)
+
+
+@pytest.mark.slow
+def test_a_model_without_a_language_models_head_is_refused(files, run, tmp_path, capsys):
+    flags = ["--checkpoint", str(run / "model"), "--train", str(files / "train.tsv")]
+    assert main(["finetune", *flags, "--output", str(tmp_path / "x"), *FIXED, "--adapt=yes"]) == 2
+    assert "cannot be adapted: it has no head" in capsys.readouterr().err
