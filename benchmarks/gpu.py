@@ -2,7 +2,7 @@
 
     python -m benchmarks.gpu --make-rows rows.npz       rows of real text, to be carried to the GPU
     python -m benchmarks.gpu --rows rows.npz --peers    base and large; 512 to 8,192 tokens; rivals
-    python -m benchmarks.gpu --size base --lengths 512 --dropout 0 --attention blocks packed masked
+    python -m benchmarks.gpu --size base --lengths 512 --dropout 0 --attention auto plain
     python -m benchmarks.gpu --device cpu --size tiny   seconds, to see that it runs
 
 Besides this package it needs keras, jax and numpy, and safetensors and tqdm, which the package
@@ -30,12 +30,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
 from roformer_tf.config import RoFormerConfig
-from roformer_tf.machine import peak_flops
 from roformer_tf.pretraining.cost import step_flops
 
 SIZES = {  # layers, hidden size, heads, vocabulary
@@ -48,14 +47,41 @@ SIZES = {  # layers, hidden size, heads, vocabulary
 # Names of kernels that multiply matrices, attention's among them; check them by --kernels.
 PRODUCTS = re.compile(r"gemm|nvjet|cutlass|xmma|matmul|dot|ynn|fmha|flash|sdpa|mha", re.IGNORECASE)
 
-# How attention was computed, by the names of its kernels; without either: "plain".
-ATTENTION = {
-    "segments": re.compile("mha_(forward|backward)"),
-    "cuDNN": re.compile("fmha|flash|sdpa"),
+PEAKS = {  # FLOP/s by a part of a device's name; the first match counts
+    "B200": 2250e12,
+    "GH200": 989e12,
+    "H200": 989e12,
+    "H100 PCIe": 756e12,
+    "H100 NVL": 835e12,
+    "H100": 989e12,
+    "H800 PCIe": 756e12,
+    "H800": 989e12,
+    "H20": 148e12,
+    "A100": 312e12,
+    "A800": 312e12,
+    "A40": 149.7e12,
+    "A30": 165e12,
+    "A10": 125e12,
+    "L40S": 362e12,
+    "L40": 181e12,
+    "L20": 119.5e12,
+    "L4": 121e12,
+    "RTX 4090": 165e12,
+    "RTX 3090 Ti": 80e12,
+    "RTX 3090": 71e12,
+    "V100S": 130e12,
+    "V100-PCIE": 112e12,
+    "V100": 125e12,
+    "T4": 65e12,
 }
+"""Peak of dense bfloat16 matrix products with float32 sums, from data sheets; of float16 for V100
+and T4, which lack bfloat16."""
 
-# Of attention, as `pretrain --attention-form` has them.
-FORMS = ["auto", "masked", "segments", "plain"]
+_ANOTHER = r"(?![A-Za-z0-9])(?! (?:Ti|D|SUPER|Laptop)\b)"
+"""After a match there must be nothing that makes it another device: A10G, 4090 Laptop."""
+
+# Names of cuDNN's kernels of attention.
+CUDNN = re.compile("fmha|flash|sdpa")
 
 MASKED = 0.15
 TOKENS = 131_072  # of the first batch that is tried
@@ -77,8 +103,8 @@ class Case:
     """Of hidden states."""
     attention_dropout: float | None = None
     """Of attention's weights. Default: as of hidden states."""
-    attention: str | None = None
-    """The form of attention, as of `pretrain --attention-form`. Default: the device's own."""
+    attention: Literal["auto", "plain"] = "auto"
+    """By the device's own kernel, or by matrix products and softmax."""
     rematerialize: bool = False
     dtype: str = "mixed_bfloat16"
     rows: str | None = None
@@ -274,13 +300,12 @@ def measure(case: Case, steps: int, rounds: int) -> dict[str, Any]:
     import jax
     import keras
 
-    from roformer_tf.kernels.forms import attention_by
-
-    with attention_by(case.attention):  # which the step asks when it is traced
-        model, device = compiled_model(case), jax.devices()[0]
-        seconds = step_seconds(model, case, steps, rounds)
-        memory = (device.memory_stats() or {}).get("peak_bytes_in_use")  # None on a CPU
-        kernels = kernel_seconds(model, case, min(TRACED, steps))
+    if case.attention == "plain":
+        keras.config.disable_flash_attention()
+    model, device = compiled_model(case), jax.devices()[0]
+    seconds = step_seconds(model, case, steps, rounds)
+    memory = (device.memory_stats() or {}).get("peak_bytes_in_use")  # None on a CPU
+    kernels = kernel_seconds(model, case, min(TRACED, steps))
     busy = sum(kernels.values())
     products = sum(time for name, time in kernels.items() if PRODUCTS.search(name))
     return {
@@ -299,8 +324,7 @@ def measure(case: Case, steps: int, rounds: int) -> dict[str, Any]:
 
 def attention_of(kernels: Any) -> str:
     """What attention ran by."""
-    actual = [name for name, known in ATTENTION.items() if any(map(known.search, kernels))]
-    return " and ".join(actual) or "plain"
+    return "cuDNN" if any(map(CUDNN.search, kernels)) else "plain"
 
 
 def isolated(case: Case, steps: int, rounds: int) -> dict[str, Any] | None:
@@ -335,6 +359,17 @@ def largest(case: Case, steps: int, rounds: int) -> tuple[Case, dict[str, Any] |
     return tried, result
 
 
+def peak_flops(name: str | None) -> float | None:
+    """Peak operations per second of the device with this name; None if it is unknown.
+
+    A part of a GPU (MIG) has a lower peak than the GPU, so it is unknown, too.
+    """
+    if name is None or re.search(r"\bMIG\b", name):
+        return None
+    peaks = (peak for word, peak in PEAKS.items() if re.search(rf"\b{word}{_ANOTHER}", name))
+    return next(peaks, None)
+
+
 HEADER = (
     "| model | size | length | batch | dropout | attention | remat | tokens/s | step, ms | MFU "
     "| outside products | idle | memory, GB |\n" + "| --- " * 13 + "|"
@@ -346,7 +381,7 @@ def row(case: Case, result: dict[str, Any] | None, peak: float | None) -> str:
     dropped = "{:g}/{:g}".format(*case.dropped)
     cells = [case.model, case.size, f"{case.length:,}", str(case.batch), dropped]
     if result is None:
-        asked = [case.attention or "auto", _switch(case.rematerialize), "does not fit"]
+        asked = [case.attention, _switch(case.rematerialize), "does not fit"]
         return _line([*cells, *asked, *["–"] * 5])
     share = result["flops/s"] / peak if peak else None
     memory = result["memory"]
@@ -394,7 +429,7 @@ def arguments() -> argparse.Namespace:
         default=[(0.0, None), (0.1, None)],
         help="0.1, or 0.1/0 for that of hidden states and that of attention",
     )
-    parser.add_argument("--attention", nargs="+", choices=FORMS, default=["auto"])
+    parser.add_argument("--attention", nargs="+", choices=["auto", "plain"], default=["auto"])
     parser.add_argument("--remat", nargs="+", choices=["on", "off"], default=["off"])
     parser.add_argument("--dtype", default="mixed_bfloat16")
     parser.add_argument("--rows", help="file of real rows, of --make-rows; default: random rows")
@@ -419,8 +454,7 @@ def cases(asked: argparse.Namespace) -> Iterator[Case]:
             shared = {"batch": asked.batch or 4 * tiny, "dropout": hidden, "rows": asked.rows}
             case = Case(size, length, **shared, attention_dropout=attention, dtype=asked.dtype)
             for form, remat in itertools.product(asked.attention, asked.remat):
-                named = None if form == "auto" else form
-                yield dataclasses.replace(case, attention=named, rematerialize=remat == "on")
+                yield dataclasses.replace(case, attention=form, rematerialize=remat == "on")
             for model in PEERS if asked.peers else []:
                 yield dataclasses.replace(case, model=model)
 

@@ -284,8 +284,8 @@ class RoFormerConfig:
         missing = [name for name in _REQUIRED if name not in values]
         if missing:
             raise InputError(
-                f"{source} lacks {', '.join(missing)}: it is no config of a RoFormer. "
-                "Give the bert_config.json or config.json that belongs to the weights."
+                f"{source} lacks {', '.join(map(repr, missing))}, which the config of a RoFormer "
+                "has. Give a bert_config.json or config.json, such as that of a checkpoint."
             )
         unknown = {key: value for key, value in values.items() if key not in names}
         strange = sorted(set(unknown) - _HUGGING_FACE_KEYS)

@@ -125,7 +125,7 @@ def test_through_json_and_back_a_config_is_the_same(
 @pytest.mark.parametrize("name", SIZES)
 def test_a_missing_key_is_named(name):
     values = {key: value for key, value in SIZES.items() if key != name}
-    with pytest.raises(InputError, match=rf"there\.json lacks {name}: it is no config"):
+    with pytest.raises(InputError, match=rf"there\.json lacks '{name}', which"):
         RoFormerConfig.from_dict(values, "there.json")
 
 

@@ -166,9 +166,9 @@ def steps_per_second(pilot: Path, length: int) -> float:
 
 def report(demo: Demo) -> None:
     """Print the figures of model and baselines on held-out text, and examples of filled masks."""
+    from pretrain.demo.filled_masks import FilledMask, plot_fill_masks
     from roformer_tf.inference.fill_mask import candidates, filled
     from roformer_tf.models.heads import RoFormerForMaskedLM
-    from roformer_tf.training.plots import FilledMask, plot_fill_masks
 
     model = RoFormerForMaskedLM.from_pretrained(demo.output / "model")
     tokenizer = RoFormerTokenizer.from_pretrained(demo.rows)

@@ -26,8 +26,8 @@ from pretrain.poems.measures import rhyme_of
 from roformer_tf.checkpoints.registry import folder as cache_folder
 from roformer_tf.corpus.part_writer import is_held_out
 from roformer_tf.errors import InputError
-from roformer_tf.files import temporary_file
-from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS, write_vocabulary
+from roformer_tf.files import temporary_file, write_text
+from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
 
 PACKAGE = "chinese-poetry"
 VERSION = "2.0.1"
@@ -101,7 +101,7 @@ def write_corpus(files: Iterable[IO[bytes]], target: Path, vocab: Path, held_out
         )
     texts = [poem.text for poem, right in zip(kept, chosen.tolist(), strict=True) if right]
     trained = [text for text in texts if not is_held_out(text, held_out)]
-    write_vocabulary(vocab, vocabulary(trained))
+    write_text(vocab, "".join(f"{token}\n" for token in vocabulary(trained)))
     with (
         temporary_file(target) as partial,
         partial.open("w", encoding="utf-8", newline="\n") as out,

@@ -52,15 +52,6 @@ class EmbeddingConfig:
         write_text(Path(folder) / FILE, self.as_json())
 
 
-def load(folder: str | Path) -> EmbeddingConfig | None:
-    """The settings in a model's folder; None without an embedding.json.
-
-    Unknown keys are ignored. Raises InputError for a damaged file.
-    """
-    path = Path(folder) / FILE
-    return parse(path.read_bytes(), str(path)) if path.is_file() else None
-
-
 def parse(content: bytes, name: str) -> EmbeddingConfig:
     """Read the content of an embedding.json. Raises InputError, with its name, if it is damaged."""
     try:

@@ -68,18 +68,11 @@ class Changed(NamedTuple):
 
     checkpoint: Checkpoint
     tokenizer: RoFormerTokenizer
-
-
-class Extended(NamedTuple):
-    """The result of `extend`."""
-
-    checkpoint: Checkpoint
-    tokenizer: RoFormerTokenizer
-    added: tuple[str, ...]
+    added: tuple[str, ...] = ()
     """The new tokens, normalized like text."""
-    known: tuple[str, ...]
+    known: tuple[str, ...] = ()
     """Words that are tokens already, or repeated."""
-    unreachable: tuple[str, ...]
+    unreachable: tuple[str, ...] = ()
     """New tokens into which their own text is not tokenized."""
 
 
@@ -90,15 +83,14 @@ def change_vocabulary(config: VocabularyConfig) -> None:
         checkpoint = described(source.checkpoint(), source)
         tokenizer = fitting_tokenizer(source, checkpoint.config.vocab_size)
         if config.add is not None:
-            extended = extend(checkpoint, tokenizer, _lines(config.add), config.initialise)
-            _print_words(extended, tokenizer.tokenization)
-            changed = Changed(extended.checkpoint, extended.tokenizer)
+            changed = extend(checkpoint, tokenizer, _lines(config.add), config.initialise)
+            _print_words(changed, tokenizer.tokenization)
         elif config.keep is not None:
             changed = keep_vocabulary(checkpoint, tokenizer, _lines(config.keep))
         else:
             changed = simplify(checkpoint, tokenizer)
         files = extra_files(checkpoint, source)
-        difference = convert_checkpoint(*changed, config.target, config.output, files)
+        difference = convert_checkpoint(*changed[:2], config.target, config.output, files)
     print(f"tokens: {tokenizer.vocab_size:,} before, {changed.tokenizer.vocab_size:,} now.")
     print_difference(difference, config.target)
 
@@ -180,7 +172,7 @@ def extend(
     tokenizer: RoFormerTokenizer,
     words: Iterable[str],
     initialise: Literal["tokens", "characters"] = "tokens",
-) -> Extended:
+) -> Changed:
     """Append words to the vocabulary; the embedding of each is a mean of embeddings.
 
     With "tokens" it is the mean of the previous tokens of the word, with "characters" of the tokens
@@ -207,7 +199,7 @@ def extend(
         vocabulary[word] = len(vocabulary)
         compound[word] = ids
     larger = RoFormerTokenizer(vocabulary, tokenizer.tokenization, tokenizer.lower_case)
-    return Extended(
+    return Changed(
         keep_tokens(checkpoint, range(tokenizer.vocab_size), list(compound.values())),
         larger,
         tuple(compound),
@@ -238,7 +230,7 @@ def _lines(path: Path) -> list[str]:
     return words
 
 
-def _print_words(extended: Extended, tokenization: str) -> None:
+def _print_words(extended: Changed, tokenization: str) -> None:
     print(f"{len(extended.added):,} words are new.")
     if extended.known:
         print(f"{len(extended.known):,} are known or repeated: {', '.join(extended.known)}")

@@ -11,11 +11,6 @@ from roformer_tf.export.vector_export import vectors_of
 from roformer_tf.files import check_writable
 from roformer_tf.inference.embed import VectorSettings, embedder_from
 from roformer_tf.inference.opening import open_model
-from roformer_tf.labelled.columns import ColumnsConfig
-from roformer_tf.labelled.examples import Example
-from roformer_tf.labelled.reading import Layout, find_layout, read_examples
-from roformer_tf.tasks.base import Task
-from roformer_tf.tasks.table import TASKS
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -24,8 +19,7 @@ class ExportConfig:
 
     Examples:
         roformer-tf export runs/reviews/model --to onnx --output onnx-model
-        roformer-tf export runs/reviews/model --to int8 --output small \
-            --data test.tsv
+        roformer-tf export runs/reviews/model --to int8 --output small
     """
 
     model: Annotated[str, "MODEL"]
@@ -36,9 +30,6 @@ class ExportConfig:
     same for OpenVINO; onnxruntime: faster, for ONNX Runtime alone; int8: smaller, for CPUs."""
     output: Annotated[Path, "DIR"]
     """The folder to write. TensorFlow Serving needs a number as its name, such as sentiment/1."""
-    data: Annotated[str | None, "FILE"] = None
-    """Labelled examples with the columns of training, or for vectors texts, to compare int8 with
-    float32 on."""
     dimensions: int | None = None
     """Cut vectors to so many numbers, for a model that was trained for it, or is whitened."""
 
@@ -50,24 +41,9 @@ def export_model(config: ExportConfig) -> None:
         if opened.task is not None and opened.is_finetuned:
             if config.dimensions is not None:
                 raise InputError(f"--dimensions cuts vectors, which {config.model} does not give.")
-            examples = [] if config.data is None else read_labelled(config.data, opened.task)
-            export_finetuned(opened, config.output, config.to, examples)
+            export_finetuned(opened, config.output, config.to)
             return
         check_export(config.to, config.output)
         embedder = embedder_from(opened, VectorSettings(dimensions=config.dimensions))
-        exported = vectors_of(opened, embedder, config.to, config.data)
+        exported = vectors_of(opened, embedder, config.to)
         write_export(exported, config.output, config.to)
-
-
-def read_labelled(path: str, task: Task) -> list[Example]:
-    """Labelled examples from a file with the columns of training."""
-    columns = ColumnsConfig(
-        text_columns=task.text_columns,
-        label_column=task.label_column,
-        label_separator=task.label_separator,
-    )
-    # A CoNLL file has no names of columns, so they are detected again.
-    if task.label_column is None:
-        return read_examples(path, find_layout(path, columns, task.name, TASKS), columns)
-    layout = Layout(task, task.text_columns, task.label_column, "")
-    return read_examples(path, layout, columns)

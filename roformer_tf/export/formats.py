@@ -16,7 +16,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -58,8 +57,6 @@ LARGEST_DIFFERENCE = 1e-4
 MEGABYTE = 1_000_000
 # Scores of a tagger's labels for their order, in the folder of its graph.
 ORDER_SCORES = "transitions.json"
-# Maximum number of examples that int8 is measured on: each is predicted twice.
-MAX_MEASURED = 2_000
 
 
 @dataclass(frozen=True)
@@ -76,8 +73,6 @@ class Exportable:
     """Tokens to which other programs truncate a text."""
     save_settings: Callable[[Path], None]
     """Writes the other files into the folder."""
-    int8_cost: Callable[[Path, Path], str]
-    """The graphs in float32 and in int8 → a text on what int8 changes."""
     task: "Task | None" = None
     """None for sentence vectors."""
 
@@ -103,13 +98,14 @@ def write_export(exported: Exportable, output: Path, to: Format) -> None:
         else:
             from roformer_tf.engines.onnx_graph import onnx_model
 
-            with TemporaryDirectory(dir=folder) as scratch:
-                network, exact = exported.network(), Path(scratch) / ONNX
-                write_onnx(network, exported.model, exact)
-                # Kernels of 7 bits give the same results on every CPU: see `SEVEN_BITS`.
-                rounded = onnx_model(network, SEVEN_BITS).SerializeToString()
-                (folder / ONNX).write_bytes(rounded)
-                print(exported.int8_cost(exact, folder / ONNX))
+            network = exported.network()
+            write_onnx(network, exported.model, folder / ONNX)  # in float32, to be compared
+            # Kernels of 7 bits give the same results on every CPU: see `SEVEN_BITS`.
+            rounded = onnx_model(network, SEVEN_BITS).SerializeToString()
+            (folder / ONNX).write_bytes(rounded)
+            if exported.task is not None:
+                measured = f"roformer-tf evaluate {output} --data F"
+                print(f"int8 may change some answers: `{measured}` measures its accuracy.")
         exported.tokenizer.save_pretrained(folder, max_length=exported.max_length)
         exported.save_settings(folder)
         card = export_card(to, exported.tokenizer, exported.max_length, exported.task)

@@ -5,7 +5,6 @@ OUTPUT/model/          the best weights, the tokenizer, task.json, and README.md
                        lexical.npz, if TF-IDF is combined with the model
 OUTPUT/report.md, report.html, report.json, predictions.tsv
 OUTPUT/label_issues.tsv  examples whose label is probably wrong, if any; .xlsx where --train is one
-OUTPUT/validation_pairs.jsonl  for a model of pairs: `search --rerank` measures it on them
 OUTPUT/metrics.jsonl, evaluations.jsonl, tensorboard/, checkpoints/
 OUTPUT/trials/NAME/    the same for each training, if there are several (seeds, folds, a sweep)
 OUTPUT/adapted/        with --adapt, the run that continued the checkpoint's pretraining
@@ -154,7 +153,7 @@ def _write_results(config: FinetuneConfig, results: Results) -> None:
     write_report(output, report, language)
     print_summary(output, report)
     for to in config.export:
-        export(output / "model", output / "export" / to, to, results.examples)
+        export(output / "model", output / "export" / to, to)
 
 
 def adapted_search(search: Search, task: type[Task], adapt: Adapt) -> Search:

@@ -9,19 +9,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from roformer_tf.checkpoints.detection import LEXICAL_FILE, TASK_FILE
 from roformer_tf.checkpoints.huggingface import MODEL_CARD
-from roformer_tf.engines.choice import Precision, installed
 from roformer_tf.errors import InputError
-from roformer_tf.export.formats import MAX_MEASURED
 from roformer_tf.files import write_text
 from roformer_tf.finetuning.label_issues import CheckedSet, LabelIssues, find_issues
 from roformer_tf.finetuning.report.analysis import EvaluatedSet, ReportData
 from roformer_tf.finetuning.report.figures import compare
 from roformer_tf.finetuning.search_baselines import search_baselines
-from roformer_tf.inference.opening import open_finetuned, save_int8_cost
 from roformer_tf.inference.prediction_files import cell_names, cells, prediction_file, text_names
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import Duplicates, duplicates
-from roformer_tf.search.documents import write_validation_pairs
 from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.metrics import Scores, score_text
 from roformer_tf.training.checkpointing import publish
@@ -101,7 +97,6 @@ class Results:
         else:  # a finished run may be repeated without them
             (output / "model" / LEXICAL_FILE).unlink(missing_ok=True)
         publish(folder / BEST, output / "model", files)
-        self._keep_int8_cost(output / "model")
         for name in (METRICS_FILE, EVALUATIONS_FILE):
             if folder != output:
                 write_text(output / name, (folder / name).read_text(encoding="utf-8"))
@@ -116,35 +111,9 @@ class Results:
         with prediction_file(str(output / PREDICTIONS), list(rows[0]), task) as out:
             for row in rows:
                 out.write(row)
-        classifies = task.decoding.graph_part == "classifier"
-        several = task.texts_apart or task.labelling.lists_texts
-        if len(task.text_columns) == 2 and classifies and not several:
-            write_validation_pairs(output, self.best.trial.valid)
         for name, column in zip(task.text_columns, names, strict=True):
             if name != column:
                 print(f"in {PREDICTIONS} the column {name!r} is called {column!r}")
-
-    def _keep_int8_cost(self, folder: Path) -> None:
-        """Measure on the validation set how much accuracy int8 loses; `predict` reports it."""
-        task, best = self.best.task, self.best
-        if task.texts_apart or task.writes or best.choice.engine == "keras":
-            return
-        if not installed("onnx"):
-            return
-        # Every n-th example: the set may be sorted by label.
-        step = -(-len(best.trial.valid) // MAX_MEASURED)
-        examples = best.trial.valid[::step]
-        gold = [example.label for example in examples]
-
-        def scores(precision: Precision) -> Scores:
-            predictions = open_finetuned(folder, "onnx", precision).predict(examples)
-            return task.metrics.compute(gold, predictions)
-
-        if best.choice.precision == "float32":
-            exact = task.metrics.compute(gold, best.predictions["valid"][::step])
-        else:
-            exact = scores("float32")
-        save_int8_cost(folder, exact, scores("int8"), len(examples))
 
     def label_issues(
         self, settings: Mapping[str, Any], report: Mapping[str, Any]

@@ -123,17 +123,27 @@ def generate(config: GenerateConfig) -> None:
         if config.output is not None:
             _write(config.output, config, model, texts, bar)
         elif config.stream:
-            from roformer_tf.models.generation import stream
-
-            for chunk in stream(model, model.encode_prompt(texts[0]), config.writing):
-                print(chunk, end="", flush=True)
-            print()
+            _stream(model, texts[0], config.writing)
         else:
             for outputs in generate_texts(model, texts, config, bar.update):
                 for output in outputs:
                     print(output.text)
     seconds = time.perf_counter() - began
     report(f"{len(texts):,} prompts in {seconds:.1f} s, without loading.")
+
+
+def _stream(model: "CausalModel", text: str, config: GenerationConfig) -> None:
+    """Generate one continuation, and print each part of it that no later token changes."""
+    from roformer_tf.models.generation import TextStream
+
+    written = TextStream(model.own_tokenizer)
+
+    def on_token(_prompt: int, _sample: int, token: int) -> None:
+        print(written.add(token), end="", flush=True)
+
+    prompt = model.encode_prompt(text)
+    ((continuation,),) = model.generate_ids([prompt], config, on_token=on_token)
+    print(written.rest(continuation.text), flush=True)
 
 
 def _prompts(config: GenerateConfig) -> list[str]:

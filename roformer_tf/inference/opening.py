@@ -12,7 +12,6 @@ build what they need from the opened model: `embed` vectors, `fill_mask` a maske
 """
 
 import dataclasses
-import json
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -35,14 +34,12 @@ from roformer_tf.engines.choice import Choice, Engine, Precision, choose, unsupp
 from roformer_tf.engines.model import ONNX, graph_model, onnx_session, share_onnx
 from roformer_tf.engines.network import Network
 from roformer_tf.errors import InputError
-from roformer_tf.files import parse_json, write_text
 from roformer_tf.labelled.encoding import EncodedTexts
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.rows import BATCH_SIZE, check_finite
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.extraction.question_answering import QuestionAnswering
 from roformer_tf.tasks.lexical import LexicalFeatures
-from roformer_tf.tasks.metrics import Scores, score_text
 from roformer_tf.tasks.table import parse_task, task_of_problem
 from roformer_tf.tasks.tagging import Tagging
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, fitting_tokenizer
@@ -52,9 +49,6 @@ if TYPE_CHECKING:
     from roformer_tf.models.pretrained import PretrainedModel
 
     Model = TypeVar("Model", bound=PretrainedModel)
-
-# The loss of quality by int8 on the validation set, in the folder of a fine-tuned model.
-COST = "int8.json"
 
 
 @dataclass(frozen=True)
@@ -263,7 +257,8 @@ class OpenedModel:
         choice, tokenizer = self.choice(lossy=True), self.tokenizer
         notes = [choice.note] if choice.note else []
         if self.precision == "int8":
-            notes.append(int8_cost(self.files.path))
+            measured = f"roformer-tf evaluate {self.name} --precision int8 --data F"
+            notes.append(f"int8 may change some answers: `{measured}` measures its accuracy.")
         model: Any
         if choice.engine == "keras":
             model = self.keras_model(task.objective.model_class(), choice.precision)
@@ -348,25 +343,3 @@ def predict_encoded(
     logits = task.decoding.run(model, encoded, batch_size)
     check_finite(logits)  # else the likeliest label would be the first one
     return task.decoding.with_weights(model).decoding.read_rows(logits, encoded)
-
-
-def int8_cost(folder: str | Path) -> str:
-    """The known loss of quality by int8, as a sentence."""
-    try:
-        cost = parse_json((Path(folder) / COST).read_text(encoding="utf-8"))
-        changes = ", ".join(
-            f"{name} {score_text(cost['float32'][name])} → {score_text(value)}"
-            for name, value in cost["int8"].items()
-        )
-        return f"int8 on the {cost['examples']:,} validation examples: {changes}."
-    except (OSError, ValueError, KeyError, TypeError):
-        return (
-            f"what int8 costs is not known of {folder}: `roformer-tf evaluate {folder} "
-            "--precision int8 --data F` measures it."
-        )
-
-
-def save_int8_cost(folder: str | Path, exact: Scores, rounded: Scores, examples: int) -> None:
-    """Keep in a model's folder how int8 changes its metrics."""
-    values = {"examples": examples, "float32": dict(exact), "int8": dict(rounded)}
-    write_text(Path(folder) / COST, json.dumps(values, indent=2) + "\n")

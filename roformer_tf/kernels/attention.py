@@ -1,37 +1,16 @@
 """Scaled dot-product attention with dropout on its weights (arXiv 1706.03762, section 3.2.1).
 
-There is a form for every backend, a fast one for training on a CPU with TensorFlow, and two that
-call JAX's kernels on an NVIDIA GPU, which do not store the matrix of scores.
+There is a form for every backend, a fast one for training on a CPU with TensorFlow, and cuDNN's
+kernel for JAX on an NVIDIA GPU, which does not store the matrix of scores.
 """
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import keras
 from keras import ops
 
 from roformer_tf.kernels.dropout import drop, dropped_plainly
-from roformer_tf.kernels.forms import Tensor, attention_form, fast, island, wide, with_gradient
-
-
-class PackedMask(NamedTuple):
-    """Mask: a query attends to the keys with its id, if it is not 0, and with no higher rank.
-
-    ids (B, T) int, 0 for padding; ranks (B, T) or (1, T). If the ranks are positions, a token
-    attends to the previous tokens. Without ranks it attends to its whole document.
-    """
-
-    ids: Tensor
-    ranks: Tensor | None = None
-
-    def mask(self) -> Tensor:
-        """The mask of all pairs: (B, T, T) bool, query before key."""
-        query, key = self.ids[:, :, None], self.ids[:, None, :]
-        # If the ids are equal, both or none are 0, so that it is enough to compare the key's.
-        same = (query == key) & (key != 0)
-        if self.ranks is None:
-            return same
-        return same & (self.ranks[:, None, :] <= self.ranks[:, :, None])
-
+from roformer_tf.kernels.forms import Tensor, fast, flashes, island, wide, with_gradient
 
 HIDDEN = {"float16": -3e4}
 """Added to the scores of masked keys, so that their weights are exactly 0. Other dtypes: −1e9."""
@@ -42,7 +21,7 @@ def attend(
     query: Tensor,
     key: Tensor,
     value: Tensor,
-    visible: Tensor | PackedMask | None = None,
+    visible: Tensor | None = None,
     seed: Tensor | None = None,
     rate: float = 0.0,
     training: bool | None = None,
@@ -50,20 +29,16 @@ def attend(
 ) -> Tensor:
     """dropped(softmax(query · keyᵀ + bias)) · value.
 
-    query, scaled already, (B, N, T, H), key, value (B, N, S, H), visible (B, T, S) bool or a
-    PackedMask, seed (2,) int for dropout, bias (B or 1, N, T, S) → (B, N, T, H) in value's dtype.
+    query, scaled already, (B, N, T, H), key, value (B, N, S, H), visible (B, T, S) bool,
+    seed (2,) int for dropout, bias (B or 1, N, T, S) → (B, N, T, H) in value's dtype.
     For a query without keys the result is the mean of all values, weighted by the bias.
 
     The fast form, in training, stores the weights before dropout for its gradient, and draws the
-    dropout mask again. On a GPU, JAX has a kernel for a PackedMask. Without dropout and with T = S
-    it can also use flash attention, except for float64, which that would round.
+    dropout mask again. On a GPU, JAX can use flash attention without dropout and with T = S, except
+    for float64, which that would round.
     """
-    if isinstance(visible, PackedMask):
-        if bias is None and takes_segments(query, visible, rate):
-            return attend_in_segments(query, key, value, visible.ids)
-        visible = visible.mask()
-    flashes = not rate and query.shape[2] == key.shape[2] and wide(query) == "float32"
-    if flashes and bias is None and may_flash(query.shape[2]):
+    suits = not rate and query.shape[2] == key.shape[2] and wide(query) == "float32"
+    if suits and bias is None and may_flash(query.shape[2]):
         return attend_by_keras(query, key, value, visible)
     hidden = None
     if visible is not None:
@@ -160,12 +135,6 @@ def _backward(
     return used, ops.cast(after * upstream - before * total, weights.dtype)
 
 
-BLOCK = 128
-"""Tokens of a block of JAX's kernel: the length of longer sequences must be a multiple of it."""
-SMALLEST = 16
-"""Minimum number of tokens and dimensions for tensor cores."""
-
-
 def attend_by_keras(
     query: Tensor, key: Tensor, value: Tensor, visible: Tensor | None = None
 ) -> Tensor:
@@ -191,32 +160,7 @@ def attend_by_keras(
 def may_flash(length: int) -> bool:
     """Whether Keras may choose flash attention for sequences of this length.
 
-    Only on JAX with a GPU, where `attention_form` is not "plain": on TPUs, Keras applies the mask
-    of the first sequence to all. And only for even lengths: cuDNN's gradient with a mask does not
-    support others, and fails too late for a fallback.
+    Only for even lengths: cuDNN's gradient with a mask does not support others, and fails too late
+    for a fallback.
     """
-    return attention_form() != "plain" and length % 2 == 0
-
-
-def attend_in_segments(query: Tensor, key: Tensor, value: Tensor, ids: Tensor) -> Tensor:
-    """softmax(query · keyᵀ) · value between tokens with equal ids, by JAX's Pallas kernel.
-
-    query, scaled already, key, value (B, N, T, H), ids (B, T) int32 → (B, N, T, H). Padding (id 0)
-    attends to padding. On a CPU the kernel is interpreted, which is slow and only for tests.
-    """
-    import jax
-    from jax.experimental.pallas.ops.gpu.attention import mha
-
-    rows = (ops.swapaxes(x, 1, 2) for x in (query, key, value))  # (B, T, N, H)
-    attended = mha(*rows, ids, sm_scale=1.0, interpret=jax.default_backend() != "gpu")
-    return ops.swapaxes(attended, 1, 2)
-
-
-def takes_segments(query: Tensor, documents: PackedMask, rate: float) -> bool:
-    """Whether `attend_in_segments` supports it: 16 bits, whole blocks, no ranks, no dropout."""
-    is_16_bits = keras.backend.standardize_dtype(query.dtype) in ("bfloat16", "float16")
-    if not is_16_bits or documents.ranks is not None or rate:
-        return False
-    length, size = query.shape[2:]
-    in_blocks = length % BLOCK == 0 or length in (SMALLEST, 2 * SMALLEST, 4 * SMALLEST)
-    return in_blocks and size >= SMALLEST
+    return flashes() and length % 2 == 0

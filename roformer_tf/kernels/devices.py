@@ -4,17 +4,8 @@ Without Keras, as with an engine that does not need it, there is only the CPU.
 """
 
 import sys
-from typing import Literal
 
 BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX"}
-
-AttentionForm = Literal["masked", "segments", "plain"]
-"""How JAX computes attention on an NVIDIA GPU; elsewhere it is "plain".
-
-"masked": cuDNN's kernel with a mask of all pairs, if Keras can use it. "segments": JAX's Pallas
-kernel, which takes a document number per token. Both do not store the matrix of scores
-(`attention.py`). "plain": matrix products and softmax, compiled by XLA.
-"""
 
 
 def accelerators() -> list[str]:

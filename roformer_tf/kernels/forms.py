@@ -9,20 +9,17 @@ import functools
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import Any, get_args
+from typing import Any
 
 import keras
 import numpy as np
 
-from roformer_tf.errors import InputError
 from roformer_tf.internals import device_scope
-from roformer_tf.kernels.devices import AttentionForm
 
 Tensor = Any
 """A tensor of the running backend, a Keras tensor or a NumPy array."""
 
 _plain: ContextVar[bool] = ContextVar("plain", default=False)
-_attention: ContextVar[AttentionForm | None] = ContextVar("attention", default=None)
 
 
 @contextmanager
@@ -57,44 +54,17 @@ def fast() -> bool:
     return "CPU" in device_scope().upper()
 
 
-@contextmanager
-def attention_by(form: AttentionForm | None) -> Iterator[None]:
-    """Use this form of attention, if the device has it, in all calls and traces of the block.
+def flashes() -> bool:
+    """Whether attention may run by a flash kernel: on JAX with a GPU.
 
-    None leaves the choice to `attention_form`. Raises InputError for an unknown form.
-    """
-    if form not in (None, *get_args(AttentionForm)):
-        known = ", ".join(get_args(AttentionForm))
-        raise InputError(f"the form of attention is {form!r}, but must be one of {known}.")
-    token = _attention.set(form)
-    try:
-        yield
-    finally:
-        _attention.reset(token)
-
-
-def attention_form() -> AttentionForm:
-    """The form of attention on the current device.
-
-    On JAX with a GPU it is that of `attention_by`, by default "masked"; elsewhere "plain".
-    "segments" needs a single NVIDIA GPU of the Ampere generation or newer: with several, each would
-    compute the whole batch. `keras.config.disable_flash_attention()` makes it "plain".
+    On TPUs, Keras applies the mask of the first sequence to all.
+    `keras.config.disable_flash_attention()` turns it off.
     """
     if keras.backend.backend() != "jax" or _plain.get():
-        return "plain"
-    if keras.config.is_flash_attention_enabled() is False:
-        return "plain"
+        return False
     import jax
 
-    if jax.default_backend() != "gpu":
-        return "plain"
-    asked = _attention.get() or "masked"
-    devices = jax.devices()
-    if asked == "segments" and not (
-        len(devices) == 1 and _has_tensor_cores_for_bfloat16(devices[0])
-    ):
-        return "masked"
-    return asked
+    return keras.config.is_flash_attention_enabled() is not False and jax.default_backend() == "gpu"
 
 
 def spares_logits() -> bool:
@@ -104,14 +74,6 @@ def spares_logits() -> bool:
     grow with the vocabulary. On a CPU JAX is not slower with it; TensorFlow is.
     """
     return keras.backend.backend() == "jax" and not _plain.get()
-
-
-def _has_tensor_cores_for_bfloat16(device: Any) -> bool:
-    """Whether a device of JAX is an NVIDIA GPU of compute capability 8.0 or more."""
-    try:
-        return float(device.compute_capability) >= 8
-    except (AttributeError, TypeError, ValueError):  # AMD's capability is "gfx942"
-        return False
 
 
 def wide(x: Tensor) -> str:

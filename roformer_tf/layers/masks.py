@@ -10,38 +10,34 @@ from keras import ops
 
 from roformer_tf.config import block_length
 from roformer_tf.errors import InputError
-from roformer_tf.kernels.attention import PackedMask
 from roformer_tf.kernels.forms import Tensor
 from roformer_tf.kernels.local_attention import in_blocks, with_neighbours
 
 
 def visible_keys(attention_type: str | None, sequence_ids: Tensor, segment_ids: Tensor) -> Tensor:
-    """Visible keys of each query: (B, T) int twice → (B, T, T) bool, query before key."""
-    return visible_documents(attention_type, sequence_ids, segment_ids).mask()
-
-
-def visible_documents(
-    attention_type: str | None, sequence_ids: Tensor, segment_ids: Tensor
-) -> PackedMask:
-    """The mask of an attention type, as a PackedMask: (B, T) int twice.
+    """Visible keys of each query: (B, T) int twice → (B, T, T) bool, query before key.
 
     Within its document a token attends to all tokens ("bidirectional" or None), to the previous
     ones and itself ("causal"), or to its own and earlier segments ("unilm"). For "unilm", a segment
     begins at every token whose segment id is not 0: tokens of the source, with id 0, attend to each
     other, and tokens of the target, with id 1, to the previous ones.
     """
+    visible = same_sequence(sequence_ids)
+    if attention_type not in ("causal", "unilm"):
+        return visible
     # Both rules compare ranks: the positions, or the number of segments that have begun.
-    ranks = None
     if attention_type == "causal":
         ranks = ops.arange(ops.shape(sequence_ids)[1])[None]
-    elif attention_type == "unilm":
+    else:
         ranks = ops.cumsum(segment_ids, axis=1)
-    return PackedMask(sequence_ids, ranks)
+    return visible & (ranks[:, None, :] <= ranks[:, :, None])
 
 
 def same_sequence(sequence_ids: Tensor) -> Tensor:
-    """The mask of documents only: (B, T) int → (B, T, T) bool, query before key."""
-    return PackedMask(sequence_ids).mask()
+    """The mask of documents only: (B, T) int, 0 for padding → (B, T, T) bool, query before key."""
+    query, key = sequence_ids[:, :, None], sequence_ids[:, None, :]
+    # If the ids are equal, both or none are 0, so that it is enough to compare the key's.
+    return (query == key) & (key != 0)
 
 
 def visible_band(
@@ -93,13 +89,6 @@ def within(positions: Tensor, length: Any) -> Tensor:
             f"Give positions from 0 to {length - 1}; use 0 for unused ones."
         )
     return ops.clip(ops.cast(positions, "int32"), 0, length - 1)
-
-
-def seen_from(visible: Tensor | PackedMask, positions: Tensor) -> Tensor:
-    """The mask of the queries at positions (B, P) int32: (B, P, S) bool."""
-    if isinstance(visible, PackedMask):
-        visible = visible.mask()
-    return gather_positions(visible, positions)
 
 
 def gather_positions(x: Tensor, positions: Tensor) -> Tensor:

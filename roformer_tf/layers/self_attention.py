@@ -5,7 +5,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from roformer_tf.kernels.attention import PackedMask, attend
+from roformer_tf.kernels.attention import attend
 from roformer_tf.kernels.cache import Past
 from roformer_tf.kernels.dense import affine
 from roformer_tf.kernels.dropout import Dropout
@@ -13,7 +13,7 @@ from roformer_tf.kernels.forms import Tensor, wide
 from roformer_tf.kernels.local_attention import attend_locally
 from roformer_tf.kernels.rotation import PARTS, split_and_rotate
 from roformer_tf.layers.attention import RotaryMultiHeadAttention
-from roformer_tf.layers.masks import both, gather_positions, same_sequence, seen_from, within
+from roformer_tf.layers.masks import both, gather_positions, same_sequence, within
 from roformer_tf.layers.scaling import log_n
 
 
@@ -41,7 +41,7 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
     def call(  # type: ignore[override]  # only what the layers of a RoFormer need
         self,
         query: Tensor,
-        attention_mask: Tensor | PackedMask | None = None,
+        attention_mask: Tensor | None = None,
         sequence_ids: Tensor | None = None,
         positions: Tensor | None = None,
         training: bool | None = None,
@@ -50,8 +50,7 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
     ) -> Tensor:
         """Attend.
 
-        attention_mask: (B, T, S), a PackedMask for JAX's kernel with document ids, or the band of
-        local attention (B, M, C, K).
+        attention_mask: (B, T, S), or the band of local attention (B, M, C, K).
         sequence_ids: (B, T) int. Tokens attend to each other only if they are equal and not 0.
         positions: (B, P) int. The output is (B, P, D), only for these queries; with a band this
         saves no work.
@@ -65,8 +64,8 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
             attention_mask = both(same_sequence(sequence_ids), attention_mask)
         if positions is not None:
             positions = within(positions, ops.shape(query)[1])
-        if attention_mask is None or isinstance(attention_mask, PackedMask):
-            return self._fused(query, attention_mask, positions, training, bias)
+        if attention_mask is None:
+            return self._fused(query, None, positions, training, bias)
         mask = ops.cast(attention_mask, "bool")
         attend_by = self._local if len(mask.shape) == 4 else self._fused
         return attend_by(query, mask, positions, training, bias)
@@ -91,7 +90,7 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
     def _fused(
         self,
         x: Tensor,
-        visible: Tensor | PackedMask | None,
+        visible: Tensor | None,
         positions: Tensor | None,
         training: bool | None,
         bias: Tensor | None,
@@ -106,7 +105,7 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
             key, value = self._project(x, ("key", "value"), everywhere, training, length)
             selected = gather_positions(x, positions)
             (query,) = self._project(selected, ("query",), positions, training, length)
-            visible = None if visible is None else seen_from(visible, positions)
+            visible = None if visible is None else gather_positions(visible, positions)
             if bias is not None:
                 bias = ops.swapaxes(ops.take(bias[0], positions, axis=1), 0, 1)  # (B, N, P, S)
         query = self._sharper(query, length, visible)
@@ -134,11 +133,10 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
         rate = self.dropout if training else 0.0
         return self.drop.seed_generator.next() if rate else None, rate, training
 
-    def _sharper(self, query: Tensor, keys: Any, visible: Tensor | PackedMask | None) -> Tensor:
+    def _sharper(self, query: Tensor, keys: Any, visible: Tensor | None) -> Tensor:
         """Queries (B, N, T, H), with `use_logn_attn` scaled by the number of visible keys."""
         if not self.use_logn_attn:
             return query
-        visible = visible.mask() if isinstance(visible, PackedMask) else visible
         batch, _, length, _ = ops.shape(query)
         seen = ops.full((batch, length), keys, "int32")
         if visible is not None:  # (B, T, S), or a band (B, M, C, K) with M · C ≥ T queries

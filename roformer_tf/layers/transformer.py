@@ -13,7 +13,6 @@ import keras
 from keras import layers, ops
 
 from roformer_tf.config import RoFormerConfig
-from roformer_tf.kernels.attention import PackedMask
 from roformer_tf.kernels.cache import Past
 from roformer_tf.kernels.dense import affine, gelu, layer_norm
 from roformer_tf.kernels.dropout import Dropout
@@ -184,7 +183,7 @@ class RoFormerLayer(layers.Layer):
     def call(
         self,
         x: Tensor,
-        visible: Tensor | PackedMask,
+        visible: Tensor,
         positions: Tensor | None = None,
         training: bool | None = None,
         past: Past | None = None,
@@ -211,7 +210,7 @@ class RoFormerLayer(layers.Layer):
 def recomputed(
     layer: RoFormerLayer,
     x: Tensor,
-    visible: Tensor | PackedMask,
+    visible: Tensor,
     positions: Tensor | None = None,
     bias: Tensor | None = None,
 ) -> Tensor:

@@ -8,8 +8,8 @@ from keras import ops
 
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.kernels.cache import KeyValueCache, Past
-from roformer_tf.kernels.forms import Tensor, attention_form
-from roformer_tf.layers.masks import visible_band, visible_documents
+from roformer_tf.kernels.forms import Tensor
+from roformer_tf.layers.masks import visible_band, visible_keys
 from roformer_tf.layers.positions import document_positions, relative_bias
 from roformer_tf.layers.transformer import RoFormerEmbeddings, RoFormerLayer, recomputed
 from roformer_tf.models.pretrained import PretrainedModel
@@ -98,19 +98,14 @@ class RoFormerEncoder(PretrainedModel):
         return states
 
     def _views(self, sequence_ids: Tensor, segment_ids: Tensor) -> dict[bool, Any]:
-        """Masks, by whether the layer is local: a band, or (B, T, T) bool.
-
-        The latter is a PackedMask for the kernel that takes document ids.
-        """
+        """Masks, by whether the layer is local: a band, or (B, T, T) bool."""
         rows = (self.config.attention_type, sequence_ids, segment_ids)
         views: dict[bool, Any] = {}
         for local in {self.config.is_local(number) for number in range(len(self.layer_stack))}:
             if local:
                 views[local] = visible_band(*rows, self.config.window)
             else:
-                documents = visible_documents(*rows)
-                by_numbers = attention_form() == "segments"
-                views[local] = documents if by_numbers else documents.mask()
+                views[local] = visible_keys(*rows)
         return views
 
     def _biases(self, token_ids: Tensor, views: Mapping[bool, Tensor]) -> dict[bool, Tensor]:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from queue import Queue
-from threading import Event, Thread
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from roformer_tf.errors import InputError
@@ -132,42 +130,6 @@ class TextStream:
     def rest(self, whole: str) -> str:
         """The rest of the whole text."""
         return whole[self._length :]
-
-
-def stream(model: Any, prompt: Sequence[int], config: GenerationConfig) -> Iterator[str]:
-    """Generate one continuation of a prompt, in parts.
-
-    A thread generates; when the caller stops iterating, it ends after the next token.
-    """
-    queue: Queue[str | BaseException | None] = Queue()
-    stopped = Event()
-    text = TextStream(model.tokenizer)
-
-    def write() -> None:
-        try:
-            ((continuation,),) = model.generate_ids(
-                [prompt],
-                config,
-                on_token=lambda _prompt, _sample, token: queue.put(text.add(token)),
-                given_up=lambda _: stopped.is_set(),
-            )
-            queue.put(text.rest(continuation.text))
-            queue.put(None)
-        except BaseException as error:
-            queue.put(error)
-
-    thread = Thread(target=write, daemon=True)
-    thread.start()
-    try:
-        while (part := queue.get()) is not None:
-            if isinstance(part, BaseException):
-                raise part
-            if part:
-                yield part
-    # Also when the caller abandons the iterator: the thread must not run on.
-    finally:
-        stopped.set()
-        thread.join()
 
 
 def turns_of(prompts: Sequence[Sequence[int]]) -> list[int]:

@@ -24,7 +24,7 @@ from roformer_tf.corpus.shards import MANIFEST, PreparedRows, read_manifest
 from roformer_tf.errors import DivergedError, InputError
 from roformer_tf.files import locked
 from roformer_tf.kernels.devices import device_in_words
-from roformer_tf.kernels.forms import attention_by, attention_form
+from roformer_tf.kernels.forms import flashes
 from roformer_tf.pretraining.initialization import extend_vocabulary, initializer
 from roformer_tf.pretraining.settings import (
     InitializationConfig,
@@ -66,7 +66,6 @@ def pretrain(config: PretrainConfig) -> None:
     group = join(config.hardware)
     with (
         Termination() as termination,
-        attention_by(config.hardware.attention_form),
         group.reporting_failure(),
         contextlib.ExitStack() as held,
     ):
@@ -244,14 +243,13 @@ def _describe(run: PretrainingRun) -> None:
 
 def _attention(model: PretrainingModel) -> str:
     """How attention is computed, where there is a choice."""
-    form = attention_form()
-    if keras.backend.backend() != "jax" or device_in_words().startswith("the CPU"):
+    if not flashes():
         return ""
-    if form != "plain" and model.compute_dtype == "float32":
-        return "; attention plain, because its kernels take no float32"
-    if form != "plain" and model.config.attention_probs_dropout_prob:
-        return "; attention plain, because its kernels have no dropout: give --attention-dropout 0"
-    return f"; attention {form}"
+    if model.compute_dtype == "float32":
+        return "; attention plain, because its kernel takes no float32"
+    if model.config.attention_probs_dropout_prob:
+        return "; attention plain, because its kernel has no dropout: give --attention-dropout 0"
+    return "; attention by cuDNN"
 
 
 def _diverged(config: PretrainConfig, error: DivergedError) -> str:

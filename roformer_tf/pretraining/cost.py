@@ -33,7 +33,7 @@ class CostConfig:
     """Estimate the cost of pretraining with recipes, such as `base`.
 
     The time is estimated from the number of operations and the utilization of the devices. A run
-    reports its measured utilization as `mfu` in metrics.jsonl.
+    with --peak-flops reports its measured utilization as `mfu` in metrics.jsonl.
 
     Examples:
         roformer-tf cost base

@@ -274,7 +274,7 @@ class PretrainConfig(InitializationConfig, PreparationConfig):
 MAY_CHANGE = (
     *("corpus", "output", "rows", "save_every", "log_every", "keep_checkpoints"),
     *("workers", "engine", "scheduler", "strict", "max_skipped", "wandb"),
-    *("devices", "model_parallel", "distributed", "peak_flops", "attention_form"),
+    *("devices", "model_parallel", "distributed", "peak_flops"),
 )
 
 OF_PREPARATION = {field.name for field in dataclasses.fields(PreparationConfig)}

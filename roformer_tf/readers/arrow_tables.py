@@ -5,7 +5,6 @@ dictionary-encoded until the size of a row is known.
 """
 
 import json
-import struct
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -24,7 +23,6 @@ _REFERENCE = 8
 
 # The first bytes of a file in Arrow's file format; a stream follows, and then an index.
 _FILE_MARK = b"ARROW1\0\0"
-_DICTIONARY, _BATCH = 2, 3  # types of messages
 
 
 class ParquetRecords:
@@ -71,7 +69,7 @@ class ArrowRecords:
     """The rows of .arrow files, in the stream or the file format of Arrow.
 
     Raises DamagedError for any other file and for damaged ones, LimitError for rows that are too
-    large when unpacked and for compressed files.
+    large when unpacked.
     """
 
     def __init__(self, sources: Sequence[Any]) -> None:
@@ -218,47 +216,12 @@ def _start_of_stream(source: Any) -> Any:
 
 
 def _arrow_batches(source: Any) -> Iterator[Any]:
-    """Yield batches after validation: without it, pyarrow trusts the offsets in a file.
-
-    Raises LimitError for compressed batches, which pyarrow decompresses as a whole.
-    """
+    """Yield batches after validation: without it, pyarrow trusts the offsets in a file."""
     import pyarrow as pa
 
-    for message in pa.ipc.MessageReader.open_stream(_start_of_stream(source)):
-        if _is_compressed(message.metadata.to_pybytes()):
-            raise LimitError("is compressed inside. Write it uncompressed, or as .parquet")
     for batch in pa.ipc.open_stream(_start_of_stream(source)):
         batch.validate(full=True)
         yield batch
-
-
-def _is_compressed(message: bytes) -> bool:
-    """Whether the body of a message is compressed, which pyarrow does not expose.
-
-    A message is a flatbuffer: Message.header is field 2, DictionaryBatch.data field 1, and
-    RecordBatch.compression field 3 (https://arrow.apache.org/docs/format/IPC.html).
-    """
-
-    def field(table: int, number: int) -> int:
-        """Position of a table's field; 0 if it is absent."""
-        vtable = table - int(struct.unpack_from("<i", message, table)[0])
-        (size,) = struct.unpack_from("<H", message, vtable)
-        at = 4 + 2 * number
-        offset = int(struct.unpack_from("<H", message, vtable + at)[0]) if at < size else 0
-        return table + offset if offset else 0
-
-    def table_at(position: int) -> int:
-        return position + int(struct.unpack_from("<I", message, position)[0])
-
-    # The first four bytes of a flatbuffer are the position of its root table.
-    root = table_at(0)
-    kind = message[field(root, 1)]
-    if kind not in (_DICTIONARY, _BATCH):
-        return False
-    batch = table_at(field(root, 2))
-    if kind == _DICTIONARY:
-        batch = table_at(field(batch, 1))
-    return field(batch, 3) > 0
 
 
 @contextmanager
@@ -267,5 +230,5 @@ def _report_damage(what: str) -> Iterator[None]:
 
     try:
         yield
-    except (OSError, ArrowException, struct.error, IndexError):
+    except (OSError, ArrowException):
         raise DamagedError(f"{what} data cut off or damaged") from None

@@ -1,21 +1,15 @@
-"""Files that hold one JSON array of objects → records, one at a time.
+"""Files that hold one JSON array of objects → records."""
 
-The array may be one line of any length, so the file is read in chunks instead of lines.
-"""
-
-import codecs
 import json
 import re
 from collections.abc import Iterable, Iterator
-from itertools import islice
 from pathlib import Path
 
 from roformer_tf.errors import InputError
 from roformer_tf.readers.lines import SAMPLE, is_utf8, utf16_codec
 from roformer_tf.readers.records import NO_OBJECT, Record
-from roformer_tf.readers.streams import check_row, opened, within_limits
+from roformer_tf.readers.streams import opened
 
-_BETWEEN = re.compile(r"[\s,]*")
 # The beginning of a file with an array: the file itself, or, as in SQuAD, the value of "data".
 _ARRAY = re.compile(r'\s*(\{[^\[{]*"data"\s*:\s*)?\[')
 
@@ -34,45 +28,28 @@ def find_json(path: str | Path, encoding: str = "auto") -> tuple[str, bool]:
         head = stream.read(SAMPLE)
     codec = encoding
     if encoding == "auto":
-        codec = utf16_codec(head[:4096]) or ("utf-8" if is_utf8(head) else "gb18030")
+        codec = utf16_codec(head) or ("utf-8" if is_utf8(head) else "gb18030")
     text = head.decode(codec, "replace")
     return codec, _ARRAY.match(text.lstrip("\ufeff")) is not None
 
 
 def json_array(path: str | Path, encoding: str) -> Iterator[Record]:
-    """Yield the objects of a file's array, numbered from 1.
+    """Yield the objects of a file's array, numbered from 1; the file is read as a whole.
 
-    Raises InputError where the array is broken, and for an object of more than `LONGEST` bytes.
+    Bytes in another encoding become lone surrogates (`damage`). Raises InputError for broken JSON.
     """
-    decoder = json.JSONDecoder()
-    chunks = _chunks(path, encoding)
-    text = next(chunks)  # the chunk in which `find_json` saw the bracket
-    at, number = text.index("[") + 1, 1
-    while True:
-        at = _BETWEEN.match(text, at).end()  # type: ignore[union-attr]  # it may match nothing
-        if text.startswith("]", at):
-            return
-        try:
-            value, at = decoder.raw_decode(text, at)
-        except RecursionError:
-            raise _broken(path, number) from None
-        except json.JSONDecodeError as error:
-            # The value continues in the next chunk if the error is at the end of this one.
-            cut = error.pos > len(text) - 10 or error.msg.startswith("Unterminated")
-            if not cut:
-                raise _broken(path, number) from None
-            with within_limits(path):
-                check_row(number, len(text) - at)
-            text, at = text[at:], 0
-            # Twice as long each time: the number of attempts is logarithmic.
-            more = "".join(islice(chunks, 1 + len(text) // SAMPLE))
-            if not more:
-                raise _broken(path, number) from None
-            text += more
-            continue
+    with opened(path) as stream:
+        text = stream.read().decode(encoding, "surrogateescape").lstrip("\ufeff")
+    try:
+        content = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InputError(
+            f"{path} is broken JSON: {error}. Write it again, or as .jsonl with an object in each "
+            "line."
+        ) from None
+    for number, value in enumerate(content["data"] if isinstance(content, dict) else content, 1):
         is_object = isinstance(value, dict)
         yield Record(number, value if is_object else {}, "" if is_object else NO_OBJECT)
-        number += 1
 
 
 def questions_of(records: Iterable[Record]) -> Iterator[Record]:
@@ -101,18 +78,3 @@ def questions_of(records: Iterable[Record]) -> Iterator[Record]:
                     for name, names in _QUESTION.items()
                 }
                 yield Record(number, cells)
-
-
-def _chunks(path: str | Path, encoding: str) -> Iterator[str]:
-    """The text of a file; bytes in another encoding become lone surrogates (`damage`)."""
-    with opened(path) as stream:
-        decoder = codecs.getincrementaldecoder(encoding)("surrogateescape")
-        while block := stream.read(SAMPLE):
-            yield decoder.decode(block)
-
-
-def _broken(path: str | Path, number: int) -> InputError:
-    return InputError(
-        f"{path}: its JSON array is broken in or after object {number:,}. Write it again, or as "
-        ".jsonl with an object in each line."
-    )

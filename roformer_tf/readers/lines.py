@@ -6,7 +6,6 @@ A line in another encoding becomes a `DamagedLine`, and reading continues with t
 
 import codecs
 import re
-import unicodedata
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from functools import partial
@@ -15,11 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from roformer_tf.errors import InputError
-from roformer_tf.readers.streams import LONGEST, is_stdin, opened, too_long
+from roformer_tf.readers.streams import LONGEST, LimitError, is_stdin, opened, too_long
 
 # Bytes at the beginning of a file from which its encoding is detected.
 SAMPLE = 1 << 18
-_WIDE_SAMPLE = 4096  # bytes of the sample from which UTF-16 is detected
 
 # What is wrong with a damaged line.
 NOT_ENCODED = "is not in the encoding of the rest of the file, or of --encoding"
@@ -29,7 +27,6 @@ _MARK = "\ufeff"
 _QUOTED = re.compile(r'"[^"]*(?:"|\Z)')
 _THREE_BYTES = re.compile("[\u0800-\U0010ffff]")  # or four in UTF-8: Chinese, among others
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_NO_TEXT = {"Cn", "Co", "Cs"}  # unassigned and private characters, lone surrogates
 
 
 class DamagedLine(str):
@@ -45,12 +42,10 @@ class TextLines:
     def __init__(self, stream: Any, encoding: str = "auto", sample: int = SAMPLE) -> None:
         """`stream`: a binary file; `sample`: bytes to read ahead for the detection.
 
-        Reading raises LimitError for a line that is too long.
+        Reading raises LimitError for a line that is too long, and for lines that end in CR.
         """
         self.encoding = None if encoding == "auto" else encoding
         """The encoding; None until it is detected."""
-        self.ends_in_cr = False
-        """Whether lines end in CR alone, as in old Mac files. They are returned with LF."""
         # Lines; one that is too long is split into several chunks.
         self._chunks = iter(partial(stream.readline, LONGEST), b"")
         self._sample = sample
@@ -65,14 +60,15 @@ class TextLines:
     def _decoded(self) -> Iterator[str]:
         head, rest = _look_ahead(self._chunks, self._sample)
         start = b"".join(head)
-        self.encoding = self.encoding or utf16_codec(start[:_WIDE_SAMPLE])
-        if self.encoding and _is_wide(self.encoding):
-            self.ends_in_cr = _ends_in_cr(start.decode(self.encoding, "replace"))
-            end = "\r" if self.ends_in_cr else "\n"
-            return _wide_lines(chain(head, rest), self.encoding, end)
-        self.ends_in_cr = _ends_in_cr(start.decode("latin-1"))
-        if self.ends_in_cr:
-            head, rest = _look_ahead(_cut_at_cr(chain(head, rest)), self._sample)
+        self.encoding = self.encoding or utf16_codec(start)
+        wide = self.encoding if self.encoding and _is_wide(self.encoding) else ""
+        if _ends_in_cr(start.decode(wide or "latin-1", "replace")):
+            raise LimitError(
+                "has lines that end in CR alone, as old programs of the Mac write them. Save it as "
+                '"CSV UTF-8", or with other line ends'
+            )
+        if wide:
+            return _wide_lines(chain(head, rest), wide)
         lines = _checked_lengths(chain(head, rest))
         if self.encoding:
             return map(partial(_decoded, encoding=self.encoding), lines)
@@ -117,32 +113,15 @@ def text_lines(path: str | Path, encoding: str = "auto") -> Iterator[str]:
 
 def find_encoding(path: str | Path) -> str:
     """The encoding that `text_lines` detects; "utf-8" for pure ASCII."""
-    return find_format(path)[0]
-
-
-def find_format(path: str | Path, encoding: str = "auto") -> tuple[str, bool]:
-    """The encoding, as from `find_encoding`, and whether lines end in CR alone."""
     with opened(path) as stream:
-        lines = TextLines(stream, encoding)
+        lines = TextLines(stream)
         any(lines.encoding for _ in lines)  # reads until it is known
-        return lines.encoding or "utf-8", lines.ends_in_cr
+        return lines.encoding or "utf-8"
 
 
 def utf16_codec(head: bytes) -> str | None:
-    """Detect UTF-16 and its byte order from the first bytes of a file; None for anything else.
-
-    A byte order mark decides. Without one, UTF-16 has zeros, in line ends, digits and Latin
-    letters. It also decodes only to assigned characters, and is no UTF-8 or has a quarter of zeros.
-    """
-    if head.startswith(_UTF16_MARKS):
-        return "utf-16"
-    zeros = head.count(b"\0")
-    if not zeros or (4 * zeros < len(head) and is_utf8(head)):
-        return None
-    likely = ["utf-16-be", "utf-16-le"]
-    if 2 * head[1::2].count(b"\0") > zeros:  # the zeros of Latin letters show the order of bytes
-        likely.reverse()
-    return next((codec for codec in likely if _is_text(head, codec)), None)
+    """UTF-16, if its byte order mark begins a file; None for anything else."""
+    return "utf-16" if head.startswith(_UTF16_MARKS) else None
 
 
 def damage(text: str) -> str:
@@ -197,12 +176,6 @@ def _majority_encoding(lines: list[bytes]) -> str | None:
     return "utf-8" if len(text) > SAMPLE // 4 and not text.isascii() else None
 
 
-def _is_text(head: bytes, codec: str) -> bool:
-    """Whether the beginning of a file is text in UTF-16; its last character may be incomplete."""
-    text = head.decode(codec, "replace").rstrip("\ufffd")
-    return not any(c in "\0\ufffd" or unicodedata.category(c) in _NO_TEXT for c in text)
-
-
 def is_utf8(head: bytes) -> bool:
     """Whether the beginning of a file is UTF-8; its last character may be incomplete."""
     try:
@@ -255,16 +228,16 @@ def _is_wide(encoding: str) -> bool:
     return len("\n\n".encode(encoding)) - len("\n".encode(encoding)) > 1
 
 
-def _wide_lines(chunks: Iterable[bytes], encoding: str, end: str) -> Iterator[str]:
+def _wide_lines(chunks: Iterable[bytes], encoding: str) -> Iterator[str]:
     r"""Decode first, then split into lines.
 
-    The byte of \n or \r may also be half of a character: 上 is 0A 4E.
+    The byte of \n may also be half of a character: 上 is 0A 4E.
     """
     rest = ""
     number = 1
     try:
         for text in codecs.iterdecode(chunks, encoding, "surrogatepass"):
-            *lines, rest = (rest + text).split(end)
+            *lines, rest = (rest + text).split("\n")
             yield from (_checked(f"{line}\n") for line in lines)
             number += len(lines)
             if 2 * len(rest) > LONGEST:
@@ -285,20 +258,6 @@ def _ends_in_cr(head: str) -> bool:
         return False
     bare = _QUOTED.sub("", head)
     return "\r" in bare and "\n" not in bare
-
-
-def _cut_at_cr(chunks: Iterable[bytes]) -> Iterator[bytes]:
-    """Split at CR, and replace it by LF; neither byte is part of a GB18030 character."""
-    rest = b""
-    number = 1
-    for chunk in chunks:
-        *lines, rest = (rest + chunk).split(b"\r")
-        yield from (line + b"\n" for line in lines)
-        number += len(lines)
-        if len(rest) >= LONGEST:
-            raise too_long(number)
-    if rest:
-        yield rest
 
 
 def _checked_lengths(lines: Iterable[bytes]) -> Iterator[bytes]:

@@ -15,7 +15,7 @@ from roformer_tf.readers.arrow_tables import ArrowRecords, ParquetRecords
 from roformer_tf.readers.brat import annotated_lines
 from roformer_tf.readers.json_arrays import find_json, json_array, questions_of
 from roformer_tf.readers.kinds import KINDS, arrow_files, kind_of
-from roformer_tf.readers.lines import damage, find_format, text_lines
+from roformer_tf.readers.lines import damage, text_lines
 from roformer_tf.readers.records import (
     ANY,
     BLANK,
@@ -116,8 +116,6 @@ def open_table(
         usual, delimiter = _find_delimiter(path, kind, encoding, find_top)
         if delimiter != usual:
             notes.append(f"Its cells are separated by {_CALLED[delimiter]}.")
-        if find_format(path, encoding)[1]:
-            notes.append("Its lines end in CR.")
         lines = text_lines(path, encoding)
         if kind == "csv":
             records = map(_without_guard, quoted_records(lines, "excel", delimiter))

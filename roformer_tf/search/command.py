@@ -18,7 +18,6 @@ from roformer_tf.search.database import is_index
 from roformer_tf.search.documents import checked_documents
 from roformer_tf.search.filters import parse_filter
 from roformer_tf.search.index import SearchIndex
-from roformer_tf.search.reranking import with_measured_weight
 from roformer_tf.search.retrieval import Retriever, open_reranker
 from roformer_tf.search.writing import add_documents, delete_documents
 from roformer_tf.terminal import Progress
@@ -152,9 +151,6 @@ def search(config: SearchConfig) -> None:
             config.rerank_top,
             vectors.batch_size,
         )
-        if config.rerank is not None:
-            retriever, line = with_measured_weight(config.rerank, retriever)
-            report(line)
         _search(retriever, queries, config)
 
 

@@ -1,10 +1,8 @@
 """The SQLite database of a search index: its tables, connections to it, and its errors.
 
-INDEX/index.sqlite            documents, metadata, vectors and words
-INDEX/neighbours-*.faiss      optional, see graph.py: can be deleted at any time
-
-The database is in write-ahead mode. A killed process loses nothing that was committed, and others
-search while one adds documents. This mode needs shared memory: network file systems lack it.
+INDEX/index.sqlite has documents, metadata, vectors and words. It is in write-ahead mode: a killed
+process loses nothing that was committed, and others search while one adds documents. This mode
+needs shared memory, which network file systems lack.
 """
 
 import errno
@@ -30,7 +28,7 @@ Connection = sqlite3.Connection
 
 FILE = "index.sqlite"
 # Version of the tables.
-VERSION = 2
+VERSION = 3
 # Seconds to wait while another process writes; it commits every few thousand documents.
 PATIENCE = 60
 # Bytes per page: a vector of 768 numbers has 3,072, of which a page of 4,096 would hold one.
@@ -39,9 +37,9 @@ PAGE = 16_384
 SCHEMA = (
     # The model, how texts are embedded, and a counter of changes to documents
     "CREATE TABLE IF NOT EXISTS settings (manifest TEXT NOT NULL, revision INTEGER NOT NULL)",
-    # AUTOINCREMENT: the number of a deleted document is never used again, so that a graph of
-    # neighbours that was written earlier cannot confuse two documents. `identity` is a hash of
-    # the id, or of the text where a document has none; `content` is a hash of all its columns
+    # AUTOINCREMENT: the number of a deleted document is never used again, so that a hit is never
+    # read as another document. `identity` is a hash of the id, or of the text where a document has
+    # none; `content` is a hash of all its columns
     """CREATE TABLE IF NOT EXISTS documents (
         number INTEGER PRIMARY KEY AUTOINCREMENT, id TEXT, text TEXT NOT NULL,
         metadata TEXT NOT NULL, identity BLOB NOT NULL UNIQUE, content BLOB NOT NULL)""",

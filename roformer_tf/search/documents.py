@@ -2,16 +2,14 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from datetime import date
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from roformer_tf.errors import InputError
-from roformer_tf.files import remove, write_text
 from roformer_tf.inference.text_files import (
     CheckedRows,
     TextFileConfig,
@@ -22,17 +20,13 @@ from roformer_tf.inference.text_files import (
 from roformer_tf.labelled.cells import BadCellError, read_text
 from roformer_tf.labelled.column_names import folded
 from roformer_tf.labelled.columns import find_column, find_texts_to_predict
-from roformer_tf.labelled.examples import BadLine, Example
+from roformer_tf.labelled.examples import BadLine
 from roformer_tf.labelled.headers import open_named
 from roformer_tf.labelled.reading import open_unanswered
 from roformer_tf.readers.kinds import kind_of
 from roformer_tf.readers.streams import is_stdin
 from roformer_tf.readers.tables import Row, Table
 
-# Of a reranker, in the run's folder, not in the model's: that is published, and these are the
-# user's texts. What `search --rerank` measured on them is stored in the second file.
-VALIDATION_PAIRS = "validation_pairs.jsonl"
-MEASURED = "reranking.json"
 # Characters that JSON always escapes.
 _ESCAPED = re.compile(r'["\\\x00-\x1f]')
 # The column of ids, unless another one is named.
@@ -134,21 +128,3 @@ def _plain(value: Any) -> str | float | bool | None:
             if str(number(text)) == text and abs(number(text)) < 2**53:
                 return number(text)
     return text or None
-
-
-def write_validation_pairs(folder: Path, examples: Sequence[Example]) -> None:
-    """Write the pairs that a reranker was validated on into the run's folder."""
-    remove(folder / MEASURED)
-    rows = (
-        {"texts": (x.texts[0], text), "label": label}
-        for x in examples
-        # Of a reranking a label for each document.
-        for text, label in zip(x.texts[1:], _labels(x.label), strict=True)
-    )
-    lines = map(json.dumps, rows)
-    write_text(folder / VALIDATION_PAIRS, "".join(f"{line}\n" for line in lines))
-
-
-def _labels(label: Any) -> Sequence[Any]:
-    """The label of each pair with an example's first text."""
-    return label if isinstance(label, tuple) else (label,)

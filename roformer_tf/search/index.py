@@ -27,7 +27,6 @@ from roformer_tf.search.database import (
     transaction,
 )
 from roformer_tf.search.filters import parse_filter
-from roformer_tf.search.graph import SHIFT, Neighbours
 from roformer_tf.search.keywords import document_terms
 from roformer_tf.top_k import top_k
 
@@ -62,8 +61,6 @@ class Manifest:
     """Numbers per vector."""
     passage_length: int
     """Tokens above which a document has several vectors."""
-    key: str
-    """Random, in the name of the files that belong to this database."""
     hybrid_weight: float | None = None
     """Weight of a cosine relative to the words, chosen for these documents; None: ranks alone."""
     beginning_weight: float = 0.0
@@ -100,7 +97,7 @@ class Result(NamedTuple):
 
 
 class Vectors(NamedTuple):
-    """The vectors of all documents, or of some."""
+    """The vectors of all documents."""
 
     numbers: np.ndarray
     """(documents,) int64, ascending."""
@@ -108,13 +105,6 @@ class Vectors(NamedTuple):
     """(documents,) int64: the first row of each document's passages."""
     matrix: np.ndarray
     """(rows, D) float32 of length 1."""
-
-    @property
-    def ids(self) -> np.ndarray:
-        """Ids of the rows in a graph, (rows,) int64."""
-        rows = np.arange(len(self.matrix))
-        owners = np.searchsorted(self.starts, rows, "right") - 1
-        return (self.numbers[owners] << SHIFT) + rows - self.starts[owners]
 
     def cosines(self, query: np.ndarray, beginning_weight: float) -> np.ndarray:
         """How near each document is to a query's vector (D,): (documents,) float32."""
@@ -141,7 +131,6 @@ class SearchIndex:
                 raise no_index(self.folder)
             self._connection = open_to_read(self.folder)
             self.manifest = read_manifest(self._connection, self.folder)
-            self._neighbours = Neighbours.find(self.folder, self.manifest.key)
 
     def __len__(self) -> int:
         return int(self._values("SELECT count(*) FROM documents")[0])
@@ -192,7 +181,6 @@ class SearchIndex:
         `filters`.
         """
         weight = self.manifest.hybrid_weight if weight is None else weight
-        count = max(top, CANDIDATES)
         hits = []
         # One state of the database: vectors and words of the same documents.
         connection = self._connection
@@ -200,9 +188,10 @@ class SearchIndex:
             allowed = None if where is None else self._allowed(connection, where)
             for query, vector in zip(queries, vectors, strict=True):
                 words = word_scores(connection, query) if hybrid else None
-                numbers, scores = self._by_vector(connection, vector, count, words, allowed)
+                numbers, scores = self._by_vector(connection, vector, allowed)
                 if words is not None:
-                    scores = _combined(scores, _aligned(words, numbers), weight, count)
+                    of_words = _aligned(words, numbers)
+                    scores = _combined(scores, of_words, weight, max(top, CANDIDATES))
                 best = [i for i in top_k(scores, top) if scores[i] > -np.inf]
                 hits.append([Hit(int(numbers[i]), float(scores[i])) for i in best])
         return hits
@@ -222,31 +211,15 @@ class SearchIndex:
         return np.array([number for (number,) in matches], np.int64)
 
     def _by_vector(
-        self,
-        connection: Connection,
-        vector: np.ndarray,
-        count: int,
-        words: "WordScores | None",
-        allowed: np.ndarray | None,
+        self, connection: Connection, vector: np.ndarray, allowed: np.ndarray | None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """Numbers and cosines of documents: all, or those that a graph of neighbors names."""
-        weight = self.manifest.beginning_weight
-        if allowed is not None:
-            # A graph would have to be asked for more and more, until enough are allowed.
-            vectors = self._all(connection)
-            kept = np.isin(vectors.numbers, allowed)
-            return vectors.numbers[kept], vectors.cosines(vector, weight)[kept]
-        if self._neighbours is None:
-            vectors = self._all(connection)
-        else:
-            near = self._neighbours.documents(vector, count)
-            if words is not None:
-                near = np.union1d(near, words.numbers[top_k(words.scores, count)])
-            # The graph may be older than the database: later documents are compared one by one.
-            later = "number > ? OR number IN (SELECT value FROM json_each(?))"
-            parameters = (self._neighbours.last, json.dumps(near.tolist()))
-            vectors = read_vectors(connection, self.manifest.size, later, parameters)
-        return vectors.numbers, vectors.cosines(vector, weight)
+        """Numbers and cosines of all documents, or of those that are allowed."""
+        vectors = self._all(connection)
+        numbers, cosines = vectors.numbers, vectors.cosines(vector, self.manifest.beginning_weight)
+        if allowed is None:
+            return numbers, cosines
+        kept = np.isin(numbers, allowed)
+        return numbers[kept], cosines[kept]
 
     def _all(self, connection: Connection) -> Vectors:
         """The vectors of all documents, kept in memory until another process changes them."""
@@ -281,17 +254,12 @@ def check_model(folder: Path, manifest: Manifest, embedder: "TextEmbedder") -> N
     )
 
 
-def read_vectors(
-    connection: Connection,
-    size: int,
-    condition: str = "1",
-    parameters: Sequence[Any] = (),
-    limit: int = -1,
-) -> Vectors:
-    """The vectors of some documents, in the order of their numbers; limit: -1 for no limit."""
+def read_vectors(connection: Connection, size: int) -> Vectors:
+    """The vectors of all documents, in the order of their numbers."""
     numbers, starts, content = [], [], bytearray()
-    query = f"SELECT number, passages FROM vectors WHERE {condition} ORDER BY number LIMIT ?"
-    for number, passages in connection.execute(query, (*parameters, limit)):
+    for number, passages in connection.execute(
+        "SELECT number, passages FROM vectors ORDER BY number"
+    ):
         numbers.append(number)
         starts.append(len(content) // (4 * size))
         content += passages

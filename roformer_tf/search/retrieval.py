@@ -9,10 +9,11 @@ import numpy as np
 from roformer_tf.engines.choice import Engine, Precision
 from roformer_tf.errors import InputError
 from roformer_tf.inference.opening import Finetuned, open_finetuned
+from roformer_tf.inference.text_files import report
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.search.index import Hit, Result, SearchIndex
-from roformer_tf.tasks.choices.reranking import fused
+from roformer_tf.tasks.choices.reranking import Reranking, fused
 
 if TYPE_CHECKING:
     from roformer_tf.inference.embed import TextEmbedder
@@ -25,7 +26,11 @@ RELATED = ("1", "true", "yes", "是", "相关", "相似", "同义", "similar", "
 
 @dataclass(frozen=True)
 class Reranker:
-    """A model fine-tuned on pairs, and which of its predictions is a score."""
+    """A model fine-tuned on pairs, and which of its predictions is a score.
+
+    Its weight is that of `Reranking`, selected on the validation set of the model; a model of pairs
+    orders alone.
+    """
 
     finetuned: Finetuned
     label: int | None
@@ -57,8 +62,14 @@ def open_reranker(
             f"{folder} is fine-tuned for {task.name}, but --rerank needs a model of --task "
             "reranking, or a model of pairs: --task pair, or regression with two texts."
         )
-    if not task.labels:  # it predicts a number, or a relevance with a weight of its own
-        return Reranker(finetuned, None, getattr(task, "weight", 1.0))
+    if isinstance(task, Reranking):
+        return Reranker(finetuned, None, task.weight)
+    report(
+        f"warning: {folder} orders the results alone. A model of --task reranking keeps a part of "
+        "the search's order, as much as was best on its validation set."
+    )
+    if not task.labels:  # it predicts a number
+        return Reranker(finetuned, None)
     labels = [label.casefold() for label in task.labels]
     known = [label for label in RELATED if label in labels]
     if not known:

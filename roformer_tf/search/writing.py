@@ -5,7 +5,6 @@ goes on with the first document that is missing; what it had reported is there.
 """
 
 import json
-import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
@@ -25,8 +24,7 @@ from roformer_tf.search.database import (
     transaction,
 )
 from roformer_tf.search.documents import Document
-from roformer_tf.search.graph import LARGE, Neighbours, file_of
-from roformer_tf.search.index import Manifest, check_model, read_manifest, read_vectors
+from roformer_tf.search.index import Manifest, check_model, read_manifest
 from roformer_tf.search.keywords import document_terms
 from roformer_tf.terminal import Progress
 
@@ -35,8 +33,6 @@ if TYPE_CHECKING:
 
 # Characters that mostly show what a document is about; `index.WEIGHTS` has their weight.
 BEGINNING = 60
-# Documents whose vectors are read at a time for a graph: 200 MB of 768 numbers each.
-BLOCK = 65_536
 
 
 class Added(NamedTuple):
@@ -60,17 +56,14 @@ def add_documents(
     hybrid_weight: float | None = None,
     beginning_weight: float | None = None,
     batch_size: int = BATCH_SIZE,
-    update_graph: bool = True,
 ) -> Added:
     """Create an index of documents, or add them to the one that is there.
 
     A document with the id of another one replaces it; one that is there already is not embedded
     again. documents are iterated twice. passage_length: tokens of a passage, by default the model's
     longest text; hybrid_weight, beginning_weight: stored for searches, and changed in an index that
-    is there; update_graph: whether a graph of neighbours gets the new vectors, which takes long in
-    a large one; without it they are compared one by one. Raises InputError for an index of another
-    model or of other passages, and for a vector that is not finite: blocks that were committed
-    before that stay.
+    is there. Raises InputError for an index of another model or of other passages, and for a vector
+    that is not finite: blocks that were committed before that stay.
     """
     folder = Path(folder)
     is_index(folder)  # raises for a folder that holds something else
@@ -90,8 +83,6 @@ def add_documents(
                 with transaction(connection):
                     write_block(connection, block, passages)
                 bar.update(len(block))
-        if update_graph:
-            _update_graph(connection, folder, manifest)
         (total,) = connection.execute("SELECT count(*) FROM documents").fetchone()
     return added._replace(total=total)
 
@@ -138,7 +129,6 @@ def _manifest(
             dimensions=embedder.model.dimensions,
             size=embedder.size,
             passage_length=passage_length or longest,
-            key=secrets.token_hex(4),
         )
     changed = {key: x for key, x in weights.items() if x is not None}
     manifest = replace(manifest, **changed)
@@ -216,27 +206,3 @@ def _delete(connection: Connection, identity: bytes) -> bool:
     connection.execute("DELETE FROM vectors WHERE number = ?", row)
     connection.execute("DELETE FROM documents WHERE number = ?", row)
     return True
-
-
-def _update_graph(connection: Connection, folder: Path, manifest: Manifest) -> None:
-    """Add new vectors to the graph, or build one where there are many."""
-    size = manifest.size
-    (stored,) = connection.execute("SELECT total(length(passages)) FROM vectors").fetchone()
-    vectors = int(stored) // (4 * size)
-    if vectors * size < LARGE:
-        file_of(folder, manifest.key).unlink(missing_ok=True)
-        return
-    graph = Neighbours.find(folder, manifest.key) or Neighbours.empty(size)
-    if len(graph) > 1.5 * vectors:  # a third was deleted, which slows each walk down
-        graph = Neighbours.empty(size)
-    (last,) = connection.execute("SELECT max(number) FROM vectors").fetchone()
-    if last <= graph.last:
-        return
-    last = graph.last
-    with Progress(desc="neighbours", unit=" vectors", total=vectors) as bar:
-        # In the order of numbers, so that a graph has all documents up to its last one.
-        while len((block := read_vectors(connection, size, "number > ?", (last,), BLOCK)).numbers):
-            graph.add(block.matrix, block.ids)
-            bar.update(len(block.matrix))
-            last = int(block.numbers[-1])
-    graph.save(folder, manifest.key)

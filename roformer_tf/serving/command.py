@@ -34,7 +34,6 @@ from roformer_tf.engines.choice import Choice
 from roformer_tf.errors import InputError
 from roformer_tf.files import check_writable
 from roformer_tf.inference.opening import open_model, share_weights
-from roformer_tf.inference.text_files import report
 from roformer_tf.kernels.devices import device_in_words
 from roformer_tf.machine import usable_cores
 from roformer_tf.serving.settings import (
@@ -215,7 +214,6 @@ def load_served_vectors(source: str, config: ServeConfig) -> "ServedVectors":
     """
     from roformer_tf.inference.embed import VectorSettings
     from roformer_tf.search.index import SearchIndex
-    from roformer_tf.search.reranking import with_measured_weight
     from roformer_tf.search.retrieval import Retriever, open_reranker
     from roformer_tf.serving.serve_vectors import WARM_UP
     from roformer_tf.serving.vector_batches import ServedVectors
@@ -235,9 +233,6 @@ def load_served_vectors(source: str, config: ServeConfig) -> "ServedVectors":
     retriever = Retriever(
         index, embedder, config.hybrid, reranker=reranker, batch_size=config.batch_size
     )
-    if config.rerank is not None:
-        retriever, line = with_measured_weight(config.rerank, retriever)
-        report(line)
     list(retriever.results(WARM_UP, 1))
     return ServedVectors(name, embedder, retriever, config.writable)
 

@@ -37,13 +37,7 @@ def add_documents(
     """Add the routes."""
     assert served.retriever is not None
     folder = served.retriever.index.folder
-    write = partial(
-        writing.add_documents,
-        folder,
-        served.embedder,
-        batch_size=batch_size,
-        update_graph=False,  # a large one is read and written as a whole
-    )
+    write = partial(writing.add_documents, folder, served.embedder, batch_size=batch_size)
 
     @router.put("/documents", summary="Add documents, or replace them by id", responses=FAILURES)
     @router.post("/documents", summary="The same as PUT", responses=FAILURES)

@@ -323,23 +323,3 @@ def over_cuts(
     """Mean of the loss of vectors cut to each of these lengths (Matryoshka, arXiv 2205.13147)."""
     losses = [loss(targets, vectors[..., :size], weights) for size in dimensions]
     return sum(losses[1:], losses[0]) / len(losses)
-
-
-def softmax_each(sides: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """`in_batch_softmax` in NumPy: the loss (B,) of each example; sides (B, S, H)."""
-    anchors = sides[:, 0].astype(np.float64)
-    candidates = sides[:, 1:].transpose(1, 0, 2).reshape(-1, sides.shape[-1])
-    scores = SCALE * anchors @ candidates.T.astype(np.float64)
-    right = np.diagonal(scores[:, : len(sides)])
-    highest = scores.max(axis=1, keepdims=True)
-    total = np.sum(np.exp(scores - highest) * (wanted >= 0), axis=1)
-    return np.asarray(np.log(total) + highest[:, 0] - right)
-
-
-def cosent_each(sides: np.ndarray, scores: np.ndarray) -> np.ndarray:
-    """The part of each pair (B,) in `cosent`: the wrong orders with all other pairs."""
-    cosines = SCALE * np.einsum("nh,nh->n", sides[:, 0], sides[:, 1]).astype(np.float64)
-    differences = cosines[:, None] - cosines[None, :]
-    below = np.where(scores[:, None] < scores[None, :], np.exp(differences), 0.0).sum(axis=1)
-    above = np.where(scores[:, None] > scores[None, :], np.exp(-differences), 0.0).sum(axis=1)
-    return np.asarray(np.log1p(below + above))

@@ -16,12 +16,11 @@ from roformer_tf.tasks.losses import (
     softmax_divergence,
     softmax_losses,
 )
-from roformer_tf.tasks.task_settings import Examples, Part
+from roformer_tf.tasks.task_settings import Part
 
 if TYPE_CHECKING:
     from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
     from roformer_tf.kernels.forms import Tensor
-    from roformer_tf.labelled.encoding import EncodedTexts
     from roformer_tf.models.pretrained import PretrainedModel
 
 
@@ -97,12 +96,6 @@ class TrainingObjective(Part):
         `pair_classes`, outputs are the logits of a dense layer over `classifier_features`.
         """
         raise NotImplementedError(f"{type(self).__name__} has a loss for each sequence")
-
-    def example_losses(
-        self, row_logits: Sequence[np.ndarray], encoded: "EncodedTexts", examples: Examples
-    ) -> np.ndarray | None:
-        """Loss of each example (N,) float64; None: the mean of `losses` over all sequences."""
-        return None
 
     def with_vector_settings(self, **settings: Any) -> Any:
         """The task with values of `vector_settings`. Raises InputError if they do not suit it."""

@@ -15,11 +15,9 @@ from roformer_tf.tasks.base import Examples, Prediction, Predictions, Task, part
 from roformer_tf.tasks.choices.choices import CHARACTER_OVERLAP, CandidateMetrics, by_overlap
 from roformer_tf.tasks.decoding import LabelDecoding
 from roformer_tf.tasks.labelling import Labelling
-from roformer_tf.tasks.metrics import Metric
 from roformer_tf.tasks.objective import SigmoidObjective
 from roformer_tf.tasks.probabilities import sigmoid
-from roformer_tf.tasks.scoring import JsonObject, calibration
-from roformer_tf.translation import Message
+from roformer_tf.tasks.scoring import JsonObject, NamedPredictions, calibration
 
 if TYPE_CHECKING:
     from roformer_tf.labelled.columns import LabelSample
@@ -111,13 +109,7 @@ class RankingMetrics(CandidateMetrics):
         """B and C."""
         return RANKED
 
-    def baseline(
-        self,
-        training: Examples,
-        test: Examples,
-        valid: Examples = (),
-        metric: Metric | None = None,
-    ) -> tuple[Message, list[Prediction]]:
+    def rule(self, training: Examples, test: Examples, valid: Examples) -> NamedPredictions:
         """The text that shares more characters with A; nothing is learned."""
         by_index = map(by_overlap, test)
         predictions = [each._replace(label=RANKED[each.label]) for each in by_index]

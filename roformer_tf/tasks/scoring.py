@@ -30,6 +30,8 @@ COSINE_BINS = 20
 
 # A dictionary that can be written as JSON.
 JsonObject: TypeAlias = dict[str, Any]
+# The name of a baseline, and what it predicts.
+NamedPredictions: TypeAlias = tuple[Message, list[Prediction]]
 
 # Why a figure has no interval.
 NO_SPREAD = Message("all samples drawn from the examples have the same value")
@@ -162,16 +164,20 @@ class Metrics(Part):
         test: Examples,
         valid: Examples = (),
         metric: Metric | None = None,
-    ) -> tuple[Message, list[Prediction]]:
+    ) -> NamedPredictions:
         """Fit a simple method to the training examples, and predict the test set.
 
-        → its name and predictions; none if the task has no such method. `valid` selects its
-        settings, by `metric` or the task's first one.
+        `valid` selects its settings, by `metric` or the task's first one. Without a linear model it
+        is the `rule` of the task.
         """
         if not self.linear_model:
-            return Message(""), []
+            return self.rule(training, test, valid)
         fitted = fit_tfidf(self.task, training, valid, metric or self.usable()[0])
         return fitted.name, fitted.predictions(self.task, test, valid)
+
+    def rule(self, training: Examples, test: Examples, valid: Examples) -> NamedPredictions:
+        """Predict the test set by a rule that has no settings; no predictions: there is none."""
+        return Message(""), []
 
     def fit_linear(self, targets: np.ndarray, features: Any, strength: float) -> LinearModel:
         """Fit `linear_model` to features (N, F) and the targets (N, …) of `Labelling.target`."""

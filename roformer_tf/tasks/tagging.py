@@ -24,7 +24,7 @@ from roformer_tf.tasks.decoding import Decoding
 from roformer_tf.tasks.labelling import Labelling
 from roformer_tf.tasks.objective import SoftmaxObjective
 from roformer_tf.tasks.probabilities import shortest, softmax
-from roformer_tf.tasks.tags.crf import NEVER, Chain, best_paths, log_likelihoods, marginals
+from roformer_tf.tasks.tags.crf import NEVER, Chain, best_paths, marginals
 from roformer_tf.tasks.tags.entity_scoring import TaggingMetrics, predicted_scores
 from roformer_tf.tasks.tags.schemes import (
     as_bioes,
@@ -50,10 +50,9 @@ ILLEGAL = -100.0
 CRF_WEIGHTS = ("crf/start_transitions", "crf/transitions", "crf/end_transitions")
 
 
-class TaggingLabelling(Labelling):
-    """A label for each unit of a text. Target (units,) int32."""
+class UnitLabelling(Labelling):
+    """Texts in units, or raw ones, of which all is read."""
 
-    task: "Tagging"
     has_units: ClassVar[bool] = True
     fixed_long_texts: ClassVar[str] = "all is read, in windows."
 
@@ -61,8 +60,20 @@ class TaggingLabelling(Labelling):
     def read_row(
         cls, row: "Row", texts: Sequence[str], label: str | None, separator: str
     ) -> Example:
-        """A text without labels, or its units in a list. `read_units` reads the labelled ones."""
+        """A text without labels, or its units in a list; labelled ones are read elsewhere."""
         return read_units(row, UnitColumns(texts[0], None, ANY))
+
+    @classmethod
+    def learned(cls, training: Examples) -> dict[str, Any]:
+        """The labels, and whether units are words; texts are read in windows."""
+        spaced = words_are_units(training)
+        return super().learned(training) | {"spaced_units": spaced, "long_texts": "windows"}
+
+
+class TaggingLabelling(UnitLabelling):
+    """A label for each unit of a text. Target (units,) int32."""
+
+    task: "Tagging"
 
     @classmethod
     def complete(cls, examples: list[Example]) -> list[Example]:
@@ -89,14 +100,9 @@ class TaggingLabelling(Labelling):
 
     @classmethod
     def learned(cls, training: Examples) -> dict[str, Any]:
-        """The labels, their scheme, and whether units are words; texts are read in windows."""
-        # Long texts are always read in windows: a tag is needed for every unit.
+        """The scheme of the labels, too."""
         settings = super().learned(training)
-        return settings | {
-            "spaced_units": words_are_units(training),
-            "long_texts": "windows",
-            "scheme": find_scheme(settings["labels"], training),
-        }
+        return settings | {"scheme": find_scheme(settings["labels"], training)}
 
     def notes(self, training: Examples) -> list[str]:
         """How many sentences break the scheme, or why predictions follow no scheme."""
@@ -163,22 +169,6 @@ class TaggingObjective(SoftmaxObjective):
         chain = legal(self.task.labels, self.task.scheme)
         scores = [np.where(x <= NEVER, ILLEGAL, 0).astype(np.float32) for x in chain]
         return dict(zip(CRF_WEIGHTS, scores, strict=True))
-
-    def example_losses(
-        self, row_logits: Sequence[np.ndarray], encoded: EncodedTexts, examples: Examples
-    ) -> np.ndarray | None:
-        """With a conditional random field, nats per unit: their mean is the loss of the set.
-
-        Negative log-likelihoods among all sequences of labels, because the data may have illegal
-        sequences.
-        """
-        if not self.task.crf:
-            return None
-        logits = self.task.decoding.combine(row_logits, encoded)
-        targets = [self.task.labelling.target(example) for example in examples]
-        losses = -log_likelihoods(logits, targets, self.task.learned_chain)
-        # The mean over examples of these is the sum of all losses, divided by all units.
-        return losses * len(targets) / max(1, sum(map(len, targets)))
 
 
 class TaggingDecoding(Decoding):

@@ -5,11 +5,9 @@ import string
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, islice
-from pathlib import Path
 from typing import Literal
 
 from roformer_tf.errors import InputError
-from roformer_tf.files import write_text
 from roformer_tf.tokenizers.segmentation import (
     is_chinese,
     is_punctuation,
@@ -35,21 +33,6 @@ def check_special_tokens(vocabulary: Mapping[str, int], source: str) -> None:
             f"{source} lacks {', '.join(missing)}, which every RoFormer needs. "
             "Give the vocab.txt that belongs to the model, or add the missing lines."
         )
-
-
-def write_vocabulary(path: str | Path, tokens: Sequence[str]) -> None:
-    """Write one token a line, in the order of their ids.
-
-    Raises InputError for tokens that could not be read back: repeated, empty or with white space.
-    """
-    seen: set[str] = set()
-    for number, token in enumerate(tokens):
-        if token.split() != [token]:
-            raise InputError(f"token {number} is {token!r}, but a token has no white space.")
-        if token in seen:
-            raise InputError(f"token {number}, {token!r}, is in the vocabulary twice. Remove one.")
-        seen.add(token)
-    write_text(path, "".join(f"{token}\n" for token in tokens))
 
 
 def guess_tokenization(vocabulary: Iterable[str]) -> Tokenization:

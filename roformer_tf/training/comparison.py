@@ -1,4 +1,4 @@
-"""The `runs` command: compares runs in tables, a plot and a JSON file.
+"""The `runs` command: compares runs in tables and a JSON file.
 
 Keras is not imported, so the tables appear at once, even while runs are training. The files are
 written by `callbacks.MetricsFile`, `run_files.write_settings` and `report.write_report`.
@@ -48,22 +48,17 @@ class RunsConfig:
 
     Examples:
         roformer-tf runs runs/
-        roformer-tf runs runs/a runs/b --plot losses.png
+        roformer-tf runs runs/a runs/b --json losses.json
     """
 
     folder: Annotated[tuple[Path, ...], "DIR"]
     """Folders of runs, or folders that contain such folders."""
-    plot: Path | None = None
-    """PNG file for a plot of the losses of all runs."""
     json: Path | None = None
     """JSON file for the same figures."""
 
     def __post_init__(self) -> None:
-        if self.plot and self.plot.suffix.lower() != ".png":
-            raise InputError(f"--plot {self.plot} will be a PNG file. Give a name ending in .png.")
-        for flag, file in (("--plot", self.plot), ("--json", self.json)):
-            if file and is_folder(file):
-                raise InputError(f"{flag} {file} is a folder. Name a file.")
+        if self.json and is_folder(self.json):
+            raise InputError(f"--json {self.json} is a folder. Name a file.")
 
 
 @dataclass(frozen=True)
@@ -89,19 +84,14 @@ class RecordedRun:
 
 
 def compare(config: RunsConfig) -> None:
-    """Print the tables, and write the plot and the JSON file."""
-    for file in (config.plot, config.json):
-        if file:
-            check_writable(file)
+    """Print the tables, and write the JSON file."""
+    if config.json:
+        check_writable(config.json)
     folders = [run for folder in config.folder for run in find_runs(folder)]
     runs = [read_run(*pair) for pair in named(folders).items()]
     comparison = compared(runs)
     if config.json:
         write_json(config.json, comparison)
-    if config.plot:
-        from roformer_tf.training.plots import plot_runs  # matplotlib takes a second to load
-
-        plot_runs({run.name: curves(run) for run in runs}, config.plot)
     try:
         print("\n".join(tables(comparison, terminal_width())), flush=True)
     except BrokenPipeError:  # `… | head` has ended; Python would flush once more at exit
@@ -242,16 +232,6 @@ def best_evaluation(evaluations: Sequence[Mapping[str, Any]]) -> tuple[int, floa
             comparable.clear()
         comparable.append(line)
     return min(points(comparable, "held_out_loss"), key=lambda point: point[1], default=None)
-
-
-def curves(run: RecordedRun) -> list[Plain]:
-    """The lines of a run as `plots.plot_runs` draws them."""
-    sources = {"loss": run.lines, "held_out_loss": run.evaluations}
-    return [
-        {"step": step, key: value}
-        for key, lines in sources.items()
-        for step, value in points(lines, key)
-    ]
 
 
 def tables(comparison: Plain, width: int) -> Iterator[str]:

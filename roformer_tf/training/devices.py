@@ -46,11 +46,6 @@ def _processor() -> str:
     return names[0] if names else platform.processor() or platform.machine()
 
 
-def device_name() -> str | None:
-    """The name of the first accelerator of Keras' backend, "NVIDIA L20"; None on a CPU."""
-    return next(iter(accelerators()), None)
-
-
 def sync(model: keras.Model) -> None:
     """Update the model's variables: on JAX, `fit` keeps the state of the last step elsewhere."""
     if keras.backend.backend() == "jax":

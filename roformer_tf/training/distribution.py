@@ -23,8 +23,6 @@ import numpy as np
 
 from roformer_tf.errors import TRY_AGAIN, InputError, TerminatedError
 from roformer_tf.internals import jax_coordinator
-from roformer_tf.machine import peak_flops
-from roformer_tf.training.devices import device_name
 from roformer_tf.training.settings import DevicesConfig
 
 # Axes of the mesh of devices.
@@ -200,8 +198,8 @@ def replicas() -> int:
 
 
 def peak_of_devices(config: DevicesConfig) -> float | None:
-    """Peak operations per second of all devices of a run; None if unknown."""
-    peak = config.peak_flops or peak_flops(device_name())
+    """Peak operations per second of all devices of a run; None if it is not given."""
+    peak = config.peak_flops
     return None if peak is None else peak * replicas() * config.model_parallel
 
 

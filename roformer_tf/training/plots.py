@@ -4,12 +4,10 @@ No pyplot: it keeps global state, and may need a display.
 """
 
 import io
-import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from statistics import fmean
 from typing import Any, NamedTuple
 
 import matplotlib
@@ -21,19 +19,6 @@ from matplotlib.ticker import PercentFormatter
 from roformer_tf.files import temporary_file
 
 _TRAINING, _HELD_OUT, _OTHER = "tab:blue", "tab:orange", "tab:gray"
-_DASHES = ("-", "--", ":", "-.")  # each with ten colours: forty runs look different
-_LEGEND_ROWS = 30  # of one column
-
-
-class FilledMask(NamedTuple):
-    """A model's predictions for the mask of a sentence."""
-
-    # With the mask as it should be shown.
-    sentence: str
-    # Token and probability, the likeliest first.
-    predictions: Sequence[tuple[str, float]]
-    # The original token, if known: its bar has another colour.
-    answer: str | None = None
 
 
 def plot_loss(lines: Sequence[Mapping[str, Any]], target: Path, title: str) -> None:
@@ -43,7 +28,7 @@ def plot_loss(lines: Sequence[Mapping[str, Any]], target: Path, title: str) -> N
     """
     accuracies = _curve(lines, "held_out_accuracy")
     panels = 2 if accuracies[0] else 1
-    with _drawing(target, width=6 * panels, height=4) as figure:
+    with drawing(target, width=6 * panels, height=4) as figure:
         figure.suptitle(title)
         axes = figure.subplots(1, panels, squeeze=False)[0]
         axes[0].plot(*_curve(lines, "loss"), color=_TRAINING, linewidth=1, label="training")
@@ -60,60 +45,15 @@ def plot_loss(lines: Sequence[Mapping[str, Any]], target: Path, title: str) -> N
             axis.grid(alpha=0.3)
 
 
-def plot_runs(runs: Mapping[str, Sequence[Mapping[str, Any]]], target: Path) -> None:
-    """Draw the losses of several runs, each by its name with lines such as `plot_loss` takes.
-
-    The training loss is thin, and smooth: a mean over each hundredth of a run's lines.
-    """
-    # Chinese has no spaces to break at; and what begins with "_" is no label to matplotlib.
-    labels = [" " + "\n ".join(textwrap.wrap(name, 40)) for name in runs]
-    rows = sum(label.count("\n") + 1 for label in labels)
-    columns = -(-rows // _LEGEND_ROWS)
-    longest = max(len(line) for label in labels for line in label.split("\n"))
-    width, height = 6 + columns * (0.6 + 0.11 * longest), 0.6 + 0.19 * -(-rows // columns)
-    with _drawing(target, width=width, height=max(4, height)) as figure:
-        axes = figure.subplots()
-        for number, (label, lines) in enumerate(zip(labels, runs.values(), strict=True)):
-            look = _look(number)
-            axes.plot(*_smoothed(_curve(lines, "loss")), linewidth=1, alpha=0.6, **look)
-            held_out = _curve(lines, "held_out_loss")
-            axes.plot(*held_out, marker="o", markersize=4, label=label, **look)
-        axes.set(xlabel="step", ylabel="loss (thin: training, dots: held out)")
-        axes.grid(alpha=0.3)
-        figure.legend(loc="outside right upper", ncols=columns, fontsize=8, handlelength=3)
-
-
-def plot_fill_masks(examples: Sequence[FilledMask], target: Path, title: str) -> None:
-    """Draw for each sentence its predictions as horizontal bars, the likeliest on top."""
-    rows = [len(example.predictions) for example in examples]
-    with _drawing(target, width=8, height=0.6 + 0.8 * len(rows) + 0.25 * sum(rows)) as figure:
-        figure.suptitle(title)
-        panels = figure.subplots(len(rows), squeeze=False, sharex=True, height_ratios=rows)[:, 0]
-        for axis, example in zip(panels, examples, strict=True):
-            tokens = [token for token, _ in example.predictions]
-            shares = [share for _, share in example.predictions]
-            colours = [_HELD_OUT if token == example.answer else _TRAINING for token in tokens]
-            bars = axis.barh(range(len(tokens)), shares, color=colours)
-            axis.bar_label(bars, [f"{share:.1%}" for share in shares], padding=3)
-            axis.set_yticks(range(len(tokens)), tokens)
-            axis.invert_yaxis()
-            # Chinese has no spaces to break at: every character may end a line.
-            axis.set_title("\n".join(textwrap.wrap(example.sentence, 40)), loc="left", fontsize=11)
-            axis.spines[["top", "right"]].set_visible(False)
-            axis.set_xlim(0, 1)
-            axis.xaxis.set_major_formatter(PercentFormatter(1))
-        panels[-1].set_xlabel("probability (orange: the original token)")
-
-
 def plot_lengths(models: Mapping[str, Mapping[str, Any]], target: Path) -> None:
     """Draw held-out losses by sequence length, and by position in the longest sequences: PNG.
 
     models: `by_length` and `by_position` of `evaluate --corpus`, by a name; "" for a single model.
     """
-    with _drawing(target, width=11, height=4) as figure:
+    with drawing(target, width=11, height=4) as figure:
         by_length, by_position = figure.subplots(1, 2, sharey=True)
         for number, (name, report) in enumerate(models.items()):
-            look = _look(number) | {"marker": "o", "markersize": 4}
+            look = {"color": f"C{number}", "marker": "o", "markersize": 4}
             lengths, figures = zip(*report["by_length"].items(), strict=True)
             x = [int(length) for length in lengths]
             by_length.plot(x, [point["loss"] for point in figures], label=name or None, **look)
@@ -239,14 +179,6 @@ def draw_histograms(
         return _svg(figure)
 
 
-def _look(number: int) -> dict[str, Any]:
-    """Colour and dashes of the run of this number."""
-    return {
-        "color": matplotlib.colormaps["tab10"](number % 10),
-        "linestyle": _DASHES[number // 10 % len(_DASHES)],
-    }
-
-
 def _lighten(axes: Any) -> None:
     """Draw a faint grid, and no frame on the right and above."""
     axes.grid(alpha=0.3)
@@ -259,18 +191,8 @@ def _curve(lines: Sequence[Mapping[str, Any]], key: str) -> tuple[list[int], lis
     return [line["step"] for line in having], [line[key] for line in having]
 
 
-def _smoothed(curve: tuple[list[int], list[float]]) -> tuple[list[float], list[float]]:
-    """Steps and values as means over each hundredth of them."""
-    several = max(1, len(curve[0]) // 100)
-    steps, values = (
-        [fmean(numbers[i : i + several]) for i in range(0, len(numbers), several)]
-        for numbers in curve
-    )
-    return steps, values
-
-
 @contextmanager
-def _drawing(target: Path, *, width: float, height: float) -> Iterator[Figure]:
+def drawing(target: Path, *, width: float, height: float) -> Iterator[Figure]:
     """Yield a figure, its size in inches, that is written to `target` if the block succeeds."""
     with _page(width=width, height=height) as figure:
         yield figure

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 from roformer_tf.errors import InputError, check_numbers
-from roformer_tf.kernels.devices import AttentionForm
 
 # A Keras dtype policy. "auto": bfloat16 matrix products where the device is faster with them.
 Precision = Literal["auto", "float32", "mixed_bfloat16"]
@@ -25,11 +24,7 @@ class DevicesConfig:
     JAX_NUM_PROCESSES and JAX_PROCESS_ID (from 0). All must see the same --output."""
     peak_flops: float | None = None
     """Peak floating-point operations per second of one device, for the model FLOPs utilization
-    (`mfu` in metrics.jsonl). Default: known for common GPUs."""
-    attention_form: AttentionForm | None = None
-    """How JAX computes attention on an NVIDIA GPU: "masked" (cuDNN with a mask), "segments" (JAX's
-    Pallas kernel with a document number per token, single GPU) or "plain" (matrix products and
-    softmax). Default: masked. Results differ by rounding only."""
+    (`mfu` in metrics.jsonl), such as 989e12 of an H100 in bfloat16."""
 
     def __post_init__(self) -> None:
         check_numbers(self, "devices", "model_parallel", at_least=1)

@@ -5,14 +5,12 @@ import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 import pytest
 
 import benchmarks.gpu
 from benchmarks.gpu import (
-    FORMS,
     HEADER,
     SIZES,
     Case,
@@ -26,7 +24,6 @@ from benchmarks.gpu import (
     row,
     rows_of,
 )
-from roformer_tf.kernels.forms import AttentionForm
 
 ROOT = Path(__file__).parents[2]
 
@@ -61,11 +58,11 @@ def test_a_line_has_a_cell_for_every_column():
         "flops/s": 494.5e12,
         "outside": 0.25,
         "idle": 0.01,
-        "attention": "masked",
+        "attention": "cuDNN",
         "memory": 30e9,
     }
     line = row(case, result, 989e12)
-    assert "| ours | base | 512 | 64 | 0.1/0 | masked | off |" in line
+    assert "| ours | base | 512 | 64 | 0.1/0 | cuDNN | off |" in line
     assert "| 1,000,000 | 32.8 | 50.0% | 25.0% | 1.0% | 30.0 |" in line
     assert line.count("|") == row(case, None, None).count("|") == HEADER.splitlines()[0].count("|")
 
@@ -97,21 +94,16 @@ def test_rates_of_dropout_as_they_are_typed():
 
 def test_each_case_is_followed_by_its_rivals(monkeypatch):
     typed = ["--size", "tiny", "base", "--lengths", "64", "--dropout", "0", "--peers"]
-    monkeypatch.setattr(sys, "argv", ["gpu", *typed, "--attention", "masked", "plain"])
+    monkeypatch.setattr(sys, "argv", ["gpu", *typed, "--attention", "auto", "plain"])
     actual = [(case.size, case.model, case.attention) for case in cases(benchmarks.gpu.arguments())]
-    peers = [(model, None) for model in benchmarks.gpu.PEERS]
-    ours = [("ours", "masked"), ("ours", "plain")]
+    peers = [(model, "auto") for model in benchmarks.gpu.PEERS]
+    ours = [("ours", "auto"), ("ours", "plain")]
     assert actual == [(size, *each) for size in ("tiny", "base") for each in (*ours, *peers)]
-
-
-def test_every_form_of_attention_can_be_asked_for():
-    assert ["auto", *get_args(AttentionForm)] == FORMS
 
 
 @pytest.mark.parametrize(
     ("names", "want"),
     [
-        (["gemm_bf16", "mha_forward"], "segments"),
         (["cudnn_generated_fort_native_sdpa_sm90_flash_fprop"], "cuDNN"),
         (["gemm_bf16", "loop_exp_fusion"], "plain"),
     ],

@@ -2,8 +2,9 @@ import json
 
 import pytest
 
-from roformer_tf.checkpoints.embedding_config import FILE, EmbeddingConfig, load
+from roformer_tf.checkpoints.embedding_config import FILE, EmbeddingConfig
 from roformer_tf.errors import InputError
+from tests.support.embedding_file import load
 
 
 @pytest.mark.parametrize("dimensions", [None, (128, 64)])

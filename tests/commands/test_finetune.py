@@ -174,14 +174,6 @@ def test_from_labelled_file_to_report_to_predict(task, shallow, tmp_path, capsys
     for name in ("report.md", "report.html", "settings.yaml", "metrics.jsonl", "model/task.json"):
         assert (run / name).stat().st_size > 0
     assert not (run / "checkpoints").exists()
-    kept = run / "validation_pairs.jsonl"  # for --rerank
-    assert kept.exists() == (task == "pair")
-    if task == "pair":
-        pairs = [json.loads(line) for line in kept.read_text(encoding="utf-8").splitlines()]
-        assert [[*item["texts"], item["label"]] for item in pairs] == [
-            line.split("\t") for line in valid.read_text(encoding="utf-8").splitlines()
-        ][-len(pairs) :]
-        assert len(pairs) >= 31  # a first line may be a header
     tokenizer = json.loads((run / "model/tokenizer_config.json").read_text(encoding="utf-8"))
     assert tokenizer.get("units") == ("characters" if task == "tagging" else None)
 

@@ -5,10 +5,11 @@ import json
 import numpy as np
 import pytest
 
-from roformer_tf.checkpoints.embedding_config import EmbeddingConfig, load
+from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
 from roformer_tf.cli import main
 from roformer_tf.finetuning.report import pages as report_pages
 from roformer_tf.models.heads import RoFormerForSentenceSimilarity
+from tests.support.embedding_file import load
 
 CHARACTERS = list(
     "今天气很好我们去公园学习中国经济发展人民生活改革工作新闻记者报道的了在和是不也都"

@@ -30,7 +30,6 @@ COMMANDS = {
     "vocabulary": "checkpoints vocabulary --simplify --to own nowhere",
     "convert": "checkpoints convert nowhere --to own",
     "average": "checkpoints average nowhere nowhere --output",
-    "runs --plot": "runs nowhere --plot",
     "runs --json": "runs nowhere --json",
     "cost": "cost nowhere.yaml --json",
 }

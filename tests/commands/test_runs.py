@@ -60,12 +60,11 @@ learning_rate  0.0001  slow
 """
 
 
-def test_runs_are_compared_in_a_table_a_plot_and_a_file(run, runs, tmp_path):
-    files = ("--plot", "out/runs.png", "--json", "out/runs.json")
-    code, out, err = run("runs", *files, COLUMNS="100")
+def test_runs_are_compared_in_a_table_and_a_file(run, runs, tmp_path):
+    code, out, err = run("runs", "--json", "out/runs.json", COLUMNS="100")
     assert (code, err) == (0, "")
     assert out == TABLE
-    assert sorted(path.name for path in (tmp_path / "out").iterdir()) == ["runs.json", "runs.png"]
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["runs.json"]
     arguments = json.loads((tmp_path / "out" / "runs.json").read_text(encoding="utf-8"))
     assert [item["loss"] for item in arguments["runs"]] == [3.0, 3.0]
 
@@ -88,17 +87,6 @@ def test_neither_keras_nor_matplotlib_is_loaded_for_the_table(runs):
     assert done.stdout.splitlines()[-1] == "set()"
 
 
-def test_neither_keras_nor_tensorflow_is_loaded_for_the_plot(runs, tmp_path):
-    code = (
-        "import sys\n"
-        "from roformer_tf.cli import main\n"
-        f"assert main(['runs', {str(runs)!r}, '--plot', {str(tmp_path / 'x.png')!r}]) == 0\n"
-        "print({'keras', 'tensorflow'} & sys.modules.keys())"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "set()"
-
-
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -106,9 +94,7 @@ def test_neither_keras_nor_tensorflow_is_loaded_for_the_plot(runs, tmp_path):
         (["nowhere"], "there is no folder nowhere"),
         (["empty"], "empty holds no run"),
         (["runs", "empty"], "empty holds no run"),
-        (["runs", "--plot", "runs.jpg"], "ending in .png"),
         (["runs", "--json", "runs/slow/metrics.jsonl/x"], "cannot write runs/slow/metrics.jsonl/x"),
-        (["runs", "--plot", "runs/slow/metrics.jsonl/x.png"], "cannot write runs/slow/metrics"),
     ],
 )
 def test_bad_input_is_one_message_and_exit_code_2(run, runs, tmp_path, words, said):

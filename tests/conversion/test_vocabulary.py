@@ -106,7 +106,7 @@ def test_ids_without_a_row_are_refused(ids, compound, message, opened_with_token
 def test_kept_tokens_keep_their_rows(name, opened_with_tokenizer):
     checkpoint, tokenizer = opened_with_tokenizer(name)
     tokens = ["[PAD]", "[MASK]", "[SEP]", "[CLS]", "[UNK]", "的", "##a", "中"]
-    smaller, kept = keep_vocabulary(checkpoint, tokenizer, tokens)
+    smaller, kept, *_ = keep_vocabulary(checkpoint, tokenizer, tokens)
     assert kept.tokens == tokens
     for weight in {WORDS, BIAS} & checkpoint.arrays.keys():
         old = checkpoint.arrays[weight]
@@ -131,7 +131,7 @@ def test_tokens_that_make_no_vocabulary_are_refused(tokens, message, opened_with
 def test_a_simplified_vocabulary_is_bert4keras_own(opened_with_tokenizer):
     """Its ids except [MASK], which is always kept here."""
     checkpoint, tokenizer = opened_with_tokenizer("word")
-    smaller, kept = simplify(checkpoint, tokenizer)
+    smaller, kept, *_ = simplify(checkpoint, tokenizer)
     assert kept.tokenization == "char"
     assert kept.tokens[:5] == ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     assert smaller.config.vocab_size == kept.vocab_size == smaller.arrays[WORDS].shape[0]
@@ -151,7 +151,7 @@ def test_the_cut_ids_are_those_that_bert4keras_cuts(opened_with_tokenizer):
     checkpoint, _ = opened_with_tokenizer("word")
     rows = np.arange(len(vocabulary) * 32, dtype="float32").reshape(-1, 32)
     large = with_rows(checkpoint, rows)
-    _, kept = simplify(large, RoFormerTokenizer(vocabulary, "word"))
+    _, kept, *_ = simplify(large, RoFormerTokenizer(vocabulary, "word"))
     got = [vocabulary[token] for token in kept.tokens if token != "[MASK]"]
     assert got == want
 

@@ -244,12 +244,6 @@ TABLES = {
             Row("--model {other_classifier}", "exported/model.onnx"),
             Row("--to savedmodel", "exported/saved_model.pb"),
             Row("--output {out}/elsewhere", "elsewhere/model.onnx"),
-            Row(
-                "--data {labelled}",
-                "exported/model.onnx",
-                base=EXPORT.replace("onnxruntime", "int8"),
-                exits=(2, 0),
-            ),
             Row("--dimensions 4", "stdout", base=EXPORT.replace("{classifier}", "{mlm}")),
         ],
     ),

@@ -12,7 +12,6 @@ TABLES = {
         "{run}",
         [
             Row("{run} {other_run}", "stdout", has("slow"), without="{run}", base=""),
-            Row("--plot {out}/losses.png", "losses.png"),
             Row("--json {out}/runs.json", "runs.json"),
         ],
     ),

@@ -188,7 +188,6 @@ TABLES = {
                 base=PRETRAIN.replace("{rows}", "{two_corpora}"),
             ),
             Row("--peak-flops 1e9", LINES, has("mfu"), base=ONE_STEP),
-            Row("--attention-form plain", "computed", base=ONE_STEP),
             Row(
                 "--precision mixed_bfloat16",
                 LINES,

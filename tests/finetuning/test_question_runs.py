@@ -75,7 +75,6 @@ def test_a_run_reports_both_figures_of_model_and_baseline(run):
     assert report["data"][2]["labels"] == {"answer": 30, "no answer": 10}
     page = (run / "run" / "report.md").read_text(encoding="utf-8")
     assert "the sentence with the most characters of the question" in page
-    assert not (run / "run" / "validation_pairs.jsonl").exists()
     card = (run / "run" / "model" / "README.md").read_text(encoding="utf-8")
     assert "pipeline_tag: question-answering" in card
     config = json.loads((run / "run" / "model" / "config.json").read_text(encoding="utf-8"))
@@ -119,7 +118,7 @@ def test_predict_evaluate_and_load_give_the_figures_of_the_report(run, tmp_path)
 @pytest.mark.parametrize("to", ["onnx", "int8"])
 def test_an_export_answers_as_the_model(run, tmp_path, to):
     dataset = LabelledDataset.from_file(run / "test.jsonl", max_length=32)
-    export(run / "run" / "model", tmp_path / to, to, dataset.examples)
+    export(run / "run" / "model", tmp_path / to, to)
     pairs = [example.texts for example in dataset.examples[:8]]
     want = roformer_tf.load(run / "run" / "model", engine="keras", precision="float32")(pairs)
     got = roformer_tf.load(tmp_path / to)(pairs)

@@ -5,7 +5,6 @@ Figures are counted here in plain Python, from the files and from what `predict`
 
 import json
 import re
-from importlib.util import find_spec
 from types import SimpleNamespace
 
 import numpy as np
@@ -19,7 +18,7 @@ from roformer_tf.finetuning.report import pages as report_pages
 from roformer_tf.finetuning.results import Results
 from roformer_tf.finetuning.search import Sets
 from roformer_tf.finetuning.settings import FinetuneConfig
-from roformer_tf.inference.opening import open_finetuned, predict
+from roformer_tf.inference.opening import open_finetuned
 from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import find_layout
@@ -106,20 +105,6 @@ def answered(run, tmp_path_factory):
 def test_the_report_is_judged_by_what_predict_answers_by(run, report):
     opened = open_finetuned(run / "model")
     assert report["answered_by"] == opened.choice.as_json()
-
-
-@pytest.mark.skipif(not find_spec("onnxruntime"), reason="needs the extra [onnx]")
-def test_what_int8_costs_is_measured_on_the_validation_set(run, report, monkeypatch):
-    kept = json.loads((run / "model" / "int8.json").read_text(encoding="utf-8"))
-    gold = [label for _, label in DATA["valid"]]
-    examples = [Example((text,), None, "") for text, _ in DATA["valid"]]
-    assert kept["examples"] == len(gold)
-    for precision in ("float32", "int8"):
-        opened = open_finetuned(run / "model", "onnx", precision)
-        answers = predict(opened.model, opened.tokenizer, opened.task, examples)
-        right = share(gold, [item.label for item in answers])
-        assert kept[precision]["accuracy"] == pytest.approx(right, abs=1e-9), precision
-    assert kept["float32"]["accuracy"] == report["valid"]["accuracy"]
 
 
 def table(path):

@@ -14,10 +14,8 @@ from roformer_tf.engines.choice import MODULES
 from roformer_tf.errors import InputError
 from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.inference.opening import (
-    int8_cost,
     open_finetuned,
     predict,
-    save_int8_cost,
     share_weights,
 )
 from roformer_tf.labelled.examples import Example
@@ -115,16 +113,6 @@ def test_processes_that_share_weights_answer_the_same(precision, finetuned, tmp_
         strict=True,
     ):
         np.testing.assert_allclose(got.scores, want.scores, rtol=0, atol=1e-6)
-
-
-def test_what_int8_costs_is_kept_and_told(tmp_path):
-    assert "is not known of" in int8_cost(tmp_path)
-    save_int8_cost(tmp_path, {"accuracy": 0.9123}, {"accuracy": 0.9118}, 2111)
-    assert int8_cost(tmp_path) == (
-        "int8 on the 2,111 validation examples: accuracy 0.9123 → 0.9118."
-    )
-    (tmp_path / "int8.json").write_text("[]")
-    assert "is not known of" in int8_cost(tmp_path)
 
 
 @pytest.mark.skipif(not find_spec("onnxruntime"), reason="needs the extra [onnx]")

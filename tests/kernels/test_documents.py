@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from roformer_tf.kernels.attention import PackedMask, attend
-from roformer_tf.layers.masks import seen_from, visible_documents, visible_keys
+from roformer_tf.layers.masks import gather_positions, visible_keys
 
 IDS = np.array(  # documents, one in parts, one of a token, padding before, between and after
     [
@@ -48,22 +47,7 @@ def test_the_mask_is_the_rule(kind):
 @each_kind
 def test_at_positions_it_is_theirs(kind):
     positions = np.array([[7, 0, 2], [1, 1, 5], [3, 4, 0], [0, 1, 2]], "int32")
-    documents = visible_documents(kind, ops.array(IDS), ops.array(SEGMENTS))
+    visible = visible_keys(kind, ops.array(IDS), ops.array(SEGMENTS))
+    got = gather_positions(visible, ops.array(positions))
     want = np.take_along_axis(mask(kind), positions[:, :, None], axis=1)
-    for visible in (documents, documents.mask()):
-        got = seen_from(visible, ops.array(positions))
-        np.testing.assert_array_equal(ops.convert_to_numpy(got), want)
-
-
-def test_a_bias_of_the_scores_counts_though_documents_are_told():
-    """The kernel that takes documents has no bias, so that attention goes by the mask."""
-    rng = np.random.default_rng(0)
-    query, key, value = (
-        ops.cast(rng.normal(size=(4, 2, 8, 4)).astype("float32"), "bfloat16") for _ in range(3)
-    )
-    bias = ops.cast(3 * rng.normal(size=(1, 2, 8, 8)).astype("float32"), "bfloat16")
-    documents = PackedMask(ops.convert_to_tensor(IDS))
-    told = attend(query, key, value, documents, bias=bias)
-    want = attend(query, key, value, documents.mask(), bias=bias)
-    told, want = (ops.convert_to_numpy(ops.cast(x, "float32")) for x in (told, want))
-    np.testing.assert_array_equal(told, want)
+    np.testing.assert_array_equal(ops.convert_to_numpy(got), want)

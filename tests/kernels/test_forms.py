@@ -3,19 +3,17 @@
 import math
 from contextlib import nullcontext
 from functools import cache
-from types import SimpleNamespace
 
 import keras
 import numpy as np
 import pytest
 from keras import ops
 
-from roformer_tf.errors import InputError
 from roformer_tf.kernels.attention import attend
 from roformer_tf.kernels.cross_entropy import cross_entropy
 from roformer_tf.kernels.dense import affine, gelu, layer_norm, product_with_rows
 from roformer_tf.kernels.dropout import add_dropped, dropped, kept
-from roformer_tf.kernels.forms import attention_by, attention_form, fast, plain_forms
+from roformer_tf.kernels.forms import fast, flashes, plain_forms
 from roformer_tf.kernels.local_attention import attend_locally
 from roformer_tf.kernels.rotation import PARTS, split_and_rotate
 
@@ -449,58 +447,21 @@ def test_a_step_on_a_gpu_has_no_island_of_a_processor(with_gpu):
     assert len(functions("cpu:0")) == 2
 
 
-@pytest.fixture
-def jax_gpu(monkeypatch):
-    """jax_gpu("9.0"): JAX as where it has a GPU of that compute capability."""
+def test_without_a_gpu_attention_is_plain():
+    assert not flashes()
+
+
+def test_jax_on_a_gpu_flashes_but_where_plain_forms_are_wanted(monkeypatch):
     if keras.backend.backend() != "jax":
-        pytest.skip("attention's forms are JAX's")
+        pytest.skip("flash attention is JAX's")
     import jax
 
-    def fake(capability, count=1):
-        monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-        device = SimpleNamespace(platform="gpu", compute_capability=capability)
-        monkeypatch.setattr(jax, "devices", lambda: [device] * count)
-
-    return fake
-
-
-def test_without_a_gpu_attention_is_plain():
-    assert attention_form() == "plain"
-    with attention_by("segments"):
-        assert attention_form() == "plain"
-
-
-@pytest.mark.parametrize(
-    ("capability", "count", "want"),
-    [
-        ("9.0", 1, "segments"),
-        ("12.1", 1, "segments"),
-        ("9.0", 2, "masked"),
-        ("7.5", 1, "masked"),
-        ("gfx942", 1, "masked"),
-    ],
-)
-def test_a_gpu_takes_segments_if_it_can(jax_gpu, capability, count, want):
-    jax_gpu(capability, count)
-    assert attention_form() == "masked"
-    with attention_by("segments"):
-        assert attention_form() == want
-    with attention_by("plain"):
-        assert attention_form() == "plain"
+    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    assert flashes()
     with plain_forms():
-        assert attention_form() == "plain"
-    assert attention_form() == "masked"
-
-
-def test_keras_switch_makes_attention_plain(jax_gpu):
-    jax_gpu("9.0")
+        assert not flashes()
     keras.config.disable_flash_attention()
     try:
-        assert attention_form() == "plain"
+        assert not flashes()
     finally:
         keras.config.enable_flash_attention()
-
-
-def test_an_unknown_form_of_attention_is_told_with_those_there_are():
-    with pytest.raises(InputError, match=r"'flash', but must be one of masked, segments, plain"):
-        attention_by("flash").__enter__()

@@ -6,12 +6,8 @@ import pytest
 from keras import ops
 
 from roformer_tf.kernels.attention import (
-    PackedMask,
     attend,
-    attend_in_segments,
-    attend_plainly,
     may_flash,
-    takes_segments,
 )
 
 on_jax = pytest.mark.skipif(
@@ -121,67 +117,3 @@ def test_on_a_tpu_keras_would_give_all_rows_one_mask(monkeypatch):
 
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
     assert not may_flash(8)
-
-
-def packed(dtype="float32", length=32):
-    """Queries, keys and values (2, 3, T, 16), and ids of three documents and padding."""
-    rng = np.random.default_rng(1)
-    tensors = [ops.cast(rng.normal(size=(2, 3, length, 16)), dtype) for _ in range(3)]
-    ids = np.sort(rng.integers(0, 4, (2, length)).astype("int32"))[:, ::-1].copy()
-    return tensors, ids
-
-
-@on_jax
-def test_segments_give_values_and_gradients_of_a_mask():
-    import jax
-
-    tensors, ids = packed()
-    real = (ids != 0)[:, None, :, None]
-    weights = np.random.default_rng(2).normal(size=(2, 3, 32, 16)) * real
-
-    def total(form):
-        return lambda *tensors: (form(*tensors) * weights).sum()
-
-    hidden = ops.where(PackedMask(ids).mask(), 0.0, -1e9)[:, None]
-    forms = (
-        lambda *x: attend_in_segments(*x, ids),
-        lambda *x: attend_plainly(*x, hidden, None, 0.0),
-    )
-    actual, want = (jax.value_and_grad(total(form), (0, 1, 2))(*tensors) for form in forms)
-    np.testing.assert_allclose(actual[0], want[0], rtol=1e-5)
-    for item, other in zip(actual[1], want[1], strict=True):
-        assert np.abs(item - other).max() <= 1e-6 * np.abs(other).max()
-
-
-@on_jax
-def test_segments_are_translated_for_a_gpu_and_keep_no_scores(monkeypatch):
-    import jax
-
-    tensors, ids = packed("bfloat16", 256)
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
-
-    def total(*tensors):
-        return attend_in_segments(*tensors, ids).astype("float32").sum()
-
-    traced = jax.jit(jax.grad(total, (0, 1, 2))).trace(*tensors)
-    assert "[2,3,256,256]" not in str(traced.jaxpr)
-    assert "mha_forward" in str(traced.lower(lowering_platforms=("cuda",)).as_text())
-
-
-@pytest.mark.parametrize(
-    ("changed", "takes"),
-    [
-        ({}, True),
-        ({"dtype": "float32"}, False),
-        ({"length": 384}, True),
-        ({"length": 200}, False),
-        ({"rate": 0.1}, False),
-        ({"causal": True}, False),
-    ],
-    ids=str,
-)
-def test_what_segments_cannot_do_goes_by_a_mask(changed, takes):
-    dtype, length = changed.get("dtype", "bfloat16"), changed.get("length", 32)
-    (query, *_), ids = packed(dtype, length)
-    documents = PackedMask(ids, np.arange(length)[None] if "causal" in changed else None)
-    assert takes_segments(query, documents, changed.get("rate", 0.0)) == takes

@@ -116,14 +116,6 @@ WORKS = {  # name: content, column of texts, column of labels, report, examples
     ),
     "long.xlsx": (as_xlsx(HEAD, (LONG, "1"), *ROWS), *HEAD, "", [(LONG, "1"), *ROWS]),
     "long.csv": (as_csv(HEAD, (LONG, "1"), *ROWS), *HEAD, "", [(LONG, "1"), *ROWS]),
-    "mac.csv": (as_csv(HEAD, *HARD, end="\r"), *HEAD, "Its lines end in CR.", HARD),
-    "mac_gbk.csv": (as_csv(HEAD, *ROWS, end="\r").encode("gbk"), *HEAD, "GB18030"),
-    "mac.txt": (
-        as_csv(HEAD, *HARD, delimiter="\t", end="\r").encode("utf-16"),
-        *HEAD,
-        "Its lines end in CR.",
-        HARD,
-    ),
     "quoted.tsv": (as_csv(HEAD, *HARD, delimiter="\t"), *HEAD, "", HARD),
     "semicolons.csv": (as_csv(HEAD, *ROWS, delimiter=";"), *HEAD, "separated by semicolons"),
     "commas.tsv": (as_csv(HEAD, *ROWS), *HEAD, "separated by commas"),
@@ -243,7 +235,7 @@ def test_it_is_answered_by_a_model_that_knows_other_columns(write, name):
     path = write(name, content)
     report, actual = open_unanswered(path, Classification(labels=("0", "1")), ColumnsConfig())
     texts = [item.texts[0] for item in actual if isinstance(item, Example)]
-    if name == "unicode.txt" or name == "mac.txt":  # a text a line, unless it names the column
+    if name == "unicode.txt":  # a text a line, unless it names the column
         known = Classification(labels=("0", "1"), text_columns=(text,))
         report, actual = open_unanswered(path, known, ColumnsConfig())
         texts = [item.texts[0] for item in actual if isinstance(item, Example)]

@@ -195,9 +195,9 @@ def test_one_array_may_be_a_single_line_of_any_length(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ('[{"text": "x", "label": 0}, {"text": "y" "label": 1}]', "broken in or after object 2"),
-        ('[{"text": "x", "label": 0}, {"text": "y', "broken in or after object 2"),
-        ('[{"text": "x", "label": 0},' + "[" * 100_000, "broken in or after object 2"),
+        ('[{"text": "x", "label": 0}, {"text": "y" "label": 1}]', "is broken JSON"),
+        ('[{"text": "x", "label": 0}, {"text": "y', "is broken JSON"),
+        ('[{"text": "x", "label": 0},' + "[" * 100_000, "is broken JSON"),
         ("[]", "is empty"),
         ('{"rows":\n[{"text": "x"}]}', "neither a JSON object in each line nor one array"),
     ],

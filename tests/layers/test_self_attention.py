@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from keras import ops
 
-from roformer_tf.kernels.attention import PackedMask
 from roformer_tf.layers.attention import RotaryMultiHeadAttention
 from roformer_tf.layers.self_attention import RoFormerSelfAttention
 
@@ -96,18 +95,6 @@ def test_with_lora_the_projections_answer_themselves():
     assert apart(layer(x), before) < 5e-6  # its second matrix begins as zeros
     layer.query_dense.lora_kernel_b.assign(np.ones(layer.query_dense.lora_kernel_b.shape))
     assert apart(layer(x), before) > 1e-2
-
-
-@pytest.mark.parametrize("lora", [False, True])
-def test_told_by_documents_it_answers_as_under_their_mask(lora):
-    layer, x = make(), tensor(B, T, D)
-    if lora:  # more than a kernel, which one product would ignore
-        layer.query_dense.enable_lora(2)
-        layer.query_dense.lora_kernel_b.assign(np.ones(layer.query_dense.lora_kernel_b.shape))
-    documents = PackedMask(ops.convert_to_tensor(IDS))
-    want = layer(x, attention_mask=documents.mask())
-    told = layer(x, attention_mask=documents)
-    assert apart(told, want) < 1e-6
 
 
 def test_made_again_from_its_config_it_is_still_fused():

@@ -10,7 +10,6 @@ import pytest
 from keras import ops
 
 from roformer_tf.errors import InputError
-from roformer_tf.models import encoder as module
 from roformer_tf.models.encoder import RoFormerEncoder
 from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForMaskedLM
 from roformer_tf.models.incremental import IncrementalDecoder
@@ -245,18 +244,6 @@ def test_a_document_in_a_packed_row_is_what_it_is_alone(form, encoder_of, to_flo
     if "dynamic" not in form and "rotary_value" not in FORMS[form]:
         alone = {key: x[:1, 40:65] for key, x in inputs.items() if key != "sequence_ids"}
         np.testing.assert_allclose(got[:1, 40:65], to_float64(encoder(alone)), atol=5e-5)
-
-
-@pytest.mark.parametrize("form", ["log-n of a trained length", "t5", "a window and log-n", "yarn"])
-def test_masks_may_be_told_by_documents(form, encoder_of, to_float64, monkeypatch):
-    encoder, inputs = encoder_of(form), rows()
-    inputs["sequence_ids"] = np.array([[1] * 40 + [2] * 30, [7] * 3 + [8] * 67], "int32")
-    want = to_float64(encoder(inputs))
-    monkeypatch.setattr(module, "attention_form", lambda: "segments")  # as on a GPU
-    at = np.array([[0, 3, 69], [40, 5, 8]], "int32")
-    np.testing.assert_allclose(to_float64(encoder(inputs)), want, atol=1e-6)
-    some = to_float64(encoder(inputs, positions=at))
-    np.testing.assert_allclose(some, np.take_along_axis(want, at[..., None], 1), atol=1e-5)
 
 
 @pytest.mark.usefixtures("eager_steps")

@@ -5,15 +5,14 @@ import keras
 import numpy as np
 import pytest
 
+from benchmarks.gpu import PEAKS, peak_flops
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.corpus.masking import MaskingConfig
 from roformer_tf.errors import InputError
-from roformer_tf.machine import PEAKS, peak_flops
 from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForMaskedLM
 from roformer_tf.pretraining.cost import parameters, stage_flops, step_flops
 from roformer_tf.pretraining.settings import make_stages
 from roformer_tf.training import distribution as processes
-from roformer_tf.training.devices import device_name
 from roformer_tf.training.distribution import peak_of_devices
 from roformer_tf.training.settings import DevicesConfig
 
@@ -213,34 +212,11 @@ def test_every_peak_can_be_found():
     assert {word: peak_flops(f"NVIDIA {word}") for word in PEAKS} == PEAKS
 
 
-def test_tensorflow_tells_the_name(monkeypatch):
-    tensorflow = pytest.importorskip("tensorflow")
-    details = {"gpu 0": {"device_name": "NVIDIA L20"}, "gpu 1": {"device_name": "NVIDIA L4"}}
-    monkeypatch.setattr(keras.backend, "backend", lambda: "tensorflow")
-    monkeypatch.setattr(tensorflow.config, "list_physical_devices", lambda kind: [*details])
-    monkeypatch.setattr(tensorflow.config.experimental, "get_device_details", details.get)
-    assert device_name() == "NVIDIA L20"
-    monkeypatch.setattr(tensorflow.config, "list_physical_devices", lambda kind: [])
-    assert device_name() is None
-
-
-@pytest.mark.parametrize(("platform", "name"), [("gpu", "NVIDIA L20"), ("cpu", None)])
-def test_jax_tells_the_name(monkeypatch, platform, name):
-    jax = pytest.importorskip("jax")
-    device = SimpleNamespace(platform=platform, device_kind="NVIDIA L20")
-    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
-    monkeypatch.setattr(jax, "devices", lambda: [device])
-    assert device_name() == name
-
-
 def test_the_peak_of_a_run_is_that_of_all_its_devices(monkeypatch):
-    monkeypatch.setattr(processes, "device_name", lambda: "NVIDIA L20")
     monkeypatch.setattr(processes, "replicas", lambda: 4)
-    assert peak_of_devices(DevicesConfig(model_parallel=2)) == 8 * 119.5e12
     assert peak_of_devices(DevicesConfig(model_parallel=2, peak_flops=3e12)) == 24e12
-    monkeypatch.setattr(processes, "device_name", lambda: None)
-    assert peak_of_devices(DevicesConfig()) is None
     assert peak_of_devices(DevicesConfig(peak_flops=3e12)) == 12e12
+    assert peak_of_devices(DevicesConfig()) is None
 
 
 @pytest.mark.parametrize("peak", [0.0, -1e12, math.nan])

@@ -2,12 +2,10 @@
 
 from types import SimpleNamespace
 
-import keras
 import pytest
 
 from roformer_tf.cli import main
 from roformer_tf.corpus.shards import PreparedRows
-from roformer_tf.kernels import forms
 from roformer_tf.pretraining import command
 from roformer_tf.pretraining.initialization import initializer
 from roformer_tf.pretraining.settings import InitializationConfig, PretrainConfig
@@ -98,33 +96,18 @@ def test_layers_are_computed_again_if_it_is_asked_for(
     assert [encoder.rematerialize for encoder in actual] == [asked]
 
 
-@pytest.mark.parametrize("asked", [None, "segments"])
-def test_the_form_of_attention_holds_for_the_whole_run(
-    asked, pretrain_flags, tmp_path, monkeypatch
-):
-    actual = []
-    monkeypatch.setattr(command, "_pretrain", lambda *_: actual.append(forms._attention.get()))
-    assert main(["pretrain", *pretrain_flags(tmp_path / "run", attention_form=asked)]) == 0
-    assert actual == [asked]
-    assert forms._attention.get() is None
-
-
 @pytest.mark.parametrize(
-    ("form", "dtype", "rate", "told"),
+    ("dtype", "rate", "told"),
     [
-        ("masked", "bfloat16", 0.0, "; attention masked"),
-        ("masked", "float32", 0.0, "; attention plain, because its kernels take no float32"),
-        ("segments", "bfloat16", 0.0, "; attention segments"),
-        ("segments", "bfloat16", 0.1, "; attention plain, because its kernels have no dropout"),
-        ("plain", "bfloat16", 0.1, "; attention plain"),
+        ("bfloat16", 0.0, "; attention by cuDNN"),
+        ("float32", 0.0, "; attention plain, because its kernel takes no float32"),
+        ("bfloat16", 0.1, "; attention plain, because its kernel has no dropout"),
     ],
 )
-def test_on_a_gpu_it_says_how_attention_is_computed(monkeypatch, form, dtype, rate, told):
+def test_on_a_gpu_it_says_how_attention_is_computed(monkeypatch, dtype, rate, told):
     config = SimpleNamespace(attention_probs_dropout_prob=rate)
     model = SimpleNamespace(compute_dtype=dtype, config=config)
-    monkeypatch.setattr(command, "attention_form", lambda: form)
-    monkeypatch.setattr(keras.backend, "backend", lambda: "jax")
-    monkeypatch.setattr(command, "device_in_words", lambda: "NVIDIA L20, by JAX")
+    monkeypatch.setattr(command, "flashes", lambda: True)
     assert command._attention(model).startswith(told)
-    monkeypatch.setattr(command, "device_in_words", lambda: "the CPU, by JAX")
+    monkeypatch.setattr(command, "flashes", lambda: False)
     assert command._attention(model) == ""

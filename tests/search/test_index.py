@@ -91,16 +91,10 @@ def check(actual, want, top):
         assert len({*by_id(results)}) == kept
 
 
-@pytest.mark.parametrize("approximate", [False, True])
 @pytest.mark.parametrize("weight", [None, 0.3, 4.0])
-def test_a_document_is_as_near_as_its_nearest_passage_and_its_beginning(
-    weight, approximate, folder, monkeypatch
-):
-    """A graph of so few vectors visits all of them: results are equal."""
-    monkeypatch.setattr(writing, "LARGE", 1 if approximate else writing.LARGE)
+def test_a_document_is_as_near_as_its_nearest_passage_and_its_beginning(weight, folder):
     settings = {"passage_length": LENGTH, "beginning_weight": weight}
     add_documents(folder, EMBEDDER, documents(), **settings)
-    assert bool([*folder.glob("*.faiss")]) == approximate
     want = cosines(weight=weight or 0)
     with SearchIndex(folder) as result:
         for top in (1, 5, 40, 50):
@@ -221,9 +215,7 @@ def test_additions_give_the_index_of_all_documents(folder, ids):
         )
 
 
-@pytest.mark.parametrize("approximate", [False, True])
-def test_an_id_that_comes_again_replaces_its_document(folder, approximate, monkeypatch):
-    monkeypatch.setattr(writing, "LARGE", 1 if approximate else writing.LARGE)
+def test_an_id_that_comes_again_replaces_its_document(folder):
     add_documents(folder, EMBEDDER, documents(), passage_length=LENGTH)
     changed = [Document("完全不同的文字", "3", {"n": 100}), *documents()[4:8]]
     with SearchIndex(folder) as opened:
@@ -235,9 +227,7 @@ def test_an_id_that_comes_again_replaces_its_document(folder, approximate, monke
     assert len(state(folder)) == 40
 
 
-@pytest.mark.parametrize("approximate", [False, True])
-def test_documents_are_deleted_by_id(folder, approximate, monkeypatch):
-    monkeypatch.setattr(writing, "LARGE", 1 if approximate else writing.LARGE)
+def test_documents_are_deleted_by_id(folder):
     add_documents(folder, EMBEDDER, documents(), passage_length=LENGTH)
     with SearchIndex(folder) as opened:
         before = found(opened, QUERIES, VECTORS, 40)
@@ -252,32 +242,6 @@ def test_documents_are_deleted_by_id(folder, approximate, monkeypatch):
         assert len(opened) == 40
         (actual,) = found(opened, ["新的"], EMBEDDER.embed(["新的"]), 1)
         assert (actual[0].text, actual[0].score) == ("新的", pytest.approx(1))
-
-
-def test_results_do_not_depend_on_whether_a_graph_is_up_to_date(folder, monkeypatch):
-    """As after a kill between the last commit and the writing of the graph, or a restored file."""
-    monkeypatch.setattr(writing, "LARGE", 1)
-    add_documents(folder, EMBEDDER, documents()[:25], passage_length=LENGTH)
-    (file,) = folder.glob("*.faiss")
-    old = file.read_bytes()
-    delete_documents(folder, ["3"])
-    add_documents(folder, EMBEDDER, documents())
-    file.write_bytes(old)
-    with SearchIndex(folder) as result:
-        check(found(result, QUERIES, VECTORS, 50), cosines(), 50)
-    add_documents(folder, EMBEDDER, documents())
-    assert file.read_bytes() != old
-    file.write_bytes(b"IHNf....")
-    with pytest.raises(InputError, match="Remove this file"):
-        SearchIndex(folder)
-    file.unlink()
-    with SearchIndex(folder) as result:
-        check(found(result, QUERIES, VECTORS, 5), cosines(), 5)
-    other = folder.with_name("other")  # the graph of another index is not taken for its own
-    add_documents(other, EMBEDDER, documents(["别的"] * 1))
-    next(other.glob("*.faiss")).rename(folder / next(other.glob("*.faiss")).name)
-    with SearchIndex(folder) as result:
-        check(found(result, QUERIES, VECTORS, 5), cosines(), 5)
 
 
 def test_two_documents_with_one_id_are_refused(folder):

@@ -1,9 +1,6 @@
 """`roformer-tf search`: what is typed, what is written, and what is refused."""
 
 import json
-import os
-import re
-import shutil
 from dataclasses import dataclass
 from itertools import chain
 
@@ -14,11 +11,9 @@ from roformer_tf import cli
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
 from roformer_tf.errors import InputError
 from roformer_tf.inference.embed import VectorSettings
-from roformer_tf.labelled.examples import Example
 from roformer_tf.search import retrieval, writing
-from roformer_tf.search.documents import Document, write_validation_pairs
+from roformer_tf.search.documents import Document
 from roformer_tf.search.index import SearchIndex
-from roformer_tf.search.reranking import with_measured_weight
 from roformer_tf.search.retrieval import Reranker, Retriever, open_reranker
 
 DOCUMENTS = {
@@ -100,7 +95,6 @@ def test_an_index_is_made_asked_and_added_to(run, sim, documents, order, tmp_pat
     code, rows, err = run("--model", sim, "--documents", documents, "--index", index)
     assert (code, rows) == (0, [])
     assert "has 4 documents: 4 new." in err
-    assert "graph" not in err
     code, rows, _ = run("--model", sim, "--index", index, "--queries", queries, "--top", 2)
     assert code == 0
     assert names(rows[1:]) == {
@@ -176,97 +170,34 @@ def test_a_model_of_pairs_reranks(run, sim, documents, finetuned):
     _, first, _ = run(*flags, "--rerank", finetuned("pair"), "--rerank-top", 3, "--top", 1)
     assert first == rows[:2]
     assert rows[1][4] != plain[1][4], "the model changes nothing: choose another query"
+    assert "orders the results alone" in run(*flags, "--rerank", finetuned("pair"))[2]
     code, _, err = run(*flags, "--rerank", finetuned("classification"))
     assert code == 2
     assert "--rerank needs a model of --task reranking" in err
 
 
-PAIRS = [("怎么打印", "print"), ("怎么打印", "park"), ("公园", "park"), ("打开", "open")]
-
-
-def test_reranking_is_measured_on_the_pairs_that_the_model_was_validated_on(
-    run, sim, documents, finetuned, tmp_path
-):
-    """By what the search itself finds among their documents; the search goes on in any case."""
-    model = tmp_path / "run" / "model"
-    shutil.copytree(finetuned("pair"), model)
-    flags = ("--model", sim, "--documents", documents, "--rerank", model, "--rerank-top", 4)
-    _, rows, err = run(*flags, "--queries", "公园")
-    assert len(rows) == 5
-    assert "its effect on the order could not be measured" in err
-    assert "MRR" not in err
-    examples = [
-        Example((query, DOCUMENTS[name]), str(int(name != "park" or query == "公园")), "")
-        for query, name in PAIRS
-    ]
-    write_validation_pairs(tmp_path / "run", [*examples, Example(("无关", "保存"), "0", "")])
-    _, rows, err = run(*flags, "--queries", "公园")
-    actual = re.search(
-        r"MRR ([\d.]+) before and ([\d.]+) after reranking with the weight ([\d.]+), on 3 "
-        r"queries .* 4 documents",
-        err,
-    )
-    before, after, weight = map(float, actual.groups())
-    assert len(rows) == 5
-    assert (after > before) == (weight > 0) == ("it is not used" not in err)
-
-    # Measured once, but anew with other settings or another model.
-    measured = tmp_path / "run" / "reranking.json"
-    run(*flags, "--queries", "公园")
-    figures = json.loads(measured.read_text("utf-8"))
-    figures["figures"]["before"] = 0.123
-    measured.write_text(json.dumps(figures), "utf-8")
-    for more, known in (([], True), (["--hybrid"], False)):
-        _, _, err = run(*flags, *more, "--queries", "公园")
-        assert ("MRR 0.123 before" in err) == known
-    figures["settings"] = json.loads(measured.read_text("utf-8"))["settings"]
-    measured.write_text(json.dumps(figures), "utf-8")
-    os.utime(model / "task.json", (1, 1))
-    assert "MRR 0.123 before" not in run(*flags, "--hybrid", "--queries", "公园")[2]
-
-
-@pytest.mark.parametrize("content", ["{", "[]", '{"texts": ["一"], "label": "1"}', "\udcff"])
-def test_damaged_validation_pairs_are_named_and_stop_no_search(
-    content, run, sim, documents, finetuned, tmp_path
-):
-    model = tmp_path / "run" / "model"
-    shutil.copytree(finetuned("pair"), model)
-    path = tmp_path / "run" / "validation_pairs.jsonl"
-    path.write_bytes(content.encode("utf-8", "surrogateescape"))
-    flags = ("--documents", documents, "--rerank", model, "--queries", "公园")
-    code, rows, err = run("--model", sim, *flags)
-    assert (code, len(rows)) == (0, 5)
-    assert "could not be measured" in err
-    assert "is damaged" in err
-
-
-@pytest.mark.parametrize("sign", [1, -1])
-def test_a_reranker_that_makes_the_order_worse_is_not_used(sign, sim, tmp_path, eagerly):
-    """Scores that are the labels', or their opposite; numbers above the middle are relevant."""
-    pairs = {(q, d): 4.0 if d == f"{q}吗" else 1.0 for q in ("今天", "明天") for d in TEXTS}
+@pytest.mark.parametrize("weight", [0.0, 1.0])
+def test_a_reranker_counts_as_much_as_its_weight(weight, sim, tmp_path, eagerly):
+    """With 0 the search's order stays, with 1 the order is that of the scores."""
+    texts = ["今天吗", "明天吗", "昨天呢", "打印"]
 
     @dataclass(frozen=True)
     class Scorer:
-        label: int | None = None
-        weight: float = 1.0
+        weight: float
 
         def scores(self, query, documents, batch_size):
-            return np.array([sign * pairs[query, text] for text in documents])
+            return np.array([texts.index(text) for text in documents], np.float32)
 
-    examples = [Example(texts, label, "") for texts, label in pairs.items()]
-    write_validation_pairs(tmp_path, examples)
     with eagerly():
         embedder = VectorSettings().open(sim)
-        writing.add_documents(tmp_path / "index", embedder, [Document("文件")])
-        index = SearchIndex(tmp_path / "index")
-        retriever = Retriever(index, embedder, reranker=Scorer(), reranked=4)
-        measured, said = with_measured_weight(tmp_path / "model", retriever)
-    before, after = map(float, re.search("MRR ([\\d.]+) before and ([\\d.]+) after", said).groups())
-    assert after == 1 if sign > 0 else after >= before
-    assert (measured.reranker is None) == (after == before)
-
-
-TEXTS = ("今天吗", "明天吗", "昨天呢", "打印")
+        writing.add_documents(tmp_path / "index", embedder, list(map(Document, texts)))
+        with SearchIndex(tmp_path / "index") as index:
+            plain, reranked = (
+                [x.text for x in next(Retriever(index, embedder, reranker=x).results(["今天"], 4))]
+                for x in (None, Scorer(weight))
+            )
+    assert reranked == (texts[::-1] if weight else plain)
+    assert plain != texts[::-1]
 
 
 @pytest.mark.parametrize(

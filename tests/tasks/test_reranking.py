@@ -131,7 +131,6 @@ def test_a_useless_model_is_not_written(keep, shallow, tmp_path, eagerly):
                 == {"mrr_at_10", "ndcg_at_10"}
                 <= set(report["baseline"]["valid"])
             )
-            assert (tmp_path / "run" / "validation_pairs.jsonl").exists()
         else:  # BM25 is always right here, so nothing is better
             with pytest.raises(InputError, match="--keep-useless"):
                 finetune(config)

@@ -1,12 +1,10 @@
 import json
 import os
 import re
-import warnings
 from pathlib import Path
 
 import pytest
 import yaml
-from matplotlib.figure import Figure
 
 from roformer_tf.errors import InputError
 from roformer_tf.terminal import printable
@@ -16,7 +14,6 @@ from roformer_tf.training.comparison import (
     RunsConfig,
     compare,
     compared,
-    curves,
     differences,
     find_runs,
     named,
@@ -415,66 +412,6 @@ def test_many_runs_fit_into_a_terminal(tmp_path, width):
 # --- Files -------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def drawn(pictures, monkeypatch) -> list[Figure]:
-    """The figures as they were when they were saved; a missing glyph is an error."""
-    figures: list[Figure] = []
-    save = Figure.savefig
-
-    def remember(figure, *args, **kwargs):
-        figures.append(figure)
-        save(figure, *args, **kwargs)
-
-    monkeypatch.setattr(Figure, "savefig", remember)
-    return figures
-
-
-@pytest.mark.filterwarnings("error")
-def test_the_plot_shows_every_run_at_its_steps(tmp_path, drawn, capsys):
-    write_run(tmp_path / "基线", losses(3.0, 2.0), [held_out(0, 9.0), held_out(20, 2.5)], steps=20)
-    write_run(tmp_path / "_old $x$", losses(4.0), steps=20)
-    write_run(tmp_path / "waiting", steps=20)
-    compare(RunsConfig(folder=(tmp_path,), plot=tmp_path / "plots" / "runs.png"))
-    assert (tmp_path / "plots" / "runs.png").read_bytes()[:4] == b"\x89PNG"
-    (figure,) = drawn
-    (axes,) = figure.axes
-    drawn_lines = [line.get_xydata().tolist() for line in axes.get_lines()]
-    assert drawn_lines == [[[10, 4]], [], [], [], [[10, 3], [20, 2]], [[0, 9], [20, 2.5]]]
-    (legend,) = figure.legends
-    assert [text.get_text().strip() for text in legend.get_texts()] == [
-        "_old $x$",
-        "waiting",
-        "基线",
-    ]
-    colours = [line.get_color() for line in axes.get_lines()]
-    assert colours[::2] == colours[1::2]
-    assert len(set(colours)) == 3
-
-
-def test_the_training_loss_is_smoothed_and_nothing_is_lost(tmp_path, drawn):
-    from roformer_tf.training.plots import plot_runs
-
-    (run,) = read(write_run(tmp_path / "run", losses(*range(1050), every=1)))
-    plot_runs({"run": curves(run)}, tmp_path / "runs.png")
-    line = drawn[0].axes[0].get_lines()[0].get_xydata()
-    assert line[0].tolist() == [5.5, 4.5]  # the mean of steps 1 to 10, and of their losses
-    assert line[-1].tolist() == [1045.5, 1044.5]
-    assert len(line) == 105
-
-
-def test_many_runs_are_told_apart(tmp_path, drawn):
-    from roformer_tf.training.plots import plot_runs
-
-    names = [f"第{number}次：" + "很长的名字" * 12 for number in range(40)]
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        plot_runs({name: losses(2.0, 1.0) for name in names}, tmp_path / "runs.png")
-    looks = {(line.get_color(), line.get_linestyle()) for line in drawn[0].axes[0].get_lines()}
-    assert len(looks) == 40
-    box = drawn[0].axes[0].get_position()
-    assert box.width * drawn[0].get_figwidth() > 3  # inches: the legend leaves room
-
-
 def test_json_holds_what_the_tables_show(tmp_path, capsys):
     write_run(tmp_path / "基线", losses(2.0), [held_out(10, 2.5)], steps=10, seed=0)
     write_run(tmp_path / "b", [], [], steps=10, seed=1)
@@ -486,21 +423,11 @@ def test_json_holds_what_the_tables_show(tmp_path, capsys):
     assert (first["name"], first["loss"], first["finished"]) == ("b", None, False)
     assert (second["held_out_loss"], second["best_step"]) == (2.5, 10)
     assert second["settings"]["seed"] == 0
-    assert not (tmp_path / "runs.png").exists()
 
 
-@pytest.mark.parametrize(
-    ("flag", "name", "said"),
-    [
-        ("plot", "runs.svg", "a name ending in .png"),
-        ("plot", "runs.png", "--plot .*runs.png is a folder"),
-        ("json", "runs.png", "--json .*runs.png is a folder"),
-    ],
-)
-def test_files_that_cannot_be_are_refused(tmp_path, flag, name, said):
-    (tmp_path / "runs.png").mkdir()
-    with pytest.raises(InputError, match=said):
-        RunsConfig(folder=(tmp_path,), **{flag: tmp_path / name})
+def test_a_folder_is_no_file(tmp_path):
+    with pytest.raises(InputError, match=r"--json .* is a folder"):
+        RunsConfig(folder=(tmp_path,), json=tmp_path)
 
 
 # --- What the trainings write ------------------------------------------------------------------

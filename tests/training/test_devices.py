@@ -1,7 +1,7 @@
 import keras
 import pytest
 
-from roformer_tf.kernels.forms import attention_form, fast
+from roformer_tf.kernels.forms import fast, flashes
 from roformer_tf.training import devices
 from roformer_tf.training.devices import choose_jit, choose_precision
 
@@ -72,11 +72,11 @@ def test_tensorflow_on_a_gpu_runs_plain_forms_under_xla(monkeypatch):
     real = config.list_logical_devices()
 
     def chosen():
-        return choose_precision("auto"), choose_jit(), fast(), attention_form()
+        return choose_precision("auto"), choose_jit(), fast(), flashes()
 
     monkeypatch.setattr(devices, "multiplies_bfloat16", lambda: False)
-    assert chosen() == ("float32", False, True, "plain")
+    assert chosen() == ("float32", False, True, False)
     monkeypatch.setattr(config, "list_physical_devices", lambda kind: [gpu])
     monkeypatch.setattr(config.experimental, "get_device_details", lambda device: {})
     monkeypatch.setattr(config, "list_logical_devices", lambda *kind: [*real, gpu])
-    assert chosen() == ("mixed_bfloat16", "auto", False, "plain")
+    assert chosen() == ("mixed_bfloat16", "auto", False, False)

@@ -6,15 +6,14 @@ import pytest
 from matplotlib.figure import Figure
 from matplotlib.image import imread
 
+from pretrain.demo.filled_masks import FilledMask, plot_fill_masks
 from roformer_tf.training import plots
 from roformer_tf.training.plots import (
-    FilledMask,
     Range,
     draw_calibration,
     draw_curve,
     draw_numbers,
     draw_ranges,
-    plot_fill_masks,
     plot_loss,
 )
 
@@ -46,7 +45,7 @@ def drawn(monkeypatch) -> list[Figure]:
 def ink(folder, text: str) -> np.ndarray:
     """Pixels of a picture that holds nothing but the text, drawn as every plot draws text."""
     target = folder / "text.png"
-    with plots._drawing(target, width=1, height=1) as figure:
+    with plots.drawing(target, width=1, height=1) as figure:
         figure.text(0.2, 0.2, text, fontsize=40)
     return imread(target)[..., 0]
 
@@ -86,7 +85,7 @@ def test_plot_loss_draws_each_value_at_its_step(tmp_path, drawn):
 def test_plot_fill_masks_puts_the_likeliest_on_top_and_marks_the_answer(tmp_path, drawn):
     examples = [
         FilledMask("中央军委［　］、解放军", [("委员", 0.41), ("主席", 0.12)], answer="主席"),
-        FilledMask("酒店" * 40, [("，", 0.5)]),
+        FilledMask("酒店" * 40, [("，", 0.5)], answer="。"),
     ]
     plot_fill_masks(examples, tmp_path / "masks.png", "没见过的句子")
     first, second = drawn[0].axes

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 import roformer_tf
-from roformer_tf.checkpoints import embedding_config
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
 from roformer_tf.checkpoints.whitening import Whitening
 from roformer_tf.cli import main
@@ -29,6 +28,7 @@ from roformer_tf.serving.command import open_service
 from roformer_tf.serving.settings import ServeConfig
 from roformer_tf.tasks.classification import Pair
 from roformer_tf.tasks.regression import Regression
+from tests.support import embedding_file
 from tests.support.random_model import LETTERS, TINY, random_model, tokenizer_of
 from tests.support.wiring import assert_wired, post
 
@@ -202,7 +202,7 @@ def exported(prepared, engine, to, **_):
     """The vectors of the graph, of rows as the export's own files have them prepared."""
     folder = prepared.folder.with_name(to)
     assert main(["export", str(prepared.folder), "--to", to, "--output", str(folder)]) == 0
-    length = embedding_config.load(folder).max_length
+    length = embedding_file.load(folder).max_length
     tokenizer = roformer_tf.RoFormerTokenizer.from_pretrained(folder)
     rows = tokenizer(QUERIES, max_length=length)
     if to == "onnx":

@@ -26,7 +26,7 @@ from roformer_tf.tasks.losses import listwise_softmax
 from roformer_tf.tasks.metrics import ACCURACY, Measure, Metric, mean
 from roformer_tf.tasks.objective import TrainingObjective
 from roformer_tf.tasks.probabilities import shortest, softmax
-from roformer_tf.tasks.scoring import JsonObject, Metrics, calibration, shortened
+from roformer_tf.tasks.scoring import JsonObject, Metrics, NamedPredictions, calibration, shortened
 from roformer_tf.tasks.tfidf import overlap
 from roformer_tf.translation import Message
 
@@ -221,13 +221,7 @@ class CandidateMetrics(Metrics):
 class ChoiceMetrics(CandidateMetrics):
     """Figures of labels that are indices."""
 
-    def baseline(
-        self,
-        training: Examples,
-        test: Examples,
-        valid: Examples = (),
-        metric: Metric | None = None,
-    ) -> tuple[Message, list[Prediction]]:
+    def rule(self, training: Examples, test: Examples, valid: Examples) -> NamedPredictions:
         """The candidate that shares most characters with the text, or the most frequent index.
 
         The validation set selects one; a text with a gap has the index.
@@ -239,9 +233,7 @@ class ChoiceMetrics(CandidateMetrics):
         # `test` begins with the validation set, if there is one.
         return max(methods, key=lambda method: self.right(gold, method[1][: len(gold)]).sum())
 
-    def _most_frequent(
-        self, training: Examples, test: Examples
-    ) -> tuple[Message, list[Prediction]]:
+    def _most_frequent(self, training: Examples, test: Examples) -> NamedPredictions:
         counts = Counter(example.label for example in training)
         chance = float(np.mean([1 / (len(example.texts) - 1) for example in test]))
         predictions = []

@@ -23,7 +23,7 @@ from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task
 from roformer_tf.tasks.choices.choices import ChoiceDecoding, ListLabelling, ListObjective
 from roformer_tf.tasks.metrics import Measure, Metric, mean
 from roformer_tf.tasks.probabilities import shortest, sigmoid
-from roformer_tf.tasks.scoring import JsonObject, Metrics, shortened
+from roformer_tf.tasks.scoring import JsonObject, Metrics, NamedPredictions, shortened
 from roformer_tf.tasks.vectors.ranked_texts import MRR, NDCG, query_figures
 from roformer_tf.translation import Message
 
@@ -221,13 +221,7 @@ class RerankingMetrics(Metrics):
         """None: relevance has no kinds."""
         return set()
 
-    def baseline(
-        self,
-        training: Examples,
-        test: Examples,
-        valid: Examples = (),
-        metric: Metric | None = None,
-    ) -> tuple[Message, list[Prediction]]:
+    def rule(self, training: Examples, test: Examples, valid: Examples) -> NamedPredictions:
         """The order of the search."""
         counts = [len(example.texts) - 1 for example in test]
         return FIRST_STAGE, [

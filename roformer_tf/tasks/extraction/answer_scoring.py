@@ -15,7 +15,7 @@ import numpy as np
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.tasks import metrics
 from roformer_tf.tasks.metrics import Figures, Measure, Metric
-from roformer_tf.tasks.scoring import JsonObject, Metrics
+from roformer_tf.tasks.scoring import JsonObject, Metrics, NamedPredictions
 from roformer_tf.tasks.task_settings import Examples, Gold, Prediction, Predictions
 from roformer_tf.translation import Message
 
@@ -117,13 +117,7 @@ class AnswerMetrics(Metrics):
         """Whether there is an answer."""
         return {(kind_of_answers(label),)}
 
-    def baseline(
-        self,
-        training: Examples,
-        test: Examples,
-        valid: Examples = (),
-        metric: Metric | None = None,
-    ) -> tuple[Message, list[Prediction]]:
+    def rule(self, training: Examples, test: Examples, valid: Examples) -> NamedPredictions:
         """The sentence that is most like the question; nothing is learned."""
         scores = np.array([1.0, 0.0], np.float32)
         return BEST_SENTENCE, [Prediction((best_sentence(*x.texts),), scores) for x in test]

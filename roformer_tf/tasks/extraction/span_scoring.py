@@ -10,7 +10,7 @@ from roformer_tf.labelled.entities import Span, ordered
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.tasks import metrics
 from roformer_tf.tasks.metrics import Figures, LabelItem, Measure, Metric
-from roformer_tf.tasks.scoring import CHARACTERS, JsonObject, Metrics
+from roformer_tf.tasks.scoring import CHARACTERS, JsonObject, Metrics, NamedPredictions
 from roformer_tf.tasks.tags.entity_scoring import BEFORE, NO_ENTITY
 from roformer_tf.tasks.tags.schemes import Marked
 from roformer_tf.tasks.task_settings import Examples, Gold, Prediction, Predictions
@@ -71,13 +71,7 @@ class SpanMetrics(Metrics):
         """Each entity."""
         return set(label)
 
-    def baseline(
-        self,
-        training: Examples,
-        test: Examples,
-        valid: Examples = (),
-        metric: Metric | None = None,
-    ) -> tuple[Message, list[Prediction]]:
+    def rule(self, training: Examples, test: Examples, valid: Examples) -> NamedPredictions:
         """Strings that are an entity at most of their occurrences in the training set."""
         labels: defaultdict[str, Counter[str]] = defaultdict(Counter)
         for example in training:

@@ -13,45 +13,32 @@ from roformer_tf.engines.network import Part as NetworkPart
 from roformer_tf.labelled.encoding import EncodedTexts, Rows, encode_units, rows_of
 from roformer_tf.labelled.entities import Span, ordered
 from roformer_tf.labelled.examples import Example, Label
-from roformer_tf.labelled.token_labels import UnitColumns, read_units
-from roformer_tf.readers.records import ANY
 from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task, part
 from roformer_tf.tasks.decoding import Decoding
 from roformer_tf.tasks.extraction.global_pointer import candidates, span_losses
 from roformer_tf.tasks.extraction.span_scoring import SpanMetrics
-from roformer_tf.tasks.labelling import Labelling
 from roformer_tf.tasks.multilabel import STEPS
 from roformer_tf.tasks.objective import TrainingObjective
 from roformer_tf.tasks.probabilities import shortest
-from roformer_tf.tasks.tagging import words_are_units
+from roformer_tf.tasks.tagging import UnitLabelling, words_are_units
 from roformer_tf.tasks.tags.schemes import entities
 
 if TYPE_CHECKING:
     from roformer_tf.models.pretrained import PretrainedModel
-    from roformer_tf.readers.tables import Row
     from roformer_tf.tokenizers.huggingface import Units
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 ONE_LOSS = "treats labels separately; spans have one loss for all spans of a text."
 
 
-class SpansLabelling(Labelling):
+class SpansLabelling(UnitLabelling):
     """Entities of a text. Target (P, 3) int32: first and last character, and the label."""
 
     task: "Spans"
-    has_units: ClassVar[bool] = True
     has_spans: ClassVar[bool] = True
     min_labels: ClassVar[int] = 1
     # A loss has T · T · C scores for each sequence.
     default_max_length: ClassVar[int] = 256
-    fixed_long_texts: ClassVar[str] = "all is read, in windows."
-
-    @classmethod
-    def read_row(
-        cls, row: "Row", texts: Sequence[str], label: str | None, separator: str
-    ) -> Example:
-        """A text without entities, or its units in a list. `read_entities` reads labelled ones."""
-        return read_units(row, UnitColumns(texts[0], None, ANY))
 
     @classmethod
     def complete(cls, examples: list[Example]) -> list[Example]:
@@ -70,12 +57,6 @@ class SpansLabelling(Labelling):
     def labels_in(cls, label: Label) -> set[str]:
         """The labels of all entities."""
         return {span[0] for span in label}
-
-    @classmethod
-    def learned(cls, training: Examples) -> dict[str, Any]:
-        """The labels, and whether units were words; texts are read in windows."""
-        spaced = words_are_units(training)
-        return super().learned(training) | {"spaced_units": spaced, "long_texts": "windows"}
 
     def encode(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> EncodedTexts:
         """Each character has tokens of its own, and may begin a span in every window with it."""

@@ -61,25 +61,6 @@ def marginals(scores: Sequence[np.ndarray], chain: Chain) -> list[np.ndarray]:
     return _in_groups(scores, lambda padded, lengths: _forward_backward(padded, lengths, chain))
 
 
-def log_likelihoods(
-    scores: Sequence[np.ndarray], labels: Sequence[np.ndarray], chain: Chain
-) -> np.ndarray:
-    """log p (N,) float64 of the labels (T,) int of each text's scores (T, C), in nats.
-
-    In a conditional random field: the total, minus the logarithm of the sum over all sequences.
-    """
-    sums = _in_groups(scores, lambda padded, lengths: _prefix_sums(padded, chain))
-    totals = [
-        chain.start[path[:1]].sum()
-        + of_text[np.arange(len(path)), path].sum(dtype=np.float64)
-        + chain.steps[path[:-1], path[1:]].sum()
-        + chain.end[path[-1:]].sum()
-        for of_text, path in zip(scores, labels, strict=True)
-    ]
-    whole = [each[-1:].sum() for each in sums]  # 0 for a text without units
-    return np.array(totals, np.float64) - np.array(whole, np.float64)
-
-
 def _in_groups(
     scores: Sequence[np.ndarray], work: Callable[[np.ndarray, np.ndarray], np.ndarray]
 ) -> list[np.ndarray]:
@@ -127,17 +108,6 @@ def _viterbi(scores: np.ndarray, lengths: np.ndarray, chain: Chain) -> np.ndarra
     for t in range(longest - 1, 0, -1):  # backwards: to the label that each label came from
         paths[:, t - 1] = np.take_along_axis(came_from[t], paths[:, t, None], axis=1)[:, 0]
     return paths
-
-
-def _prefix_sums(scores: np.ndarray, chain: Chain) -> np.ndarray:
-    """log Σ exp of the totals of all labels of a text's first t + 1 units: (N, T) float64."""
-    sums = np.zeros(scores.shape[:2])
-    before = np.broadcast_to(chain.start, (len(scores), len(chain.start)))
-    for t in range(scores.shape[1]):
-        forward = before + scores[:, t]
-        sums[:, t] = np.logaddexp.reduce(forward + chain.end, axis=1)
-        before = np.logaddexp.reduce(forward[:, :, None] + chain.steps, axis=1)
-    return sums
 
 
 def _forward_backward(scores: np.ndarray, lengths: np.ndarray, chain: Chain) -> np.ndarray:

@@ -9,7 +9,7 @@ from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.tasks import metrics
 from roformer_tf.tasks.baselines import known_entities
 from roformer_tf.tasks.metrics import Figures, LabelItem, Measure, Metric
-from roformer_tf.tasks.scoring import CHARACTERS, JsonObject, Metrics, calibration
+from roformer_tf.tasks.scoring import CHARACTERS, JsonObject, Metrics, NamedPredictions, calibration
 from roformer_tf.tasks.tags.schemes import mark, spans
 from roformer_tf.tasks.task_settings import Examples, Gold, Prediction, Predictions, TaskSettings
 from roformer_tf.translation import Message
@@ -101,13 +101,7 @@ class TaggingMetrics(Metrics):
         # "B-LOC" alone is an entity of the type LOC.
         return tuple(sorted({kind for label in labels for kind, _, _ in spans([label])}))
 
-    def baseline(
-        self,
-        training: Examples,
-        test: Examples,
-        valid: Examples = (),
-        metric: Metric | None = None,
-    ) -> tuple[Message, list[Prediction]]:
+    def rule(self, training: Examples, test: Examples, valid: Examples) -> NamedPredictions:
         """The entities of the training set, the longest first, from left to right."""
         numbers = self.task.label_numbers
         # The baseline is certain of every label: probability 1.

@@ -174,13 +174,3 @@ def scores_of(
     documents = vectors[rows]
     for row in encoded.first_rows[:, 0]:
         yield np.maximum.reduceat(documents @ vectors[row], begins)
-
-
-def best_sides(vectors: np.ndarray, encoded: EncodedSides) -> np.ndarray:
-    """One vector of each text: (N, S, H). Of several, the one nearest to the first text."""
-    chosen = encoded.first_rows.copy()
-    for example, side in np.argwhere(encoded.counts > 1).tolist():  # texts in several windows
-        begin, count = int(chosen[example, side]), int(encoded.counts[example, side])
-        cosines = vectors[begin : begin + count] @ vectors[chosen[example, 0]]
-        chosen[example, side] = begin + int(np.argmax(cosines))
-    return np.asarray(vectors[chosen])

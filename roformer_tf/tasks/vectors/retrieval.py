@@ -28,7 +28,6 @@ from roformer_tf.tasks.vectors.ranked_texts import (
     retrieval_measure,
 )
 from roformer_tf.tasks.vectors.sentence_vectors import (
-    ChunkLosses,
     SentenceVectors,
     VectorDecoding,
     VectorLabelling,
@@ -126,18 +125,6 @@ class RetrievalObjective(VectorObjective):
             )
         sizes = tuple(sorted(set(settings.get("dimensions", ()))))
         return dataclasses.replace(self.task, dimensions=sizes)
-
-    def losses_of_chunks(self, encoded: EncodedSides, examples: Examples) -> ChunkLosses:
-        """The softmax over the second and third texts of the chunk."""
-        # Positives of the whole set: a text that belongs to a query is never its negative.
-        known = positives(encoded)
-
-        def chunk_losses(sides: np.ndarray, chunk: slice) -> np.ndarray:
-            numbers = encoded.numbers[chunk]
-            targets = known.targets(numbers[:, 0], numbers[:, 1:].T.ravel())
-            return losses.softmax_each(sides, targets)
-
-        return chunk_losses
 
 
 class RetrievalDecoding(VectorDecoding):

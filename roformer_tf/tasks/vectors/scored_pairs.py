@@ -10,7 +10,7 @@ import numpy as np
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.batches import TrainingData
 from roformer_tf.labelled.examples import Example, Label
-from roformer_tf.labelled.text_sides import EncodedSides, SideBatches
+from roformer_tf.labelled.text_sides import SideBatches
 from roformer_tf.readers.records import text_key
 from roformer_tf.tasks import losses, metrics
 from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, part
@@ -18,7 +18,6 @@ from roformer_tf.tasks.metrics import Figures, Measure, Metric
 from roformer_tf.tasks.scoring import MISTAKES, JsonObject
 from roformer_tf.tasks.vectors.ranked_texts import DifferentTexts
 from roformer_tf.tasks.vectors.sentence_vectors import (
-    ChunkLosses,
     Data,
     Loss,
     SentenceVectors,
@@ -117,12 +116,6 @@ class ScoredObjective(VectorObjective):
         if self.task.loss != "classifier":
             return super().batch_loss(targets, outputs, weights)
         return losses.classes(targets, outputs, weights)
-
-    def losses_of_chunks(self, encoded: EncodedSides, examples: Examples) -> ChunkLosses:
-        """The part of each pair in CoSENT."""
-        targets = [self.task.labelling.target(example) for example in examples]
-        scores = np.array(targets, np.float64)
-        return lambda sides, chunk: losses.cosent_each(sides, scores[chunk])
 
 
 class ScoredDecoding(VectorDecoding):

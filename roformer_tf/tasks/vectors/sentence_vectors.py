@@ -6,7 +6,7 @@ Each text is encoded separately, and its "logits" are its vector (H,) float32 fr
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from roformer_tf.tasks.decoding import NumberDecoding
 from roformer_tf.tasks.labelling import Labelling
 from roformer_tf.tasks.objective import TrainingObjective
 from roformer_tf.tasks.scoring import JsonObject, Metrics, histograms
-from roformer_tf.tasks.vectors.ranked_texts import DifferentTexts, best_sides, scores_of, unit
+from roformer_tf.tasks.vectors.ranked_texts import DifferentTexts, scores_of, unit
 
 if TYPE_CHECKING:
     from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
@@ -40,13 +40,9 @@ if TYPE_CHECKING:
 # third that does not; single texts.
 Data = Literal["scores", "pairs", "triples", "texts"]
 Loss = Literal["softmax", "cosent", "classifier"]
-# Losses of some examples of a set, which are each other's negatives.
-ChunkLosses: TypeAlias = Callable[[np.ndarray, slice], np.ndarray]
 
 # The label of texts that belong together.
 BELONGS = "belongs"
-# Examples that are compared with each other in an evaluation's loss, as in a training batch.
-LOSS_CHUNK = 64
 SAME_TEXT = "has the same text twice, from which nothing can be learnt"
 
 
@@ -181,22 +177,6 @@ class VectorObjective(TrainingObjective):
         # The last size is the whole vector: without `dimensions` it is the only one.
         sizes = self.task.sizes(outputs.shape[-1])
         return losses.over_cuts(self.vector_loss, sizes, targets, outputs, weights)
-
-    def example_losses(
-        self, row_logits: Sequence[np.ndarray], encoded: "EncodedTexts", examples: Examples
-    ) -> np.ndarray:
-        """From the cosines of whole vectors, each example among `LOSS_CHUNK` others."""
-        assert isinstance(encoded, EncodedSides)
-        # In chunks, because a loss depends on the other examples: one over the whole set would be
-        # higher than that of training, and could not be compared with it.
-        sides = best_sides(unit(row_logits), encoded)  # (N, S, H)
-        chunk_losses = self.losses_of_chunks(encoded, examples)
-        chunks = (slice(begin, begin + LOSS_CHUNK) for begin in range(0, len(sides), LOSS_CHUNK))
-        return np.concatenate([chunk_losses(sides[chunk], chunk) for chunk in chunks])
-
-    def losses_of_chunks(self, encoded: EncodedSides, examples: Examples) -> ChunkLosses:
-        """A function of a chunk's vectors (B, S, H) and its slice of the set: losses (B,)."""
-        raise NotImplementedError
 
 
 class VectorDecoding(NumberDecoding):
