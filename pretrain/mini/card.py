@@ -10,6 +10,7 @@ from roformer_tf.config import RoFormerConfig
 from roformer_tf.models.heads import RoFormerForMaskedLM
 from roformer_tf.training.run_files import EVALUATIONS_FILE, METRICS_FILE, read_metrics
 
+SECOND_STAGE = "masked words, a quarter of the rows in characters, and titles that find their texts"
 TEMPLATE = Path(__file__).with_name("card.md.jinja")
 
 
@@ -24,7 +25,7 @@ def write_card(run: Path, length: int, tokens: tuple[int, int]) -> None:
         parameters=RoFormerForMaskedLM.from_pretrained(run / "model").count_params(),
         stages=[
             stage("masked words", run / "words", tokens[0]),
-            stage("masked words, and titles that find their texts", run / "joint", tokens[1]),
+            stage(SECOND_STAGE, run / "joint", tokens[1]),
         ],
         evaluation=read_metrics(run / "joint" / EVALUATIONS_FILE)[-1],
         counts=counts,
