@@ -8,7 +8,6 @@ import numpy as np
 
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.finetuning.fgm import AdversarialModel
-from roformer_tf.finetuning.linear_probe import fit_head, suits
 from roformer_tf.finetuning.losses import TaskLoss, make_loss
 from roformer_tf.finetuning.vectors import BatchTraining, VectorTraining
 from roformer_tf.labelled.examples import Example
@@ -74,8 +73,6 @@ class Trainer:
         """For a training of this number of batches: the model, and the model or wrapper to fit."""
         keras.utils.set_random_seed(seed)
         fresh = self.initial.model(self.task)
-        if self.starts_from_vectors:
-            fit_head(fresh, self.task, self.initial.tokenizer, self.train)
         wrapper = self._wrapped(fresh)
         if self.compiled is None or not may_restart(self.compiled[1].optimizer, optimizer, wrapper):
             wrapper.compile(
@@ -91,11 +88,6 @@ class Trainer:
         restart(compiled.optimizer, optimizer, compiled, batches)
         compiled.reset_metrics()
         return self.compiled
-
-    @property
-    def starts_from_vectors(self) -> bool:
-        """Whether a head is fitted to the checkpoint's vectors before the training."""
-        return bool(self.initial.weights) and suits(self.task, self.train)
 
     def _wrapped(self, model: PretrainedModel) -> PretrainedModel:
         """What is compiled to train a model: itself, or a wrapper with the same weights."""

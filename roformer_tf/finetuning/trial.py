@@ -269,8 +269,7 @@ def fit(
         # A training that was killed right after its last evaluation has nothing left to do.
         if start >= steps or events.stop_if_done():
             return
-        knows = trainer.starts_from_vectors or not task.objective.trains_new_head
-        if knows and not start:
+        if not (start or task.objective.trains_new_head):
             events.evaluate(0)
         batches = training_batches(data, config, trial.seed)[start:]
         trained.fit(

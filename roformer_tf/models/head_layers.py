@@ -170,13 +170,10 @@ class TextClassifier(layers.Layer):
             self.dense.build((None, self.hidden_size))
         self.out_proj.build((None, self.hidden_size))
 
-    def features(self, hidden: Tensor, sequence_ids: Tensor, training: bool | None) -> Tensor:
-        """What the last layer multiplies, before dropout: (B, H)."""
-        if self.of_first:
-            return self.activation(self.dense(self.drop(hidden[:, 0], training=training)))
-        return mean_of_tokens(hidden, sequence_ids)
-
     def call(self, hidden: Tensor, sequence_ids: Tensor, training: bool | None = None) -> Tensor:
         """Logits of the labels for each text."""
-        x = self.features(hidden, sequence_ids, training)
+        if self.of_first:
+            x = self.activation(self.dense(self.drop(hidden[:, 0], training=training)))
+        else:
+            x = mean_of_tokens(hidden, sequence_ids)
         return ops.cast(self.out_proj(self.drop(x, training=training)), "float32")
