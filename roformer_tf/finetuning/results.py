@@ -23,6 +23,7 @@ from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import Duplicates, duplicates
 from roformer_tf.search.documents import write_validation_pairs
 from roformer_tf.tasks.base import Prediction
+from roformer_tf.tasks.baselines import fit_tfidf
 from roformer_tf.tasks.metrics import Scores, score_text
 from roformer_tf.training.checkpointing import publish
 from roformer_tf.training.devices import describe_machine
@@ -140,7 +141,7 @@ class Results:
             predictions = open_finetuned(folder, "onnx", precision).predict(examples)
             return task.metrics.compute(gold, predictions)
 
-        if best.choice.precision == "float32":
+        if best.choice.precision == "float32" and not best.trial.cross_validated:
             exact = task.metrics.compute(gold, best.predictions["valid"][::step])
         else:
             exact = scores("float32")
@@ -163,7 +164,9 @@ class Results:
             baseline = self._fitted[number][0].valid if "baseline" in report else []
             # Combined with the baseline, the model would no longer be another opinion.
             checked = CheckedSet(trial.valid, result.alone["valid"], baseline)
-            sets.append(checked.without(example.texts for example in trial.train))
+            if not trial.cross_validated:
+                checked = checked.without(example.texts for example in trial.train)
+            sets.append(checked)
         total = len(parts.train) + len(parts.valid)
         is_better = comparison is not None and comparison.verdict != "no better"
         return find_issues(self.search.task, sets, total, settings, is_better)
@@ -193,6 +196,7 @@ class Results:
             baseline=name,
             other_baselines=baselines[1:],
             lexical=_described(self.best),
+            method=search.method,
             no_baseline=problem,
             losses=read_metrics(trial.folder / METRICS_FILE),
             evaluations=read_metrics(trial.folder / EVALUATIONS_FILE),
@@ -247,7 +251,11 @@ class Results:
             tokenizer = self.search.initial.tokenizer
             baselines = search_baselines(result.task, trial.valid, test or trial.valid, tokenizer)
             return [FittedBaseline(name, x, x) for name, x in baselines]
-        if (tfidf := result.tfidf) is not None:
+        tfidf = result.tfidf
+        if tfidf is None and trial.cross_validated:
+            parts = trial.folds
+            tfidf = fit_tfidf(task, trial.train, trial.valid, self.search.metric, parts)
+        if tfidf is not None:
             name, of = tfidf.name, partial(tfidf.predictions, task, valid=trial.valid)
             return [FittedBaseline(name, of(trial.valid), of(test))]
         name, predictions = task.metrics.baseline(
@@ -260,9 +268,15 @@ class Results:
         """Reported texts that occur elsewhere; those of folds are never in their training set."""
         sets, trial = self.search.sets, self.best.trial
         question = self.search.task.labelling.question
+        crossed = trial.cross_validated
         if sets.test:
-            return duplicates(trial.train, sets.test, trial.valid, question)
-        return None if sets.folds else duplicates(trial.train, trial.valid, question=question)
+            valid = () if crossed else trial.valid
+            return duplicates(trial.train, sets.test, valid, question)
+        return (
+            None
+            if sets.folds or crossed
+            else duplicates(trial.train, trial.valid, question=question)
+        )
 
     def _evaluated(self, examples: Sequence[Example], **more: Any) -> EvaluatedSet:
         search = self.search

@@ -1,0 +1,163 @@
+"""Few examples: whether all weights are trained, or a head on the vectors of a frozen encoder.
+
+OUTPUT/method.json   what was chosen, and the figures that were compared
+"""
+
+import dataclasses
+import json
+from collections import Counter
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from roformer_tf.errors import InputError
+from roformer_tf.files import read_json, write_text
+from roformer_tf.finetuning.frozen import check_room
+from roformer_tf.finetuning.settings import FinetuneConfig
+from roformer_tf.labelled.examples import Example
+from roformer_tf.labelled.splits import folds, split_examples
+
+if TYPE_CHECKING:
+    from roformer_tf.finetuning.search import Search, Sets
+    from roformer_tf.tasks.base import Task
+
+METHOD = "method.json"
+# With more examples of a label, "auto" trains all weights.
+MOST = 64
+# Mean number of examples of a label below which "auto" does not try to train all weights.
+FEW = 8
+FOLDS = 4
+# Settings of a training: who gives one of them wants a training.
+TRAINING = (
+    *("epochs", "batch_size", "optimizer", "loss", "dropout", "patience", "seeds", "folds"),
+    *("sweep", "adapt", "from_scratch"),
+)
+
+Folds = list[tuple[list[Example], list[Example]]]
+
+
+def is_open(config: FinetuneConfig) -> bool:
+    """Whether "auto" may choose, as the user gave the settings: none is about the training."""
+    default = FinetuneConfig(train="", output="")
+    fixed = all(getattr(config, name) == getattr(default, name) for name in TRAINING)
+    return config.method == "auto" and fixed
+
+
+def settle_method(
+    config: FinetuneConfig, task: "type[Task]", examples: Sequence[Example]
+) -> FinetuneConfig:
+    """Replace "auto" by "full" where there is no choice for these training examples.
+
+    Raises InputError where "vectors" is not possible.
+    """
+    if config.method == "full":
+        return config
+    problem = ""
+    if not task.has_vector_method:
+        problem = f"it is not for the task {task.name}"
+    elif config.seeds > 1 or config.sweep:
+        problem = "it has no use for --seeds and --sweep"
+    else:
+        try:
+            cross_validation(examples, task, config.seed)
+        except InputError as error:
+            problem = f"its cross-validation is not possible: {error}"
+    if config.method == "vectors":
+        if problem:
+            raise InputError(f"--method vectors: {problem.rstrip('.')}. Give --method full.")
+        return config
+    if problem or max(_counts(examples)) > MOST:
+        return dataclasses.replace(config, method="full")
+    return config
+
+
+def cross_validation(examples: Sequence[Example], task: Any, seed: int) -> Folds:
+    """`FOLDS` folds, or as many as the rarest label has examples. InputError for fewer than two."""
+    return folds(examples, task, min(FOLDS, min(_counts(examples))), seed)
+
+
+def _counts(examples: Sequence[Example]) -> list[int]:
+    return list(Counter(example.label for example in examples).values())
+
+
+def with_method(search: "Search", split: "Callable[[Sets], Sets]") -> "Search":
+    """The trainings by the method of the settings; for "auto" by the better one.
+
+    split: splits validation and test set off, where "auto" chooses "full". Its figures are kept in
+    the run's folder, so that a repeated run has the same method.
+    """
+    config, path = search.config, search.output / METHOD
+    if config.method == "vectors":
+        sizes = search.initial.architecture
+        check_room(sizes.hidden_size, search.task.outputs, sizes.pooling)
+    if config.method == "auto":
+        write_text(path, json.dumps(_compared(search), ensure_ascii=False, indent=2) + "\n")
+    known: dict[str, Any] = {}
+    if path.exists():
+        known = read_json(path, "Give another --output to start anew.")
+    elif config.method == "full":
+        return search
+    name = known.get("name", config.method)
+    crossed = name == "vectors" and not (search.sets.valid or search.sets.folds)
+    chosen = dataclasses.replace(
+        search,
+        config=dataclasses.replace(config, method=name),
+        method=known | {"name": name, "cross_validated": crossed},
+    )
+    if name == "full" and not search.sets.valid:
+        return dataclasses.replace(chosen, sets=split(search.sets))
+    return dataclasses.replace(chosen, prefix=f"{name}-" if known else "")
+
+
+def _compared(search: "Search") -> dict[str, Any]:
+    """The better method, and the figures that say so; of equal ones "vectors", which is faster."""
+    train, hidden = search.sets.train, search.initial.architecture.hidden_size
+    if 2 * search.task.outputs > hidden and search.initial.architecture.pooling == "cls":
+        return {"name": "full", "why": "labels"}
+    if len(train) < FEW * search.task.outputs:
+        return {"name": "vectors", "why": "few", "fewest": FEW}
+    metric = search.metric
+    by_vectors = _of_method(search, "vectors").first()
+    figures = {"vectors": by_vectors.metrics["valid"][metric.name]}
+    if search.sets.valid:
+        full = _of_method(search, "full").first().metrics["valid"]
+        parts: Folds = []
+    else:
+        parts = cross_validation(train, search.task, search.config.seed)
+        full = _cross_validated(search, parts)
+    figures["full"] = full[metric.name]
+    better = metric.goodness(full) > metric.goodness(by_vectors.metrics["valid"])
+    name = "full" if better else "vectors"
+    shown = ", ".join(f"{method} {value:.4f}" for method, value in figures.items())
+    print(f"\n{metric.name} by method: {shown}. The method is {name}.")
+    return {
+        "name": name,
+        "why": "better",
+        "metric": metric.name,
+        "compared": figures,
+        "folds": len(parts),
+    }
+
+
+def _of_method(search: "Search", name: str) -> "Search":
+    config: Any = dataclasses.replace(search.config, method=name)
+    return dataclasses.replace(search, config=config, prefix=f"{name}-")
+
+
+def _cross_validated(search: "Search", parts: Folds) -> Any:
+    """Metrics of trainings of all weights, each without a fold, for the examples of that fold.
+
+    The best epoch is chosen as usual, on a part of the remaining folds. On the fold itself the
+    figures would be too good.
+    """
+    gold, predictions = [], []
+    for number, (rest, fold) in enumerate(parts, 1):
+        train, valid, _ = split_examples(
+            rest, search.task, (search.config.valid_share, 0.0), search.config.seed
+        )
+        sets = dataclasses.replace(search.sets, train=train, valid=valid, test=fold)
+        part = dataclasses.replace(
+            _of_method(search, "full"), sets=sets, prefix=f"fold-{number}-", fitted={}
+        )
+        predictions += part.first().predictions["test"]
+        gold += [example.label for example in fold]
+    return search.task.metrics.compute(gold, predictions)
