@@ -6,18 +6,35 @@ ordinary model for sequence classification.
 Axes: N examples, H hidden size, C labels.
 """
 
+from collections import Counter
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.encoding import EncodedTexts, mean_of_rows
+from roformer_tf.labelled.examples import Example
+from roformer_tf.labelled.splits import folds
 from roformer_tf.models.rows import check_finite, run_rows
 from roformer_tf.models.sentence_embedding import pooled
 
 # C of the logistic regression, the inverse of regularisation, to try on standardized vectors.
 STRENGTHS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)
+FOLDS = 4
+
+# For each fold the rest and its examples.
+Folds: TypeAlias = list[tuple[list[Example], list[Example]]]
+
+
+def cross_validation(examples: Sequence[Example], task: Any, seed: int) -> Folds:
+    """`FOLDS` folds, or as many as the rarest label has examples. InputError for fewer than two."""
+    return folds(examples, task, min(FOLDS, *counted_labels(examples)), seed)
+
+
+def counted_labels(examples: Sequence[Example]) -> list[int]:
+    """How many examples each label has."""
+    return list(Counter(example.label for example in examples).values())
 
 
 def fit_head(

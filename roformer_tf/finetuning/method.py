@@ -5,16 +5,15 @@ OUTPUT/method.json   what was chosen, and the figures that were compared
 
 import dataclasses
 import json
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from roformer_tf.errors import InputError
 from roformer_tf.files import read_json, write_text
-from roformer_tf.finetuning.frozen import check_room
+from roformer_tf.finetuning.frozen import Folds, check_room, counted_labels, cross_validation
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.labelled.examples import Example
-from roformer_tf.labelled.splits import folds, split_examples
+from roformer_tf.labelled.splits import split_examples
 
 if TYPE_CHECKING:
     from roformer_tf.finetuning.search import Search, Sets
@@ -25,14 +24,11 @@ METHOD = "method.json"
 MOST = 64
 # Mean number of examples of a label below which "auto" does not try to train all weights.
 FEW = 8
-FOLDS = 4
 # Settings of a training: who gives one of them wants a training.
 TRAINING = (
     *("epochs", "batch_size", "optimizer", "loss", "dropout", "patience", "seeds", "folds"),
     *("sweep", "adapt", "from_scratch"),
 )
-
-Folds = list[tuple[list[Example], list[Example]]]
 
 
 def is_open(config: FinetuneConfig) -> bool:
@@ -65,18 +61,9 @@ def settle_method(
         if problem:
             raise InputError(f"--method vectors: {problem.rstrip('.')}. Give --method full.")
         return config
-    if problem or max(_counts(examples)) > MOST:
+    if problem or max(counted_labels(examples)) > MOST:
         return dataclasses.replace(config, method="full")
     return config
-
-
-def cross_validation(examples: Sequence[Example], task: Any, seed: int) -> Folds:
-    """`FOLDS` folds, or as many as the rarest label has examples. InputError for fewer than two."""
-    return folds(examples, task, min(FOLDS, min(_counts(examples))), seed)
-
-
-def _counts(examples: Sequence[Example]) -> list[int]:
-    return list(Counter(example.label for example in examples).values())
 
 
 def with_method(search: "Search", split: "Callable[[Sets], Sets]") -> "Search":
@@ -98,14 +85,16 @@ def with_method(search: "Search", split: "Callable[[Sets], Sets]") -> "Search":
         return search
     name = known.get("name", config.method)
     crossed = name == "vectors" and not (search.sets.valid or search.sets.folds)
+    if crossed:
+        print("no validation set is split off: its figures are those of a cross-validation")
     chosen = dataclasses.replace(
-        search,
-        config=dataclasses.replace(config, method=name),
-        method=known | {"name": name, "cross_validated": crossed},
+        _of_method(search, name), method=known | {"name": name, "cross_validated": crossed}
     )
-    if name == "full" and not search.sets.valid:
-        return dataclasses.replace(chosen, sets=split(search.sets))
-    return dataclasses.replace(chosen, prefix=f"{name}-" if known else "")
+    if name == "full" and not config.valid:
+        # A repeated run has split the examples already.
+        sets = search.sets if search.sets.valid else split(search.sets)
+        return dataclasses.replace(chosen, sets=sets, prefix="")
+    return chosen if known else dataclasses.replace(chosen, prefix="")
 
 
 def _compared(search: "Search") -> dict[str, Any]:
@@ -138,8 +127,8 @@ def _compared(search: "Search") -> dict[str, Any]:
     }
 
 
-def _of_method(search: "Search", name: str) -> "Search":
-    config: Any = dataclasses.replace(search.config, method=name)
+def _of_method(search: "Search", name: Any) -> "Search":
+    config = dataclasses.replace(search.config, method=name)
     return dataclasses.replace(search, config=config, prefix=f"{name}-")
 
 

@@ -192,7 +192,8 @@ class Results:
             metric=search.metric.name,
             train=self._evaluated(search.sets.train),
             valid=selection if search.sets.test else reported,
-            test=reported if search.sets.test else None,
+            # In a cross-validation, no prediction is of a model that was fitted to the example.
+            test=reported if search.sets.test or trial.cross_validated else None,
             baseline=name,
             other_baselines=baselines[1:],
             lexical=_described(self.best),

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from roformer_tf.errors import DivergedError, InputError
-from roformer_tf.finetuning.method import Folds, cross_validation
+from roformer_tf.finetuning.frozen import Folds, cross_validation
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.finetuning.trainer import InitialState, Trainer
 from roformer_tf.finetuning.trial import Trial, TrialResult, run_trial

@@ -159,8 +159,6 @@ def _leak(report: Report, _: Translator) -> Iterator[str]:
 
 
 def _no_test(report: Report, _: Translator) -> Iterator[str]:
-    if report.get("method", {}).get("cross_validated"):
-        return  # `pages.method_notes` has what these figures are
     if report["judged"] == "valid":
         yield _(
             "There is no test set. The figures are on the validation set, which also selected the "

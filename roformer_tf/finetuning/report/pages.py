@@ -226,9 +226,9 @@ def method_notes(report: Report, _: Translator) -> Iterator[str]:
         )
     if method["cross_validated"]:
         yield _(
-            "All training examples are also the validation set: each was predicted by a model that "
-            "was fitted without it (cross-validation). The model that is kept was fitted to all of "
-            "them."
+            "No example was split off: the model is fitted to all of them. Where no file was "
+            "given, the figures are those of a cross-validation: each training example was "
+            "predicted by a model that was fitted without it."
         )
 
 
