@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from roformer_tf.errors import InputError
+from roformer_tf.config import RoFormerConfig
 from roformer_tf.labelled.encoding import EncodedTexts, mean_of_rows
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import folds
@@ -49,8 +49,7 @@ def fit_head(
     vectors = _vectors(model, encoded)
     mean, deviation = vectors.mean(axis=0), vectors.std(axis=0) + 1e-6
     features = (vectors - mean) / deviation
-    best, lowest = np.empty(0), np.inf
-    chosen = STRENGTHS[0]
+    best, lowest, chosen = np.empty(0), np.inf, 0.0
     for strength in STRENGTHS:
         logits = np.empty((len(targets), model.config.num_labels))
         for fold in folds:
@@ -66,14 +65,12 @@ def fit_head(
     return best
 
 
-def check_room(hidden_size: int, labels: int, pooling: str) -> None:
-    """Raise InputError if a head cannot store the logistic regression of so many labels."""
-    if pooling == "cls" and 2 * labels > hidden_size:
-        raise InputError(
-            f"--method vectors stores at most {hidden_size // 2} labels in a head of "
-            f"{hidden_size} units, and the data have {labels}. Give --pooling mean or "
-            "--method full."
-        )
+def why_no_room(config: RoFormerConfig, labels: int) -> str:
+    """Why a head cannot store the logistic regression of so many labels; "" if it can."""
+    units = config.hidden_size
+    if config.pooling != "cls" or 2 * labels <= units:
+        return ""
+    return f"a head of {units} units stores at most {units // 2} labels, and the data have {labels}"
 
 
 def _vectors(model: Any, encoded: EncodedTexts) -> np.ndarray:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from roformer_tf.errors import InputError
 from roformer_tf.files import read_json, write_text
-from roformer_tf.finetuning.frozen import Folds, check_room, counted_labels, cross_validation
+from roformer_tf.finetuning.frozen import Folds, counted_labels, cross_validation, why_no_room
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import split_examples
@@ -73,9 +73,10 @@ def with_method(search: "Search", split: "Callable[[Sets], Sets]") -> "Search":
     the run's folder, so that a repeated run has the same method.
     """
     config, path = search.config, search.output / METHOD
-    if config.method == "vectors":
-        sizes = search.initial.architecture
-        check_room(sizes.hidden_size, search.task.outputs, sizes.pooling)
+    if config.method == "vectors" and (
+        problem := why_no_room(search.initial.architecture, search.task.outputs)
+    ):
+        raise InputError(f"--method vectors: {problem}. Give --pooling mean or --method full.")
     if config.method == "auto":
         write_text(path, json.dumps(_compared(search), ensure_ascii=False, indent=2) + "\n")
     known: dict[str, Any] = {}
@@ -86,7 +87,7 @@ def with_method(search: "Search", split: "Callable[[Sets], Sets]") -> "Search":
     name = known.get("name", config.method)
     crossed = name == "vectors" and not (search.sets.valid or search.sets.folds)
     if crossed:
-        print("no validation set is split off: its figures are those of a cross-validation")
+        print("no row is split off: without --test, the figures are those of a cross-validation")
     chosen = dataclasses.replace(
         _of_method(search, name), method=known | {"name": name, "cross_validated": crossed}
     )
@@ -99,11 +100,11 @@ def with_method(search: "Search", split: "Callable[[Sets], Sets]") -> "Search":
 
 def _compared(search: "Search") -> dict[str, Any]:
     """The better method, and the figures that say so; of equal ones "vectors", which is faster."""
-    train, hidden = search.sets.train, search.initial.architecture.hidden_size
-    if 2 * search.task.outputs > hidden and search.initial.architecture.pooling == "cls":
-        return {"name": "full", "why": "labels"}
+    train = search.sets.train
+    if why_no_room(search.initial.architecture, search.task.outputs):
+        return {"name": "full"}
     if len(train) < FEW * search.task.outputs:
-        return {"name": "vectors", "why": "few", "fewest": FEW}
+        return {"name": "vectors", "fewest": FEW}
     metric = search.metric
     by_vectors = _of_method(search, "vectors").first()
     figures = {"vectors": by_vectors.metrics["valid"][metric.name]}
@@ -118,13 +119,7 @@ def _compared(search: "Search") -> dict[str, Any]:
     name = "full" if better else "vectors"
     shown = ", ".join(f"{method} {value:.4f}" for method, value in figures.items())
     print(f"\n{metric.name} by method: {shown}. The method is {name}.")
-    return {
-        "name": name,
-        "why": "better",
-        "metric": metric.name,
-        "compared": figures,
-        "folds": len(parts),
-    }
+    return {"name": name, "metric": metric.name, "compared": figures, "folds": len(parts)}
 
 
 def _of_method(search: "Search", name: Any) -> "Search":
@@ -138,15 +133,15 @@ def _cross_validated(search: "Search", parts: Folds) -> Any:
     The best epoch is chosen as usual, on a part of the remaining folds. On the fold itself the
     figures would be too good.
     """
+    # "auto" is for the default loss only, which has no class weights: all folds have the same.
+    trainer = search.trainer(search.sets.train)
     gold, predictions = [], []
     for number, (rest, fold) in enumerate(parts, 1):
-        train, valid, _ = split_examples(
-            rest, search.task, (search.config.valid_share, 0.0), search.config.seed
-        )
+        shares = (search.config.valid_share, 0.0)
+        train, valid, _ = split_examples(rest, search.task, shares, search.config.seed)
         sets = dataclasses.replace(search.sets, train=train, valid=valid, test=fold)
-        part = dataclasses.replace(
-            _of_method(search, "full"), sets=sets, prefix=f"fold-{number}-", fitted={}
-        )
-        predictions += part.first().predictions["test"]
+        full = dataclasses.replace(_of_method(search, "full"), prefix=f"fold-{number}-")
+        part = dataclasses.replace(full, sets=sets, fitted={}).first(trainer)
+        predictions += part.predictions["test"]
         gold += [example.label for example in fold]
     return search.task.metrics.compute(gold, predictions)

@@ -254,8 +254,8 @@ class Results:
             return [FittedBaseline(name, x, x) for name, x in baselines]
         tfidf = result.tfidf
         if tfidf is None and trial.cross_validated:
-            parts = trial.folds
-            tfidf = fit_tfidf(task, trial.train, trial.valid, self.search.metric, parts)
+            sets = trial.train, trial.valid
+            tfidf = fit_tfidf(task, *sets, self.search.metric, trial.folds)
         if tfidf is not None:
             name, of = tfidf.name, partial(tfidf.predictions, task, valid=trial.valid)
             return [FittedBaseline(name, of(trial.valid), of(test))]
@@ -269,15 +269,10 @@ class Results:
         """Reported texts that occur elsewhere; those of folds are never in their training set."""
         sets, trial = self.search.sets, self.best.trial
         question = self.search.task.labelling.question
-        crossed = trial.cross_validated
-        if sets.test:
-            valid = () if crossed else trial.valid
-            return duplicates(trial.train, sets.test, valid, question)
-        return (
-            None
-            if sets.folds or crossed
-            else duplicates(trial.train, trial.valid, question=question)
-        )
+        if sets.test:  # a text in both training and validation counts as one of training
+            return duplicates(trial.train, sets.test, trial.valid, question)
+        crossed = sets.folds or trial.cross_validated
+        return None if crossed else duplicates(trial.train, trial.valid, question=question)
 
     def _evaluated(self, examples: Sequence[Example], **more: Any) -> EvaluatedSet:
         search = self.search

@@ -55,9 +55,12 @@ class Search:
     # How the method was chosen: see `method.with_method`.
     method: Mapping[str, Any] = field(default_factory=dict)
 
-    def first(self) -> TrialResult:
-        """The first training; `run` does not repeat it if there are several or a prefix."""
-        return self._train_seed(self._rate, 0, self._trainer(self.sets.train))
+    def first(self, trainer: Trainer | None = None) -> TrialResult:
+        """The first training; `run` does not repeat it if there are several or a prefix.
+
+        trainer: of another search whose loss is the same, so that it is compiled once.
+        """
+        return self._train_seed(self._rate, 0, trainer or self.trainer(self.sets.train))
 
     def run(self) -> list[TrialResult]:
         """Do all trainings, each in a folder of its own if there are several.
@@ -67,7 +70,7 @@ class Search:
         """
         if self.sets.folds:
             return [self._train_without(number) for number in range(len(self.sets.folds))]
-        trainer = self._trainer(self.sets.train)
+        trainer = self.trainer(self.sets.train)
         rate = self._rate
         if self.config.sweep:
             results = self._sweep(trainer)
@@ -88,7 +91,8 @@ class Search:
     def _rate(self) -> float:
         return float(self.config.optimizer.learning_rate)
 
-    def _trainer(self, train: list[Example]) -> Trainer:
+    def trainer(self, train: list[Example]) -> Trainer:
+        """Compiles the training step; class weights are those of these examples."""
         config = self.config
         return Trainer(self.initial, self.task, config.loss, train, config.vectors.micro_batches)
 
@@ -97,7 +101,7 @@ class Search:
         train, valid = self.sets.folds[number]
         name = f"fold-{number + 1}"
         # Folds have class weights of their own, which are compiled: no trainer is shared.
-        return self._train(name, self._rate, self.config.seed, self._trainer(train), train, valid)
+        return self._train(name, self._rate, self.config.seed, self.trainer(train), train, valid)
 
     def _sweep(self, trainer: Trainer) -> list[TrialResult]:
         """Train with each learning rate; one that diverges is reported and skipped."""

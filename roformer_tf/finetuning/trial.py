@@ -153,9 +153,8 @@ def run_trial(trial: Trial, trainer: "Trainer", task: Task, test: Sequence[Examp
     if tfidf is not None:
         wanted = trial.config.lexical_features
         held_out = {"valid": tfidf.held_out}
-        lexical = choose_lexical(
-            task, tfidf.model, trial.valid, alone["valid"], wanted, tfidf.held_out
-        )
+        parts = tfidf.model, trial.valid, alone["valid"], wanted, tfidf.held_out
+        lexical = choose_lexical(task, *parts)
         weight = f"weight {lexical.weight:.0%}" if lexical else "no gain on the validation set"
         print(f"lexical features: {weight} ({tfidf.name})")
     if lexical is not None:

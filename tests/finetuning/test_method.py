@@ -12,6 +12,7 @@ from scipy.optimize import minimize
 
 import roformer_tf
 from roformer_tf.cli import main
+from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.finetuning import frozen
 from roformer_tf.finetuning.method import is_open, settle_method, with_method
@@ -20,6 +21,7 @@ from roformer_tf.finetuning.search import Search, Sets
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.heads import RoFormerForSequenceClassification
+from roformer_tf.recipes import FOLDER
 from roformer_tf.tasks.metrics import ACCURACY
 from roformer_tf.tasks.table import TASKS
 
@@ -113,10 +115,18 @@ def test_logits_pass_the_activation_of_the_head(act, shallow):
 
 
 def test_too_many_labels_for_the_head_are_refused():
-    frozen.check_room(64, 32, "cls")
-    frozen.check_room(64, 33, "mean")
-    with pytest.raises(InputError, match=r"at most 32 labels .* the data have 33"):
-        frozen.check_room(64, 33, "cls")
+    config = RoFormerConfig.from_file(FOLDER / "demo.json").replace(hidden_size=64)
+    assert not frozen.why_no_room(config, 32)
+    assert not frozen.why_no_room(config.replace(pooling="mean"), 33)
+    assert "at most 32 labels" in frozen.why_no_room(config, 33)
+
+
+def test_with_too_many_labels_all_weights_are_trained(tmp_path):
+    search = pretended(tmp_path, 0.0, hidden_size=4)
+    assert with_method(search, lambda sets: sets).method["name"] == "full"
+    config = replace(search.config, method="vectors", output=str(tmp_path / "other"))
+    with pytest.raises(InputError, match="--method vectors: a head of 4 units stores at most 2"):
+        with_method(replace(search, config=config), lambda sets: sets)
 
 
 @pytest.mark.parametrize(
@@ -159,7 +169,7 @@ class Pretended(Search):
     right: Any = None
     trained: Any = None
 
-    def first(self):
+    def first(self, trainer=None):
         self.trained.append((self.config.method, self.prefix, self.sets))
         name = "test" if self.prefix.startswith("fold-") else "valid"
         examples = self.sets.test if name == "test" else self.sets.valid or self.sets.train
@@ -173,12 +183,12 @@ class Pretended(Search):
         return SimpleNamespace(predictions={name: predictions}, metrics={name: metrics})
 
 
-def pretended(tmp_path, full, each=16, of_valid=(), **settings):
+def pretended(tmp_path, full, each=16, of_valid=(), hidden_size=64, **settings):
     train = examples_of(each)
     task = TASKS["classification"].from_examples(
         train, text_columns=("text",), label_column="label", max_length=64
     )
-    sizes = SimpleNamespace(architecture=SimpleNamespace(hidden_size=64, pooling="cls"))
+    sizes = SimpleNamespace(architecture=SimpleNamespace(hidden_size=hidden_size, pooling="cls"))
     sets = Sets(train, list(of_valid), [], [])
     config = FinetuneConfig(train="", output=str(tmp_path), **settings)
     right = {"vectors": 0.75, "full": full}
@@ -223,7 +233,7 @@ def test_with_a_validation_set_the_methods_are_compared_on_it(tmp_path):
 def test_with_very_few_examples_there_is_no_comparison(tmp_path):
     search = pretended(tmp_path, 1.0, each=7)
     chosen = with_method(search, lambda sets: sets)
-    assert (chosen.method["name"], chosen.method["why"], search.trained) == ("vectors", "few", [])
+    assert (chosen.method["name"], chosen.method["fewest"], search.trained) == ("vectors", 8, [])
 
 
 @pytest.fixture(scope="module")
@@ -248,13 +258,16 @@ def test_a_run_without_a_validation_set_trains_on_all_rows(lexical, shallow, fol
     words += ["--output", run, "--language", "en", "--lexical-features", lexical]
     assert main([*map(str, words)]) == 0
     report = json.loads((run / "report.json").read_text(encoding="utf-8"))
-    method = {"name": "vectors", "why": "few", "fewest": 8, "cross_validated": True}
+    method = {"name": "vectors", "fewest": 8, "cross_validated": True}
     assert report["method"] == method
     names = ("train", "valid", "test")  # which no file was given for
     assert {part["name"]: part["examples"] for part in report["data"]} == dict.fromkeys(names, 21)
     assert report["test"] == report["valid"]
     held_out = np.load(next(run.glob("**/held_out.npy")))
     page = (run / "report.md").read_text(encoding="utf-8")
+    card = (run / "model" / "README.md").read_text(encoding="utf-8")
+    assert "by a model that was fitted without it" in card
+    assert "| epochs |" not in card
     for text in ("logistic regression was fitted", "fewer than 8", "by a model that was fitted"):
         assert text in page
     assert "which also selected the best weights" not in page

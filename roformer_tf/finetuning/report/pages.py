@@ -196,25 +196,24 @@ def lexical_note(report: Report, _: Translator) -> str:
 
 def method_notes(report: Report, _: Translator) -> Iterator[str]:
     """How the model was fitted, and why so, where there was a choice."""
-    method = report["method"]
-    if method["name"] == "vectors":
-        yield _(
+    method = report.get("method")
+    if not method:
+        return
+    yield {
+        "full": _("Method: all weights were trained."),
+        "vectors": _(
             "Method: the encoder is that of the checkpoint. A logistic regression was fitted to "
             "its vectors of the training examples."
-        )
-    else:
-        yield _("Method: all weights were trained.")
-    if method.get("why") == "few":
+        ),
+    }[method["name"]]
+    if "fewest" in method:
         yield _(
             "Training all weights was not tried, because there are fewer than {fewest} examples "
             "for each label.",
             fewest=method["fewest"],
         )
-    elif method.get("why") == "labels":
-        yield _("A logistic regression on vectors has too many labels for the model's head.")
-    elif method.get("why") == "better":
-        metric = metric_of(report, method["metric"])
-        where = set_name("valid", _)
+    if "compared" in method:
+        metric, where = metric_of(report, method["metric"]), set_name("valid", _)
         if method["folds"]:
             where = _("a cross-validation in {folds} folds", folds=method["folds"])
         yield _(
