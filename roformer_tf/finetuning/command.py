@@ -16,6 +16,7 @@ import dataclasses
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, Literal, TypeAlias
@@ -31,6 +32,7 @@ from roformer_tf.export.task_export import export
 from roformer_tf.files import locked
 from roformer_tf.finetuning.first_stage import NEGATIVES, searched
 from roformer_tf.finetuning.losses import check_loss
+from roformer_tf.finetuning.method import is_open, settle_method, with_method
 from roformer_tf.finetuning.rates import USUAL_EPOCHS, default_epochs, default_rate, spelled
 from roformer_tf.finetuning.report.analysis import analyse
 from roformer_tf.finetuning.report.pages import model_card, write_report
@@ -97,7 +99,10 @@ def finetune(
 
 def _finetune(config: FinetuneConfig, adapt: Adapt) -> None:
     output = Path(config.output)
+    choice = is_open(config)  # before "auto" becomes a number
     config = settle_auto(settle_precision(config))
+    if config.method == "auto" and not choice:
+        config = dataclasses.replace(config, method="full")
     check_output(config, (*MAY_CHANGE, "test") if config.valid else MAY_CHANGE)
     for to in config.export:  # before hours of training
         check_export(to, output / "export" / to)
@@ -106,6 +111,9 @@ def _finetune(config: FinetuneConfig, adapt: Adapt) -> None:
     check_vector_settings(layout.task, config.vectors)
     check_lexical_features(layout.task, config)
     sets = read_sets(config, layout)
+    config = settle_method(config, layout.task, sets.train)
+    if config.method == "full" or config.folds:
+        sets = split_sets(config, layout, sets)
     if layout.task.reranks:
         sets = searched(sets, config.vectors.hard_negatives or NEGATIVES)
     task = define_task(config, layout, sets)
@@ -123,13 +131,15 @@ def _finetune(config: FinetuneConfig, adapt: Adapt) -> None:
     if config.adapt != "no":
         search = adapted_search(search, type(task), adapt)
     try:
+        search = with_method(search, partial(split_sets, config, layout))
+        write_settings(search.config)
         results = Results(search, search.run())
     except DivergedError as error:
         raise DivergedError(
             f"training stopped: {error} Start again under another --output with a lower "
             "--learning-rate or a longer --warmup."
         ) from None
-    _write_results(config, results)
+    _write_results(search.config, results)
 
 
 def _write_results(config: FinetuneConfig, results: Results) -> None:
@@ -176,12 +186,14 @@ def adapted_search(search: Search, task: type[Task], adapt: Adapt) -> Search:
 
 
 def settle_auto(config: FinetuneConfig) -> FinetuneConfig:
-    """Replace "auto" for epochs and learning rate by the values of a run that is resumed."""
+    """Replace "auto" by the values of a run that is resumed: epochs, learning rate, method."""
     started = read_settings(Path(config.output))
     if config.epochs == "auto":
         config = dataclasses.replace(config, epochs=started.get("epochs", "auto"))
     if config.optimizer.learning_rate == "auto":
         config = _with_rate(config, started.get("learning_rate", "auto"))
+    if config.method == "auto":
+        config = dataclasses.replace(config, method=started.get("method", "auto"))
     return config
 
 
@@ -197,7 +209,8 @@ def choose_rate(
     if config.optimizer.learning_rate != "auto":
         return config
     rate = default_rate(initial.architecture, not initial.weights, new_head)
-    print(f"learning rate {spelled(rate)}, the default for a model of this size")
+    if config.method != "vectors":
+        print(f"learning rate {spelled(rate)}, the default for a model of this size")
     return _with_rate(config, rate)
 
 
@@ -224,20 +237,24 @@ def check_lexical_features(task: type[Task], config: FinetuneConfig) -> None:
 
 
 def read_sets(config: FinetuneConfig, layout: Layout) -> Sets:
-    """Read the files, and split off the sets without one. Raises InputError for bad examples."""
+    """Read the files. Raises InputError for bad examples."""
 
     def read(path: str | None) -> list[Example]:
         return read_examples(path, layout, config.columns) if path else []
 
-    examples, valid, test = read(config.train), read(config.valid), read(config.test)
+    return Sets(read(config.train), read(config.valid), read(config.test), [])
+
+
+def split_sets(config: FinetuneConfig, layout: Layout, sets: Sets) -> Sets:
+    """The sets, with those that have no file split off from the training examples."""
     # Who gives --valid has split the data already: no test set is taken from --train then.
     fractions = (
         0.0 if config.valid or config.folds else config.valid_share,
         0.0 if config.valid or config.test else config.test_share,
     )
-    train, own_valid, own_test = split_examples(examples, layout.task, fractions, config.seed)
+    train, own_valid, own_test = split_examples(sets.train, layout.task, fractions, config.seed)
     parts = folds(train, layout.task, config.folds, config.seed) if config.folds else []
-    return Sets(train, valid or own_valid, test or own_test, parts)
+    return Sets(train, sets.valid or own_valid, sets.test or own_test, parts)
 
 
 def define_task(config: FinetuneConfig, layout: Layout, sets: Sets) -> Task:
@@ -294,7 +311,8 @@ def choose_epochs(config: FinetuneConfig, task: Task, sets: Sets) -> FinetuneCon
         why = f": {len(sets.train):,} examples are few"
     elif epochs < usual:
         why = f": {len(sets.train):,} examples are many at a learning rate of {spelled(rate)}"
-    print(f"epochs {epochs}{why}")
+    if config.method != "vectors":
+        print(f"epochs {epochs}{why}")
     return dataclasses.replace(config, epochs=epochs)
 
 

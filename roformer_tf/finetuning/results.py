@@ -19,6 +19,7 @@ from roformer_tf.inference.prediction_files import cell_names, cells, prediction
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import Duplicates, duplicates
 from roformer_tf.tasks.base import Prediction
+from roformer_tf.tasks.baselines import fit_tfidf
 from roformer_tf.tasks.metrics import Scores, score_text
 from roformer_tf.training.checkpointing import publish
 from roformer_tf.training.devices import describe_machine
@@ -132,7 +133,9 @@ class Results:
             baseline = self._fitted[number][0].valid if "baseline" in report else []
             # Combined with the baseline, the model would no longer be another opinion.
             checked = CheckedSet(trial.valid, result.alone["valid"], baseline)
-            sets.append(checked.without(example.texts for example in trial.train))
+            if not trial.cross_validated:
+                checked = checked.without(example.texts for example in trial.train)
+            sets.append(checked)
         total = len(parts.train) + len(parts.valid)
         is_better = comparison is not None and comparison.verdict != "no better"
         return find_issues(self.search.task, sets, total, settings, is_better)
@@ -158,10 +161,12 @@ class Results:
             metric=search.metric.name,
             train=self._evaluated(search.sets.train),
             valid=selection if search.sets.test else reported,
-            test=reported if search.sets.test else None,
+            # In a cross-validation, no prediction is of a model that was fitted to the example.
+            test=reported if search.sets.test or trial.cross_validated else None,
             baseline=name,
             other_baselines=baselines[1:],
             lexical=_described(self.best),
+            method=search.method,
             no_baseline=problem,
             losses=read_metrics(trial.folder / METRICS_FILE),
             evaluations=read_metrics(trial.folder / EVALUATIONS_FILE),
@@ -216,7 +221,11 @@ class Results:
             tokenizer = self.search.initial.tokenizer
             baselines = search_baselines(result.task, trial.valid, test or trial.valid, tokenizer)
             return [FittedBaseline(name, x, x) for name, x in baselines]
-        if (tfidf := result.tfidf) is not None:
+        tfidf = result.tfidf
+        if tfidf is None and trial.cross_validated:
+            sets = trial.train, trial.valid
+            tfidf = fit_tfidf(task, *sets, self.search.metric, trial.folds)
+        if tfidf is not None:
             name, of = tfidf.name, partial(tfidf.predictions, task, valid=trial.valid)
             return [FittedBaseline(name, of(trial.valid), of(test))]
         name, predictions = task.metrics.baseline(
@@ -229,9 +238,10 @@ class Results:
         """Reported texts that occur elsewhere; those of folds are never in their training set."""
         sets, trial = self.search.sets, self.best.trial
         question = self.search.task.labelling.question
-        if sets.test:
+        if sets.test:  # a text in both training and validation counts as one of training
             return duplicates(trial.train, sets.test, trial.valid, question)
-        return None if sets.folds else duplicates(trial.train, trial.valid, question=question)
+        crossed = sets.folds or trial.cross_validated
+        return None if crossed else duplicates(trial.train, trial.valid, question=question)
 
     def _evaluated(self, examples: Sequence[Example], **more: Any) -> EvaluatedSet:
         search = self.search

@@ -1,14 +1,16 @@
 """The trainings of a fine-tuning run: one, or those that seeds, folds and a sweep ask for."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from roformer_tf.errors import DivergedError, InputError
+from roformer_tf.finetuning.frozen import Folds, cross_validation
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.finetuning.trainer import InitialState, Trainer
 from roformer_tf.finetuning.trial import Trial, TrialResult, run_trial
@@ -50,10 +52,15 @@ class Search:
     fitted: dict[int, FittedTfIdf | None] = field(default_factory=dict)
     # Before the name of each training, if searches that differ in `initial` are compared.
     prefix: str = ""
+    # How the method was chosen: see `method.with_method`.
+    method: Mapping[str, Any] = field(default_factory=dict)
 
-    def first(self) -> TrialResult:
-        """The first training; `run` does not repeat it if there are several or a prefix."""
-        return self._train_seed(self._rate, 0, self._trainer(self.sets.train))
+    def first(self, trainer: Trainer | None = None) -> TrialResult:
+        """The first training; `run` does not repeat it if there are several or a prefix.
+
+        trainer: of another search whose loss is the same, so that it is compiled once.
+        """
+        return self._train_seed(self._rate, 0, trainer or self.trainer(self.sets.train))
 
     def run(self) -> list[TrialResult]:
         """Do all trainings, each in a folder of its own if there are several.
@@ -63,7 +70,7 @@ class Search:
         """
         if self.sets.folds:
             return [self._train_without(number) for number in range(len(self.sets.folds))]
-        trainer = self._trainer(self.sets.train)
+        trainer = self.trainer(self.sets.train)
         rate = self._rate
         if self.config.sweep:
             results = self._sweep(trainer)
@@ -84,7 +91,8 @@ class Search:
     def _rate(self) -> float:
         return float(self.config.optimizer.learning_rate)
 
-    def _trainer(self, train: list[Example]) -> Trainer:
+    def trainer(self, train: list[Example]) -> Trainer:
+        """Compiles the training step; class weights are those of these examples."""
         config = self.config
         return Trainer(self.initial, self.task, config.loss, train, config.vectors.micro_batches)
 
@@ -93,7 +101,7 @@ class Search:
         train, valid = self.sets.folds[number]
         name = f"fold-{number + 1}"
         # Folds have class weights of their own, which are compiled: no trainer is shared.
-        return self._train(name, self._rate, self.config.seed, self._trainer(train), train, valid)
+        return self._train(name, self._rate, self.config.seed, self.trainer(train), train, valid)
 
     def _sweep(self, trainer: Trainer) -> list[TrialResult]:
         """Train with each learning rate; one that diverges is reported and skipped."""
@@ -129,6 +137,11 @@ class Search:
         if name:
             print(f"\n{name}")
         optimizer = dataclasses.replace(self.config.optimizer, learning_rate=rate)
+        parts: Folds = []
+        if self.config.method == "vectors":
+            parts = cross_validation(train, self.task, self.config.seed)
+        crossed = [] if valid else parts
+        valid = valid or [example for _, fold in crossed for example in fold]
         source = self.config.vectors.teacher
         trial = Trial(
             name=name or f"rate-{rate:g}-seed-{seed}",
@@ -139,11 +152,15 @@ class Search:
             config=dataclasses.replace(self.config, optimizer=optimizer),
             metric=self.metric,
             teacher=partial(teacher_vectors, source) if source else None,
-            fit_tfidf=partial(self._tfidf, train, valid),
+            fit_tfidf=partial(self._tfidf, train, valid, crossed),
+            folds=parts,
+            cross_validated=bool(crossed),
         )
         return run_trial(trial, trainer, self.task, self.sets.test)
 
-    def _tfidf(self, train: list[Example], valid: list[Example]) -> FittedTfIdf | None:
+    def _tfidf(
+        self, train: list[Example], valid: list[Example], crossed: Folds
+    ) -> FittedTfIdf | None:
         """TF-IDF to combine a model with; None if that is not wanted, or for "auto" fails."""
         wanted = self.config.lexical_features
         automatic = wanted == "auto" and self.config.baseline and not self.config.export
@@ -151,7 +168,7 @@ class Search:
             return None
         if id(train) not in self.fitted:
             try:
-                self.fitted[id(train)] = fit_tfidf(self.task, train, valid, self.metric)
+                self.fitted[id(train)] = fit_tfidf(self.task, train, valid, self.metric, crossed)
             except Exception as error:  # scikit-learn, SciPy and NumPy raise many kinds
                 if wanted == "yes":
                     raise InputError(f"--lexical-features yes is not possible: {error}.") from error

@@ -86,6 +86,11 @@ class FinetuneConfig:
     pooling: Literal["cls", "mean", "pooler"] | None = None
     """What a prediction is computed from. Default: the first token ("mean" for ranking); for
     vectors, what the checkpoint was trained with: a sim model's pooler, otherwise the mean."""
+    method: Literal["auto", "full", "vectors"] = "auto"
+    """For classification: "full" trains all weights; "vectors" keeps the encoder as it is, and
+    fits a logistic regression to its vectors of all examples of --train. "auto", with at most 64
+    examples of each label and no setting of the training: what is better on the validation set, or
+    without --valid in a cross-validation; with fewer than 8 it is "vectors". Otherwise "full"."""
     crf: bool = False
     """For tagging: also learn scores for each pair of successive labels (a conditional random
     field), at --crf-learning-rate."""

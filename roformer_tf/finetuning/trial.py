@@ -4,12 +4,14 @@ FOLDER/best/          the best weights so far, as a model folder
 FOLDER/valid.json     fingerprint of the validation examples
 FOLDER/checkpoints/   for resuming a killed training; removed when it is finished
 FOLDER/teacher.npz    with --teacher, its vectors of the texts
+FOLDER/held_out.npy   with --method vectors, logits of each fold from the rest
 FOLDER/result.json    written when it is finished
 FOLDER/metrics.jsonl, evaluations.jsonl, tensorboard/
 """
 
 import dataclasses
 import hashlib
+import io
 import json
 import math
 import time
@@ -23,7 +25,8 @@ import numpy as np
 
 from roformer_tf.engines.choice import Choice
 from roformer_tf.errors import InputError
-from roformer_tf.files import read_json, remove, temporary_folder, write_text
+from roformer_tf.files import read_json, remove, temporary_folder, write_bytes, write_text
+from roformer_tf.finetuning.frozen import fit_head
 from roformer_tf.finetuning.negatives import computed_once, with_hard_negatives
 from roformer_tf.finetuning.settings import FinetuneConfig, VectorConfig
 from roformer_tf.inference.opening import open_finetuned, predict_encoded
@@ -55,6 +58,7 @@ if TYPE_CHECKING:
     from roformer_tf.finetuning.trainer import InitialState, Trainer
 
 VALID = "valid.json"
+HELD_OUT = "held_out.npy"
 ANEW = "Give another --output to start anew."
 # Mean number of examples for each different second text from which it is encoded once for all of
 # them. With fewer, the additional indexing costs more than it saves.
@@ -78,6 +82,11 @@ class Trial:
     teacher: Callable[[Sequence[str]], np.ndarray] | None = None
     # Fits TF-IDF to `train`, to combine the model with; → None if that is not wanted.
     fit_tfidf: Callable[[], FittedTfIdf | None] = lambda: None
+    # Of the method "vectors": for each fold of `train` the rest and its examples.
+    folds: Sequence[tuple[Sequence[Example], Sequence[Example]]] = ()
+    # Whether `valid` is the examples of these folds, in this order. Their predictions come from a
+    # model that was fitted to the rest.
+    cross_validated: bool = False
 
 
 @dataclass(frozen=True)
@@ -122,7 +131,10 @@ def run_trial(trial: Trial, trainer: "Trainer", task: Task, test: Sequence[Examp
     path = trial.folder / RESULT
     if not path.exists():
         began = time.perf_counter()
-        fit(trial, trainer, task, data, data_id, encoded["valid"])
+        if trial.folds:
+            fit_vectors(trial, initial, task)
+        else:
+            fit(trial, trainer, task, data, data_id, encoded["valid"])
         finished = {"seconds": time.perf_counter() - began, "data": data_id}
         write_text(path, json.dumps(finished) + "\n")
     finished = read_json(path, ANEW)
@@ -134,15 +146,22 @@ def run_trial(trial: Trial, trainer: "Trainer", task: Task, test: Sequence[Examp
     remove(trial.folder / CHECKPOINTS)  # large, and of no more use
     model, chosen, choice = _open_best(initial, task, trial.folder / BEST)
     alone = {name: predict_encoded(model, chosen, x) for name, x in encoded.items()}
+    if trial.cross_validated:
+        alone["valid"] = task.decoding.predict_all(np.load(trial.folder / HELD_OUT))
     task = task.decoding.with_choices_of(chosen)
     predictions, tfidf, lexical = alone, trial.fit_tfidf(), None
     if tfidf is not None:
         wanted = trial.config.lexical_features
-        lexical = choose_lexical(task, tfidf.model, trial.valid, alone["valid"], wanted)
+        held_out = {"valid": tfidf.held_out}
+        parts = tfidf.model, trial.valid, alone["valid"], wanted, tfidf.held_out
+        lexical = choose_lexical(task, *parts)
         weight = f"weight {lexical.weight:.0%}" if lexical else "no gain on the validation set"
         print(f"lexical features: {weight} ({tfidf.name})")
     if lexical is not None:
-        combined = {name: lexical.combined(task, x, alone[name]) for name, x in sets.items()}
+        combined = {
+            name: lexical.combined(task, x, alone[name], held_out.get(name))
+            for name, x in sets.items()
+        }
         task = task.decoding.with_choices(labels_of(trial.valid), combined["valid"])
         predictions = {name: list(map(task.decoding.reread, x)) for name, x in combined.items()}
     return TrialResult(
@@ -203,10 +222,7 @@ class _TrialEvents:
         # Of equal ones the last is best. On a few validation examples many epochs are equal, of
         # which the first has hardly learned: 28 % of 8 examples a class, 36 % for the last.
         if all(trial.metric.goodness(metrics) >= earlier for earlier in self._goodness()):
-            with temporary_folder(trial.folder / BEST) as folder:
-                self.model.save_pretrained(folder, max_length=self.task.max_length)
-                chosen.save(folder)
-                chosen.decoding.save_files(folder, self.model.config)
+            keep(trial, self.model, chosen)
         return metrics
 
     def _goodness(self) -> list[float]:
@@ -226,6 +242,33 @@ class _TrialEvents:
         """Stop the training if none of the last `patience` evaluations was better."""
         self.trained.stop_training = is_exhausted(self._goodness(), self.trial.config.patience)
         return self.trained.stop_training
+
+
+def keep(trial: Trial, model: PretrainedModel, task: Task) -> None:
+    """Write a model and its task as the best of a training."""
+    with temporary_folder(trial.folder / BEST) as folder:
+        model.save_pretrained(folder, max_length=task.max_length)
+        task.save(folder)
+        task.decoding.save_files(folder, model.config)
+
+
+def fit_vectors(trial: Trial, initial: "InitialState", task: Task) -> None:
+    """Fit the head to the vectors of the frozen encoder; keep the logits of the validation."""
+    model = dataclasses.replace(initial, precision="float32").model(task)
+    numbers = {id(example): number for number, example in enumerate(trial.train)}
+    folds = [np.array([numbers[id(example)] for example in fold]) for _, fold in trial.folds]
+    held_out = fit_head(
+        model,
+        task.labelling.encode(trial.train, initial.tokenizer),
+        np.array([task.labelling.target(example) for example in trial.train]),
+        folds,
+    )
+    keep(trial, model, task)
+    file = io.BytesIO()
+    np.save(file, held_out[np.concatenate(folds)])  # in the order of the validation set
+    write_bytes(trial.folder / HELD_OUT, file.getvalue())
+    for name in (METRICS_FILE, EVALUATIONS_FILE):  # there are no steps
+        write_text(trial.folder / name, "")
 
 
 def fit(

@@ -73,6 +73,8 @@ class Task(TaskSettings):
     """Whether a loss compares the sequences of an example, such as its candidates."""
     reranks: ClassVar[bool] = False
     """Whether an example's candidates are documents that a search returned, in its order."""
+    has_vector_method: ClassVar[bool] = False
+    """Whether a logistic regression on the vectors of a frozen encoder may be the model."""
     writes: ClassVar[bool] = False
     """Whether the model also learns to generate the second text of a sequence from the first."""
     pipeline_tag: ClassVar[str] = "text-classification"

@@ -30,6 +30,8 @@ REGRESSIONS = {"logistic": Message("logistic regression"), "ridge": Message("rid
 Entities: TypeAlias = Mapping[tuple[str, ...], tuple[str, ...]]
 
 USUAL = Setting()
+# How settings were chosen: without and with folds.
+CHOSEN = (Message(", chosen on the validation set"), Message(", chosen by cross-validation"))
 # Ways to count n-grams to try, at the usual strength.
 COUNTED = [Setting(longest, min_df) for longest in (3, 2, 0) for min_df in (1, 2)]
 # Strengths to try with the best way to count.
@@ -42,24 +44,37 @@ class FittedTfIdf(NamedTuple):
     name: Message
     model: TfIdfModel
     seconds: float
+    # From a cross-validation: logits (N, C) for the validation set, whose examples are those of
+    # training. Each comes from a model that was not fitted to the example.
+    held_out: np.ndarray | None = None
 
     def predictions(self, task: Any, test: Examples, valid: Examples) -> "list[Prediction]":
         """Those for the test set, with the task's choices on the validation set."""
         gold = [example.label for example in valid]
         chosen = task.decoding.with_choices(gold, self.model.predictions(task, valid))
+        if self.held_out is not None and test is valid:
+            of_valid: list[Prediction] = chosen.decoding.predict_all(self.held_out)
+            return of_valid
         return self.model.predictions(chosen, test)
 
 
-def fit_tfidf(task: Any, training: Examples, valid: Examples, metric: Metric) -> FittedTfIdf:
+def fit_tfidf(
+    task: Any,
+    training: Examples,
+    valid: Examples,
+    metric: Metric,
+    folds: Sequence[tuple[Examples, Examples]] = (),
+) -> FittedTfIdf:
     """TF-IDF and the task's `linear_model`, fitted to the training set.
 
     metric: selects the settings on the validation set. Without a validation set they are `USUAL`.
+    folds: of a cross-validation, for each the rest and its examples; `valid` is these examples in
+    this order, and the settings are selected on them.
     Raises InputError where that would take hours.
     """
     began = time.perf_counter()
     fitted = _at_most(training, MAX_CHARACTERS)
-    setting = _tuned(task, training, valid, metric) if valid else USUAL
-    counts = [counted(example, setting.longest) for example in fitted]
+    setting = _tuned(task, folds or [(training, valid)], metric) if valid else USUAL
     part = Message(
         ", fitted to {kept:,} of {all:,} training examples", kept=len(fitted), all=len(training)
     )
@@ -69,35 +84,48 @@ def fit_tfidf(task: Any, training: Examples, valid: Examples, metric: Metric) ->
         regression=REGRESSIONS[task.metrics.linear_model],
         min_df=setting.min_df,
         strength=setting.strength,
-        chosen=Message(", chosen on the validation set") if valid else "",
+        chosen=CHOSEN[bool(folds)] if valid else "",
         part=part if len(fitted) < len(training) else "",
     )
-    model = TfIdfModel.fit(task, fitted, setting, counts)
-    return FittedTfIdf(name, model, time.perf_counter() - began)
+
+    def fit(examples: Examples) -> TfIdfModel:
+        return TfIdfModel.fit(task, examples, setting, _counts(examples, setting.longest))
+
+    model = fit(fitted)
+    parts = [fit(rest).logits(task, part) for rest, part in folds]
+    held_out = np.concatenate(parts) if parts else None
+    return FittedTfIdf(name, model, time.perf_counter() - began, held_out)
 
 
-def _tuned(task: Any, training: Examples, valid: Examples, metric: Metric) -> Setting:
-    """The setting that is best on the validation set; of equal ones the first.
+def _tuned(task: Any, splits: Sequence[tuple[Examples, Examples]], metric: Metric) -> Setting:
+    """The setting that is best on the validation sets; of equal ones the first.
 
-    First the way to count, then the strength: 8 fits instead of 18.
+    splits: training and validation sets. First the way to count, then the strength: 8 fits instead
+    of 18.
     """
-    training, valid = _at_most(training, MAX_SEARCHED), _at_most(valid, MAX_SEARCHED)
-    gold = [example.label for example in valid]
+    splits = [(_at_most(a, MAX_SEARCHED), _at_most(b, MAX_SEARCHED)) for a, b in splits]
+    gold = [example.label for _, valid in splits for example in valid]
 
     @lru_cache(1)  # counts are large; settings of equal counts follow each other
-    def counts(longest: int) -> Sequence[Sequence[Counts]]:
-        return [counted(example, longest) for example in training]
+    def counts(longest: int) -> list[Sequence[Sequence[Counts]]]:
+        return [_counts(training, longest) for training, _ in splits]
 
     @cache  # the best way to count is known at the usual strength
     def goodness(setting: Setting) -> float:
-        model = TfIdfModel.fit(task, training, setting, counts(setting.longest))
-        predictions = model.predictions(task, valid)
+        predictions: list[Prediction] = []
+        for (training, valid), of_split in zip(splits, counts(setting.longest), strict=True):
+            model = TfIdfModel.fit(task, training, setting, of_split)
+            predictions += model.predictions(task, valid)
         chosen = task.decoding.with_choices(gold, predictions)
         predictions = [chosen.decoding.reread(prediction) for prediction in predictions]
         return metric.goodness(chosen.metrics.compute(gold, predictions))
 
     best = max(COUNTED, key=goodness)
     return max((best._replace(strength=strength) for strength in STRENGTHS), key=goodness)
+
+
+def _counts(examples: Examples, longest: int) -> Sequence[Sequence[Counts]]:
+    return [counted(example, longest) for example in examples]
 
 
 def _at_most(examples: Examples, characters: int) -> Examples:

@@ -160,6 +160,7 @@ class Classification(Task):
 
     name: ClassVar[str] = "classification"
     title: ClassVar[str] = "文本分类 · Classification"
+    has_vector_method: ClassVar[bool] = True
     labelling = part(ClassificationLabelling)
     objective = part(SoftmaxObjective)
     decoding = part(LabelDecoding)
@@ -171,4 +172,6 @@ class Pair(Classification):
 
     name: ClassVar[str] = "pair"
     title: ClassVar[str] = "文本对分类 · Text pair classification"
+    # A checkpoint does not compare two texts: its vectors alone do not show whether they match.
+    has_vector_method: ClassVar[bool] = False
     labelling = part(PairLabelling)

@@ -38,14 +38,22 @@ class LexicalFeatures:
     weight: float
 
     def combined(
-        self, task: Any, examples: Examples, predictions: Sequence[Prediction]
+        self,
+        task: Any,
+        examples: Examples,
+        predictions: Sequence[Prediction],
+        held_out: np.ndarray | None = None,
     ) -> list[Prediction]:
-        """The predictions, combined with those of TF-IDF for the same examples."""
+        """The predictions, combined with those of TF-IDF for the same examples.
+
+        held_out: logits (N, C) of TF-IDF for them, if it was fitted to them.
+        """
         if not predictions:
             return []
         logits = task.decoding.logits(np.stack([x.scores for x in predictions]))
         ours, theirs = self.factors
-        mixed = ours * logits + theirs * self.model.logits(task, examples)
+        of_tfidf = self.model.logits(task, examples) if held_out is None else held_out
+        mixed = ours * logits + theirs * of_tfidf
         combined: list[Prediction] = task.decoding.predict_all(mixed)
         return combined
 
@@ -83,9 +91,11 @@ def choose_lexical(
     valid: Examples,
     predictions: Sequence[Prediction],
     wanted: Wanted = "auto",
+    held_out: np.ndarray | None = None,
 ) -> LexicalFeatures | None:
     """The factors with the lowest loss on the validation set, for the model's predictions there.
 
+    held_out: as for `LexicalFeatures.combined`.
     None where "auto" finds no gain beyond chance over the model at its best temperature: more than
     the standard error of the gain.
     """
@@ -93,7 +103,7 @@ def choose_lexical(
 
     model = model.compact()
     logits = task.decoding.logits(np.stack([x.scores for x in predictions]))
-    parts = np.stack([logits, model.logits(task, valid)])
+    parts = np.stack([logits, model.logits(task, valid) if held_out is None else held_out])
     targets = np.stack([task.labelling.target(example) for example in valid])
 
     def losses(factors: np.ndarray) -> np.ndarray:

@@ -215,6 +215,7 @@ TABLES = {
                 lambda *texts: texts[1].count("epoch") > texts[0].count("epoch"),
             ),
             Row("--ema 0.5", "run/model/model.safetensors"),
+            Row("--method vectors", "run/model/model.safetensors"),
             Row("--metric macro_f1", REPORT),
             Row(
                 "--patience 1",

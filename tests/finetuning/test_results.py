@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from roformer_tf.cli import main
-from roformer_tf.finetuning.command import read_sets
+from roformer_tf.finetuning.command import read_sets, split_sets
 from roformer_tf.finetuning.label_issues import NO_BASELINE, NOT_BETTER
 from roformer_tf.finetuning.report import pages as report_pages
 from roformer_tf.finetuning.results import Results
@@ -122,7 +122,8 @@ def test_sets_are_the_files_that_are_given_and_parts_of_training(folder, named):
     columns = ColumnsConfig(text_columns=("1",), label_column="2")
     files: dict = {name: str(folder / f"{name}.tsv") for name in ("train", *named)}
     config = FinetuneConfig(checkpoint="", output="", columns=columns, **files)
-    sets = read_sets(config, find_layout(config.train, columns, None, TASKS))
+    layout = find_layout(config.train, columns, None, TASKS)
+    sets = split_sets(config, layout, read_sets(config, layout))
     of_train = []
     for name in DATA:
         actual = [(item.texts[0], item.label) for item in getattr(sets, name)]
@@ -308,7 +309,7 @@ def test_validation_sets_are_checked_if_the_models_are_better_than_the_baseline(
             for i, kind in enumerate(("0", "1", "0", "doubtful"))
         ]
         train = [Example((f"{name}2", "0"), "0", "")]
-        trial = SimpleNamespace(valid=examples, train=train)
+        trial = SimpleNamespace(valid=examples, train=train, cross_validated=False)
         predictions = {"valid": [doubtful_prediction(item) for item in examples]}
         return SimpleNamespace(trial=trial, alone=predictions, tfidf=None, goodness=0.0, task=task)
 

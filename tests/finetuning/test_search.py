@@ -94,7 +94,7 @@ def test_of_equal_epochs_the_last_weights_are_kept(tmp_path, monkeypatch):
     """On a dozen validation examples, many epochs are equal, and the first has hardly learned."""
     accuracies, kept = iter([0.4, 0.5, 0.5, 0.3, 0.5, 0.4]), []
     part = SimpleNamespace(save=lambda folder: None, save_files=lambda *_: None)
-    chosen = SimpleNamespace(save=part.save, decoding=part)
+    chosen = SimpleNamespace(save=part.save, decoding=part, max_length=8)
     model = SimpleNamespace(config=None)
     monkeypatch.setattr(trial, "predict_encoded", lambda *_: [])
     monkeypatch.setattr(trial, "compare", lambda *_: (chosen, {"accuracy": next(accuracies)}))

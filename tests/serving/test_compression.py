@@ -59,6 +59,7 @@ def test_a_request_in_chunks_is_read(client):
         (BODY, "br", 415, "Content-Encoding is br: send gzip"),
         (gzip.compress(BODY), "gzip, gzip", 415, "Content-Encoding is gzip, gzip"),
     ],
+    ids=str.split("plain cut begun empty bomb long br twice"),
 )
 def test_what_cannot_be_read_is_refused(body, coding, status, reason, client):
     response = post(client, body, coding)

@@ -56,6 +56,8 @@ class ReportData:
     other_baselines: Sequence[tuple[str, Sequence[Prediction]]] = ()
     # Of lexical features: `name`, `weight`, `factors`.
     lexical: Mapping[str, Any] = field(default_factory=dict)
+    # How the method was chosen: `name`, `cross_validated`, and what was compared.
+    method: Mapping[str, Any] = field(default_factory=dict)
     # Why there is no baseline although it was requested.
     no_baseline: str = ""
     # Lines with `step` and `loss`.
@@ -102,6 +104,7 @@ def analyse(data: ReportData) -> JsonObject:
         "losses": _thinned(data.losses),
         "evaluations": [dict(line) for line in data.evaluations],
         "trials": [dict(trial) for trial in data.trials],
+        **({"method": dict(data.method)} if data.method else {}),
         "settings": dict(data.settings),
         "hardware": dict(data.hardware),
         "answered_by": dict(data.answered_by),

@@ -97,6 +97,7 @@ def report_templates(
         "duration": partial(duration, _=_),
         "hardware_rows": partial(hardware_rows, _=_),
         "lexical_note": partial(lexical_note, _=_),
+        "method_notes": partial(method_notes, _=_),
         "plots": plots,
         "set_name": partial(set_name, _=_),
         "share": ACCURACY,  # any metric that is written in per cent
@@ -191,6 +192,43 @@ def lexical_note(report: Report, _: Translator) -> str:
         name=baseline_name(report["lexical"], _),
         weight=report["lexical"]["weight"],
     )
+
+
+def method_notes(report: Report, _: Translator) -> Iterator[str]:
+    """How the model was fitted, and why so, where there was a choice."""
+    method = report.get("method")
+    if not method:
+        return
+    yield {
+        "full": _("Method: all weights were trained."),
+        "vectors": _(
+            "Method: the encoder is that of the checkpoint. A logistic regression was fitted to "
+            "its vectors of the training examples."
+        ),
+    }[method["name"]]
+    if "fewest" in method:
+        yield _(
+            "Training all weights was not tried, because there are fewer than {fewest} examples "
+            "for each label.",
+            fewest=method["fewest"],
+        )
+    if "compared" in method:
+        metric, where = metric_of(report, method["metric"]), set_name("valid", _)
+        if method["folds"]:
+            where = _("a cross-validation in {folds} folds", folds=method["folds"])
+        yield _(
+            "Compared by {metric} in {where}: {vectors} by the vectors, {full} with all weights "
+            "trained.",
+            metric=_(metric.title),
+            where=where,
+            **{name: figure(value, metric) for name, value in method["compared"].items()},
+        )
+    if method["cross_validated"]:
+        yield _(
+            "No example was split off: the model is fitted to all of them. Where no file was "
+            "given, the figures are those of a cross-validation: each training example was "
+            "predicted by a model that was fitted without it."
+        )
 
 
 def task_name(task: type[Task] | Task, language: Language) -> str:

@@ -1,0 +1,147 @@
+"""Few examples: whether all weights are trained, or a head on the vectors of a frozen encoder.
+
+OUTPUT/method.json   what was chosen, and the figures that were compared
+"""
+
+import dataclasses
+import json
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from roformer_tf.errors import InputError
+from roformer_tf.files import read_json, write_text
+from roformer_tf.finetuning.frozen import Folds, counted_labels, cross_validation, why_no_room
+from roformer_tf.finetuning.settings import FinetuneConfig
+from roformer_tf.labelled.examples import Example
+from roformer_tf.labelled.splits import split_examples
+
+if TYPE_CHECKING:
+    from roformer_tf.finetuning.search import Search, Sets
+    from roformer_tf.tasks.base import Task
+
+METHOD = "method.json"
+# With more examples of a label, "auto" trains all weights.
+MOST = 64
+# Mean number of examples of a label below which "auto" does not try to train all weights.
+FEW = 8
+# Settings of a training: who gives one of them wants a training.
+TRAINING = (
+    *("epochs", "batch_size", "optimizer", "loss", "dropout", "patience", "seeds", "folds"),
+    *("sweep", "adapt", "from_scratch"),
+)
+
+
+def is_open(config: FinetuneConfig) -> bool:
+    """Whether "auto" may choose, as the user gave the settings: none is about the training."""
+    default = FinetuneConfig(train="", output="")
+    fixed = all(getattr(config, name) == getattr(default, name) for name in TRAINING)
+    return config.method == "auto" and fixed
+
+
+def settle_method(
+    config: FinetuneConfig, task: "type[Task]", examples: Sequence[Example]
+) -> FinetuneConfig:
+    """Replace "auto" by "full" where there is no choice for these training examples.
+
+    Raises InputError where "vectors" is not possible.
+    """
+    if config.method == "full":
+        return config
+    problem = ""
+    if not task.has_vector_method:
+        problem = f"it is not for the task {task.name}"
+    elif config.seeds > 1 or config.sweep:
+        problem = "it has no use for --seeds and --sweep"
+    else:
+        try:
+            cross_validation(examples, task, config.seed)
+        except InputError as error:
+            problem = f"its cross-validation is not possible: {error}"
+    if config.method == "vectors":
+        if problem:
+            raise InputError(f"--method vectors: {problem.rstrip('.')}. Give --method full.")
+        return config
+    if problem or max(counted_labels(examples)) > MOST:
+        return dataclasses.replace(config, method="full")
+    return config
+
+
+def with_method(search: "Search", split: "Callable[[Sets], Sets]") -> "Search":
+    """The trainings by the method of the settings; for "auto" by the better one.
+
+    split: splits validation and test set off, where "auto" chooses "full". Its figures are kept in
+    the run's folder, so that a repeated run has the same method.
+    """
+    config, path = search.config, search.output / METHOD
+    if config.method == "vectors" and (
+        problem := why_no_room(search.initial.architecture, search.task.outputs)
+    ):
+        raise InputError(f"--method vectors: {problem}. Give --pooling mean or --method full.")
+    if config.method == "auto":
+        write_text(path, json.dumps(_compared(search), ensure_ascii=False, indent=2) + "\n")
+    known: dict[str, Any] = {}
+    if path.exists():
+        known = read_json(path, "Give another --output to start anew.")
+    elif config.method == "full":
+        return search
+    name = known.get("name", config.method)
+    crossed = name == "vectors" and not (search.sets.valid or search.sets.folds)
+    if crossed:
+        print("no row is split off: without --test, the figures are those of a cross-validation")
+    chosen = dataclasses.replace(
+        _of_method(search, name), method=known | {"name": name, "cross_validated": crossed}
+    )
+    if name == "full" and not config.valid:
+        # A repeated run has split the examples already.
+        sets = search.sets if search.sets.valid else split(search.sets)
+        return dataclasses.replace(chosen, sets=sets, prefix="")
+    return chosen if known else dataclasses.replace(chosen, prefix="")
+
+
+def _compared(search: "Search") -> dict[str, Any]:
+    """The better method, and the figures that say so; of equal ones "vectors", which is faster."""
+    train = search.sets.train
+    if why_no_room(search.initial.architecture, search.task.outputs):
+        return {"name": "full"}
+    if len(train) < FEW * search.task.outputs:
+        return {"name": "vectors", "fewest": FEW}
+    metric = search.metric
+    by_vectors = _of_method(search, "vectors").first()
+    figures = {"vectors": by_vectors.metrics["valid"][metric.name]}
+    if search.sets.valid:
+        full = _of_method(search, "full").first().metrics["valid"]
+        parts: Folds = []
+    else:
+        parts = cross_validation(train, search.task, search.config.seed)
+        full = _cross_validated(search, parts)
+    figures["full"] = full[metric.name]
+    better = metric.goodness(full) > metric.goodness(by_vectors.metrics["valid"])
+    name = "full" if better else "vectors"
+    shown = ", ".join(f"{method} {value:.4f}" for method, value in figures.items())
+    print(f"\n{metric.name} by method: {shown}. The method is {name}.")
+    return {"name": name, "metric": metric.name, "compared": figures, "folds": len(parts)}
+
+
+def _of_method(search: "Search", name: Any) -> "Search":
+    config = dataclasses.replace(search.config, method=name)
+    return dataclasses.replace(search, config=config, prefix=f"{name}-")
+
+
+def _cross_validated(search: "Search", parts: Folds) -> Any:
+    """Metrics of trainings of all weights, each without a fold, for the examples of that fold.
+
+    The best epoch is chosen as usual, on a part of the remaining folds. On the fold itself the
+    figures would be too good.
+    """
+    # "auto" is for the default loss only, which has no class weights: all folds have the same.
+    trainer = search.trainer(search.sets.train)
+    gold, predictions = [], []
+    for number, (rest, fold) in enumerate(parts, 1):
+        shares = (search.config.valid_share, 0.0)
+        train, valid, _ = split_examples(rest, search.task, shares, search.config.seed)
+        sets = dataclasses.replace(search.sets, train=train, valid=valid, test=fold)
+        full = dataclasses.replace(_of_method(search, "full"), prefix=f"fold-{number}-")
+        part = dataclasses.replace(full, sets=sets, fitted={}).first(trainer)
+        predictions += part.predictions["test"]
+        gold += [example.label for example in fold]
+    return search.task.metrics.compute(gold, predictions)

@@ -1,0 +1,310 @@
+"""Few examples: a logistic regression on the vectors of a frozen encoder, and when it is used."""
+
+import json
+from dataclasses import dataclass, replace
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import yaml
+from scipy.optimize import minimize
+
+import roformer_tf
+from roformer_tf.cli import main
+from roformer_tf.config import RoFormerConfig
+from roformer_tf.errors import InputError
+from roformer_tf.finetuning import frozen
+from roformer_tf.finetuning.method import is_open, settle_method, with_method
+from roformer_tf.finetuning.report import pages as report_pages
+from roformer_tf.finetuning.search import Search, Sets
+from roformer_tf.finetuning.settings import FinetuneConfig
+from roformer_tf.labelled.examples import Example
+from roformer_tf.models.heads import RoFormerForSequenceClassification
+from roformer_tf.recipes import FOLDER
+from roformer_tf.tasks.metrics import ACCURACY
+from roformer_tf.tasks.table import TASKS
+
+LETTERS = {"甲": "今天气很好我们", "乙": "学习中国经济发展", "丙": "新闻记者报道"}
+
+
+def examples_of(each, labels=LETTERS, seed=0):
+    """Examples of texts, mostly of their label's letters."""
+    rng = np.random.default_rng(seed)
+    return [
+        Example(
+            ("".join(rng.choice(list(LETTERS[label] + "的了在和是"), 12)),), label, f"{i} {label}"
+        )
+        for i in range(each)
+        for label in labels
+    ]
+
+
+def config_of(**settings):
+    return FinetuneConfig(train="", output="", **settings)
+
+
+@pytest.mark.parametrize(("labels", "pooling"), [(3, "cls"), (2, "cls"), (3, "mean")])
+def test_the_head_is_a_logistic_regression_on_the_pooled_vectors(labels, pooling, shallow):
+    """Compared with one that SciPy fits in float64, for the best of the strengths."""
+    rng = np.random.default_rng(1)
+    examples = examples_of(10, list(LETTERS)[:labels])
+    model = RoFormerForSequenceClassification.from_pretrained(
+        shallow, num_labels=labels, pooling=pooling
+    )
+    task = TASKS["classification"].from_examples(
+        examples, text_columns=("text",), label_column="label", max_length=64
+    )
+    encoded = task.labelling.encode(examples, model.tokenizer)
+    targets = np.array([task.labels.index(example.label) for example in examples])
+    folds = np.array_split(rng.permutation(len(examples)), 3)
+    held_out = frozen.fit_head(model, encoded, targets, folds)
+
+    hidden = [np.asarray(model.encoder(model.tokenizer(list(x.texts))), "f8")[0] for x in examples]
+    vectors = np.array([x[0] if pooling == "cls" else x.mean(0) for x in hidden])
+    x = (vectors - vectors.mean(0)) / (vectors.std(0) + 1e-6)
+    one_hot = np.eye(labels)[targets]
+
+    def fitted(rows, strength):
+        """A function of features, fitted to these rows."""
+
+        def loss(flat):
+            weights, bias = np.split(flat.reshape(-1, labels), [x.shape[1]])
+            logits = x[rows] @ weights + bias
+            norms = np.logaddexp.reduce(logits, 1)
+            errors = np.exp(logits - norms[:, None]) - one_hot[rows]
+            slope = np.vstack([x[rows].T @ errors + weights / strength, errors.sum(0)[None]])
+            value = np.sum(norms - (logits * one_hot[rows]).sum(1))
+            return value + np.sum(weights**2) / 2 / strength, slope.ravel()
+
+        size = (x.shape[1] + 1) * labels
+        best = minimize(loss, np.zeros(size), jac=True, options={"gtol": 1e-7, "maxiter": 5000})
+        weights, bias = np.split(best.x.reshape(-1, labels), [x.shape[1]])
+        return lambda features: features @ weights + bias
+
+    def shares(logits):
+        return np.exp(logits - np.logaddexp.reduce(logits, 1)[:, None])
+
+    best = None
+    for strength in frozen.STRENGTHS:
+        logits = np.empty(one_hot.shape)
+        for fold in folds:
+            rows = np.setdiff1d(np.arange(len(examples)), fold)
+            logits[fold] = fitted(rows, strength)(x[fold])
+        entropy = -np.mean(np.log((shares(logits) * one_hot).sum(1)))
+        if best is None or entropy < best[0]:
+            best = entropy, strength, logits
+    # scikit-learn stops at a tolerance of 1e-4. For two labels it penalizes w = w1 - w0 as w²/2,
+    # and not w0²/2 + w1²/2 = w²/4.
+    tolerance = 0.02 if labels > 2 else 0.15
+    np.testing.assert_allclose(shares(held_out), shares(best[2]), atol=tolerance)
+    expected = shares(fitted(np.arange(len(examples)), best[1])(x))
+    logits = np.array([np.asarray(model(model.tokenizer(list(e.texts))))[0] for e in examples])
+    np.testing.assert_allclose(shares(logits.astype("f8")), expected, atol=tolerance)
+
+
+@pytest.mark.parametrize("act", ["gelu", "gelu_new", "relu"])
+def test_logits_pass_the_activation_of_the_head(act, shallow):
+    model = RoFormerForSequenceClassification.from_pretrained(shallow, num_labels=3, hidden_act=act)
+    rng = np.random.default_rng(0)
+    hidden = rng.normal(size=(5, 4, model.config.hidden_size)).astype("f4") * 3
+    weights, bias = rng.normal(size=(model.config.hidden_size, 3)), rng.normal(size=3)
+    frozen._store(model.classifier, weights, bias)
+    actual = np.asarray(model.classifier(hidden, np.ones((5, 4), "i4")))
+    np.testing.assert_allclose(actual, hidden[:, 0] @ weights + bias, rtol=1e-4, atol=1e-4)
+
+
+def test_too_many_labels_for_the_head_are_refused():
+    config = RoFormerConfig.from_file(FOLDER / "demo.json").replace(hidden_size=64)
+    assert not frozen.why_no_room(config, 32)
+    assert not frozen.why_no_room(config.replace(pooling="mean"), 33)
+    assert "at most 32 labels" in frozen.why_no_room(config, 33)
+
+
+def test_with_too_many_labels_all_weights_are_trained(tmp_path):
+    search = pretended(tmp_path, 0.0, hidden_size=4)
+    assert with_method(search, lambda sets: sets).method["name"] == "full"
+    config = replace(search.config, method="vectors", output=str(tmp_path / "other"))
+    with pytest.raises(InputError, match="--method vectors: a head of 4 units stores at most 2"):
+        with_method(replace(search, config=config), lambda sets: sets)
+
+
+@pytest.mark.parametrize(
+    ("settings", "each", "task", "want"),
+    [
+        ({}, 10, "classification", "auto"),
+        ({}, 64, "classification", "auto"),
+        ({}, 65, "classification", "full"),
+        ({}, 1, "classification", "full"),  # no cross-validation
+        ({}, 10, "pair", "full"),
+        ({"method": "vectors"}, 65, "classification", "vectors"),
+        ({"method": "full"}, 10, "classification", "full"),
+        ({"method": "vectors"}, 1, "classification", "its cross-validation is not possible"),
+        ({"method": "vectors"}, 10, "pair", "not for the task pair"),
+        ({"method": "vectors", "seeds": 2}, 10, "classification", "no use for --seeds"),
+    ],
+)
+def test_auto_is_for_few_examples(settings, each, task, want):
+    arguments = config_of(**settings), TASKS[task], examples_of(each)
+    if " " in want:
+        with pytest.raises(InputError, match=f"{want}.*Give --method full"):
+            settle_method(*arguments)
+    else:
+        assert settle_method(*arguments).method == want
+
+
+@pytest.mark.parametrize(
+    ("settings", "want"),
+    [({}, True), ({"max_length": 30}, True), ({"epochs": 3}, False), ({"seeds": 2}, False)],
+)
+def test_who_sets_a_training_gets_one(settings, want):
+    assert is_open(config_of(**settings)) == want
+    assert not is_open(config_of(**settings, method="full"))
+
+
+@dataclass(frozen=True)
+class Pretended(Search):
+    """A search whose trainings predict right for a fraction of their examples."""
+
+    right: Any = None
+    trained: Any = None
+
+    def first(self, trainer=None):
+        self.trained.append((self.config.method, self.prefix, self.sets))
+        name = "test" if self.prefix.startswith("fold-") else "valid"
+        examples = self.sets.test if name == "test" else self.sets.valid or self.sets.train
+        count = round(self.right[self.config.method] * len(examples))
+        wrong = {"甲": "乙", "乙": "丙", "丙": "甲"}
+        predictions = [
+            SimpleNamespace(label=x.label if i < count else wrong[x.label], scores=np.ones(3) / 3)
+            for i, x in enumerate(examples)
+        ]
+        metrics = self.task.metrics.compute([x.label for x in examples], predictions)
+        return SimpleNamespace(predictions={name: predictions}, metrics={name: metrics})
+
+
+def pretended(tmp_path, full, each=16, of_valid=(), hidden_size=64, **settings):
+    train = examples_of(each)
+    task = TASKS["classification"].from_examples(
+        train, text_columns=("text",), label_column="label", max_length=64
+    )
+    sizes = SimpleNamespace(architecture=SimpleNamespace(hidden_size=hidden_size, pooling="cls"))
+    sets = Sets(train, list(of_valid), [], [])
+    config = FinetuneConfig(train="", output=str(tmp_path), **settings)
+    right = {"vectors": 0.75, "full": full}
+    return Pretended(config, sets, sizes, task, ACCURACY, right=right, trained=[])
+
+
+@pytest.mark.parametrize("full", [0.5, 0.75, 1.0])
+def test_the_better_method_of_a_cross_validation_is_chosen(full, tmp_path):
+    search, split = pretended(tmp_path, full), Sets([], examples_of(1), [], [])
+    chosen = with_method(search, lambda sets: split)
+    name = "full" if full > 0.75 else "vectors"
+    assert chosen.config.method == name == chosen.method["name"]
+    assert chosen.method["compared"] == pytest.approx({"vectors": 0.75, "full": full}, abs=0.06)
+    assert (chosen.sets is split) == (name == "full")
+    assert chosen.method["cross_validated"] == (name == "vectors")
+    (_, _, sets), *of_folds = search.trained
+    assert sets.train == search.sets.train
+    assert len(of_folds) == chosen.method["folds"] == 4
+    tested = [example for *_, sets in of_folds for example in sets.test]
+    assert sorted(tested) == sorted(search.sets.train)  # each once, in a test set
+    for _, _, sets in of_folds:
+        known = [example.place for part in (sets.train, sets.valid) for example in part]
+        assert not {example.place for example in sets.test} & set(known)
+    # The same command again does not repeat it.
+    search.trained.clear()
+    sets = split if name == "full" else search.sets  # as the command has them for this method
+    settled = replace(search, sets=sets, config=replace(search.config, method=name))
+    again = with_method(settled, lambda sets: pytest.fail("they are split already"))
+    assert (again.method, again.prefix, search.trained) == (chosen.method, chosen.prefix, [])
+    assert again.sets is sets
+
+
+def test_with_a_validation_set_the_methods_are_compared_on_it(tmp_path):
+    valid = examples_of(4, seed=1)
+    search = pretended(tmp_path, 1.0, 16, valid, valid="valid.tsv")
+    chosen = with_method(search, lambda sets: pytest.fail("there is nothing to split"))
+    assert (chosen.config.method, chosen.prefix) == ("full", "full-")
+    assert [method for method, *_ in search.trained] == ["vectors", "full"]
+    assert chosen.method["folds"] == 0
+
+
+def test_with_very_few_examples_there_is_no_comparison(tmp_path):
+    search = pretended(tmp_path, 1.0, each=7)
+    chosen = with_method(search, lambda sets: sets)
+    assert (chosen.method["name"], chosen.method["fewest"], search.trained) == ("vectors", 8, [])
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("few")
+    for name, each in (("train", 7), ("test", 8)):
+        rows = examples_of(each, seed=len(name))
+        # Every fourth label is that of another text: without them, all predictions are right.
+        labels = [rows[i - 4 if i % 4 == 0 else i].label for i in range(len(rows))]
+        pairs = zip(rows, labels, strict=True)
+        text = "".join(f"{example.texts[0]}\t{label}\n" for example, label in pairs)
+        (folder / f"{name}.tsv").write_text("text\tlabel\n" + text, encoding="utf-8")
+    return folder
+
+
+@pytest.mark.parametrize("lexical", ["yes", "no"])
+def test_a_run_without_a_validation_set_trains_on_all_rows(lexical, shallow, folder, monkeypatch):
+    """Its validation figures are of predictions by models without the example."""
+    monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")  # takes long
+    run = folder / f"run-{lexical}"
+    words = ["finetune", "--checkpoint", shallow, "--train", folder / "train.tsv"]
+    words += ["--output", run, "--language", "en", "--lexical-features", lexical]
+    assert main([*map(str, words)]) == 0
+    report = json.loads((run / "report.json").read_text(encoding="utf-8"))
+    method = {"name": "vectors", "fewest": 8, "cross_validated": True}
+    assert report["method"] == method
+    names = ("train", "valid", "test")  # which no file was given for
+    assert {part["name"]: part["examples"] for part in report["data"]} == dict.fromkeys(names, 21)
+    assert report["test"] == report["valid"]
+    held_out = np.load(next(run.glob("**/held_out.npy")))
+    page = (run / "report.md").read_text(encoding="utf-8")
+    card = (run / "model" / "README.md").read_text(encoding="utf-8")
+    assert "by a model that was fitted without it" in card
+    assert "| epochs |" not in card
+    for text in ("logistic regression was fitted", "fewer than 8", "by a model that was fitted"):
+        assert text in page
+    assert "which also selected the best weights" not in page
+    settings = yaml.safe_load((run / "settings.yaml").read_text(encoding="utf-8"))
+    assert settings["method"] == "vectors"
+    lines = (run / "predictions.tsv").read_text(encoding="utf-8").splitlines()
+    rows = [dict(zip(lines[0].split("\t"), line.split("\t"), strict=True)) for line in lines[1:]]
+    right = np.mean([row["gold"] == row["label"] for row in rows])
+    assert right == pytest.approx(report["valid"]["accuracy"])
+    assert report["baseline"]["test"]["accuracy"] < 0.9  # also without the example
+    if lexical == "no":
+        labels = sorted(LETTERS)
+        assert [labels[i] for i in held_out.argmax(1)] == [row["label"] for row in rows]
+    predictions = roformer_tf.load(run / "model")([row["text"] for row in rows])
+    fitted = np.mean([x["label"] == row["gold"] for x, row in zip(predictions, rows, strict=True)])
+    assert fitted > right  # it has seen them
+
+    before = (run / "model" / "model.safetensors").read_bytes()
+    assert main([*map(str, words)]) == 0  # the same command
+    assert (run / "model" / "model.safetensors").read_bytes() == before
+    again = json.loads((run / "report.json").read_text(encoding="utf-8"))
+    assert {key: again[key] for key in ("valid", "method")} == {
+        key: report[key] for key in ("valid", "method")
+    }
+
+
+@pytest.mark.slow
+def test_auto_compares_and_keeps_the_better_method(shallow, folder, tmp_path):
+    rows = examples_of(9, seed=3)
+    result = roformer_tf.finetune(
+        shallow,
+        [(*example.texts, example.label) for example in rows],
+        tmp_path / "run",
+        test=str(folder / "test.tsv"),
+    )
+    method = result.report["method"]
+    better = max(method["compared"], key=method["compared"].__getitem__)
+    assert method["name"] == better or len(set(method["compared"].values())) == 1
+    assert (tmp_path / "run" / "model" / "model.safetensors").exists()
+    assert len(result.predict(["今天天气很好"])) == 1
