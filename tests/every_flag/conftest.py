@@ -275,15 +275,13 @@ def _spied(runner, computed):
 
 def _recorded_steps(computed):
     """The encoder, which records what it is trained on."""
-    from roformer_tf.kernels import forms
     from roformer_tf.models.encoder import RoFormerEncoder
 
     hidden_states = RoFormerEncoder.hidden_states
 
     def recorded(self, inputs, training=None, positions=None):
         if training:
-            how = f"{forms._attention.get()} {self.rematerialize}"
-            computed.append(("training", how, tuple(inputs["token_ids"].shape)))
+            computed.append(("training", self.rematerialize, tuple(inputs["token_ids"].shape)))
         return hidden_states(self, inputs, training, positions)
 
     return recorded
