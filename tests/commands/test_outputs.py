@@ -20,7 +20,6 @@ COMMANDS = {
     "predict": "predict --model nowhere --input nowhere.txt --output",
     "evaluate --corpus": "evaluate --model nowhere --corpus empty.txt --output",
     "export": "export --model nowhere --to savedmodel --output",
-    "export --data": "export --model nowhere --to int8 --data nowhere.tsv --output",
     "evaluate --data": "evaluate --model nowhere --data nowhere.tsv --output",
     "embed": "embed --model nowhere --input nowhere.txt --output",
     "similarity": "similarity --model nowhere --input nowhere.tsv --output",
