@@ -282,7 +282,7 @@ def test_a_zip_with_a_changed_byte_is_refused_or_reads_the_same(seed, released, 
         ({"hidden_size": 64, "embedding_size": 64}, r"has the shape .*32.*requires .*64"),
         ({"num_hidden_layers": 1}, r"num_hidden_layers 1, but its weights are of layers 0 to 1"),
         ({"embedding_size": 16}, r"has the shape \(2003, 32\).*requires \(2003, 16\)"),
-        ({"hidden_size": None}, "lacks .hidden_size"),
+        ({"hidden_size": None}, "lacks 'hidden_size'"),
         ({"hidden_size": 36, "embedding_size": None}, "no even head size"),
         ({"num_attention_heads": "4"}, "num_attention_heads is '4'"),
     ],
@@ -354,6 +354,6 @@ def test_an_error_about_a_zip_names_the_zip_and_not_where_it_was_unpacked(unpack
     with zipfile.ZipFile(tmp_path / "empty.zip", "w") as archive:
         for path in folder.iterdir():
             archive.write(path, path.name)
-    with pytest.raises(InputError, match="lacks .vocab_size") as caught:
+    with pytest.raises(InputError, match="lacks 'vocab_size'") as caught:
         read(tmp_path / "empty.zip")
     assert str(caught.value).startswith(f"{tmp_path / 'empty.zip'}/bert_config.json lacks")
