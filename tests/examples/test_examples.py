@@ -61,6 +61,7 @@ def test_rotary_attention_in_your_model(run):
     assert float(last.split("val_accuracy: ")[1].split()[0]) > 0.8  # 0.55 by guessing
 
 
+@pytest.mark.slow
 def test_rotary_attention_in_your_model_runs(run, monkeypatch):
     """On a few of its rows, which are too few to learn from."""
     fit = keras.Model.fit

@@ -84,6 +84,7 @@ def split(poems):
     return [[p for p in every if is_held_out(p.text, HELD_OUT) == side] for side in (True, False)]
 
 
+@pytest.mark.slow
 def test_the_bits_are_those_of_the_held_out_characters(poems, figures, printed):
     """The model's in NumPy, poem by poem; the n-grams' counted from the corpus, not the rows."""
     model = RoFormerForCausalLM.from_pretrained(poems.output / "model")
@@ -118,6 +119,7 @@ def test_the_bits_are_those_of_the_held_out_characters(poems, figures, printed):
         assert float(number) == pytest.approx(want, abs=0.0051)
 
 
+@pytest.mark.slow
 def test_as_many_poems_are_measured_as_were_asked_for_each_with_its_form(poems, figures, printed):
     held_out, trained = split(poems)
     fronts = [poem["asked"] for poem in figures["poems"]]
@@ -140,6 +142,7 @@ def test_as_many_poems_are_measured_as_were_asked_for_each_with_its_form(poems, 
     assert figures["real"]["of_form"] == figures["real"]["new_lines"] == 1.0
 
 
+@pytest.mark.slow
 def test_it_shows_poems_from_first_lines_from_forms_and_from_nothing(poems, figures, printed):
     held_out, _ = split(poems)
     shown = re.findall(r"^  (..)  (?:（(\S+)）)?(\S+。)$", printed, re.MULTILINE)
@@ -158,6 +161,7 @@ def test_it_shows_poems_from_first_lines_from_forms_and_from_nothing(poems, figu
     assert arguments > 0
 
 
+@pytest.mark.slow
 def test_run_again_it_trains_no_more_and_writes_the_same(poems, figures, capsys):
     before = (poems.output / "poems.json").read_bytes()
     assert (
@@ -171,6 +175,7 @@ def test_run_again_it_trains_no_more_and_writes_the_same(poems, figures, capsys)
     assert (poems.output / "poems.json").read_bytes() == before
 
 
+@pytest.mark.slow
 def test_first_lines_of_ones_own_are_continued_in_both_forms(poems, figures, capsys):
     model = RoFormerForCausalLM.from_pretrained(poems.output / "model")
     line = "白日依山盡"
@@ -197,6 +202,7 @@ def test_first_lines_of_ones_own_are_continued_in_both_forms(poems, figures, cap
         (["--samples", "0"], "at least 1"),
     ],
 )
+@pytest.mark.slow
 def test_bad_flags_are_one_message(poems, figures, capsys, flags, said):
     usual = [f"--corpus={poems.corpus}", f"--output={poems.output}", f"--config={poems.config}"]
     try:
@@ -210,6 +216,7 @@ def test_bad_flags_are_one_message(poems, figures, capsys, flags, said):
     assert not out
 
 
+@pytest.mark.slow
 def test_it_trains_for_as_long_as_it_was_asked_to_at_the_speed_of_a_short_run(
     poems, figures, monkeypatch, tmp_path
 ):
