@@ -167,7 +167,7 @@ def _caption(groups: Groups, notes: Notes, machine: Mapping[str, str]) -> Iterat
     yield "Accuracy in per cent, unless another metric is named; on test rows whose texts are"
     yield "neither in the training nor in the validation set. Each checkpoint is fine-tuned with"
     seeds = f"{notes.seeds} seeds" if notes.seeds > 1 else "one seed"
-    yield f"the default settings of `finetune`, with {seeds}; chid is filled in without training."
+    yield f"the default settings of `finetune`, with {seeds}."
     over = "seeds and test rows" if notes.seeds > 1 else "test rows alone"
     yield f"Mean and 95 % interval, over {over}."
     if notes.quick:

@@ -22,8 +22,9 @@ from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.heads import RoFormerForSequenceClassification
 from roformer_tf.recipes import FOLDER
+from roformer_tf.tasks.lexical import LexicalFeatures
 from roformer_tf.tasks.metrics import ACCURACY
-from roformer_tf.tasks.table import TASKS
+from roformer_tf.tasks.table import TASKS, load_task
 
 LETTERS = {"甲": "今天气很好我们", "乙": "学习中国经济发展", "丙": "新闻记者报道"}
 
@@ -279,6 +280,20 @@ def test_a_run_without_a_validation_set_trains_on_all_rows(lexical, shallow, fol
     assert right == pytest.approx(report["valid"]["accuracy"])
     assert right > 0.5  # each prediction is that of its own text
     assert report["baseline"]["test"]["accuracy"] < 0.9  # also without the example
+    if lexical == "yes":  # nor was TF-IDF fitted to the example
+        task = load_task(run / "model")
+        content = (run / "model" / "lexical.npz").read_bytes()
+        features = LexicalFeatures.from_bytes(content, task, "model")
+        examples = [Example((row["text"],), row["gold"], "") for row in rows]
+        alone = task.decoding.predict_all(held_out)
+        of_gold = {
+            "known": [
+                x.scores[task.labels.index(e.label)]
+                for x, e in zip(features.combined(task, examples, alone), examples, strict=True)
+            ],
+            "reported": [float(row[f"p({row['gold']})"]) for row in rows],
+        }
+        assert np.mean(of_gold["reported"]) < np.mean(of_gold["known"]) - 0.02
     if lexical == "no":
         labels = sorted(LETTERS)
         assert [labels[i] for i in held_out.argmax(1)] == [row["label"] for row in rows]

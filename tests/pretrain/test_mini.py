@@ -7,6 +7,7 @@ import keras
 import numpy as np
 import pytest
 
+from pretrain.mini import __main__ as mini
 from pretrain.mini import joint, sources, text
 from pretrain.mini.joint import JointConfig, contrast
 from roformer_tf import RoFormerConfig, RoFormerForMaskedLM
@@ -102,6 +103,29 @@ def test_contrast_is_the_cross_entropy_of_both_directions():
         [np.log(np.exp(matrix).sum(axis=1)) - np.diag(matrix) for matrix in (scores, scores.T)]
     )
     assert float(contrast(a, b, 0.1)) == pytest.approx(expected, rel=1e-5)
+
+
+def test_the_stages_read_what_the_earlier_ones_wrote(tmp_path, monkeypatch):
+    """The second stage has rows of words and of characters, with one vocabulary."""
+    commands, stages = [], []
+    monkeypatch.setattr(mini, "command", lambda *words: commands.append([*map(str, words)]))
+    monkeypatch.setattr(mini.joint, "main", stages.append)
+    monkeypatch.setattr(mini.joint, "tokens_per_step", lambda config: 1)
+    monkeypatch.setattr(mini, "write_card", lambda *arguments: None)
+    (tmp_path / "text").mkdir()
+    folders = dict.fromkeys(("clones", "corpora", "test_sets"), tmp_path)
+    assert mini.main(mini.MiniConfig(**folders, output=tmp_path, steps=5, joint_steps=7)) == 0
+    (stage,) = stages
+    words, characters, training, converted = commands
+    assert words[-1] == stage.rows != stage.characters == characters[-1]
+    assert characters[characters.index("--vocab") + 1] == stage.rows
+    assert {"char", "--whole-words"} <= {*characters}
+    assert "--vocab-size" in words
+    assert training[training.index("--rows") + 1] == stage.rows
+    assert stage.init_from == f"{training[-1]}/model"
+    assert stage.steps == 7
+    assert stage.mixing.corpus_weights.keys() == {x.corpus for x in sources.SOURCES}
+    assert converted[2:4] == [f"{stage.output}/model", str(tmp_path / "model")]
 
 
 @pytest.mark.slow

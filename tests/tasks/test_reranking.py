@@ -15,6 +15,7 @@ from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import find_layout, read_examples
+from roformer_tf.search.retrieval import open_reranker
 from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.choices.reranking import Reranking, fused, order_of
 from roformer_tf.tasks.table import TASKS
@@ -105,6 +106,13 @@ def test_a_pair_has_a_relevance(tmp_path):
     scores = [answer["score"] for answer in model([("今天", "天气很好"), ("今天", "公园")])]
     assert all(0 < score < 1 for score in scores)
     assert scores[0] != scores[1]
+
+
+def test_a_search_combines_orders_by_the_weight_of_the_model(tmp_path):
+    task = Reranking(**COLUMNS, max_length=24, weight=0.25)
+    random_model(task).save_pretrained(tmp_path)
+    task.save(tmp_path)
+    assert open_reranker(str(tmp_path), "keras").weight == 0.25
 
 
 @pytest.mark.parametrize("keep", [False, True])
