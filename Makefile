@@ -89,7 +89,7 @@ translations: $(VENV)/.installed-dev
 	@echo "translations: collecting messages, updating and compiling $(TRANSLATED).po"
 	@mkdir -p build
 	@$(RUN) tests/support/help_texts.py > build/help_texts.py
-	@$(VENV)/bin/pybabel --quiet extract --mapping pyproject.toml --keyword Message --no-location \
+	@$(VENV)/bin/pybabel --quiet extract --mapping pyproject.toml --keyword Message --keyword say --no-location \
 		--width 100 --project roformer_tf --output-file build/messages.pot roformer_tf build/help_texts.py
 	@$(VENV)/bin/pybabel --quiet update --input-file build/messages.pot --output-file $(TRANSLATED).po \
 		--locale zh --no-fuzzy-matching --ignore-obsolete --ignore-pot-creation-date --width 100

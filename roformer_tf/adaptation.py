@@ -18,6 +18,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.files import write_text
 from roformer_tf.finetuning import command
 from roformer_tf.finetuning.settings import FinetuneConfig
+from roformer_tf.terminal import say
 from roformer_tf.training.run_files import MODEL
 from roformer_tf.training.settings import OptimizerConfig
 
@@ -70,7 +71,11 @@ def adapt(config: FinetuneConfig, texts: Iterable[str]) -> Path:
     )
     sequences = PASSES * len(PreparedRows.open(rows))
     steps = min(MAX_STEPS, -(-sequences // config.batch_size))
-    print(f"adapting {config.checkpoint}: {steps} steps to fill masks in the texts of the task")
+    say(
+        "adapting {checkpoint}: {steps} steps to fill masks in the texts of the task",
+        checkpoint=config.checkpoint,
+        steps=steps,
+    )
     pretrain(
         PretrainConfig(
             rows=str(rows),

@@ -26,7 +26,7 @@ from roformer_tf.errors import (
 )
 from roformer_tf.flags import given_names, hint, in_flag_names, nearest, typed_value
 from roformer_tf.startup import import_quickly, quiet_tensorflow
-from roformer_tf.translation import Message, Translator, terminal_language
+from roformer_tf.translation import ASKED, Message, Translator, terminal_language
 from roformer_tf.usage import from_words, wrapped
 
 
@@ -174,6 +174,14 @@ _SHORT_WRITE = re.compile(r"\d+ requested and \d+ written")
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return the exit code."""
     arguments = list(sys.argv[1:] if arguments is None else arguments)
+    token = ASKED.set(typed_value(arguments, "language"))
+    try:
+        return _main(arguments)
+    finally:
+        ASKED.reset(token)
+
+
+def _main(arguments: list[str]) -> int:
     _escape_what_the_console_lacks()
     if arguments == ["--version"]:
         import roformer_tf
@@ -183,7 +191,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if arguments == ["--completion"]:
         print(Path(__file__).with_name("completion.bash").read_text("utf-8"), end="")
         return 0
-    _ = Translator(terminal_language(typed_value(arguments, "language")))
+    _ = Translator(terminal_language())
     name, flags = _split(arguments)
     if name in _groups():
         print(_usage(name, _))

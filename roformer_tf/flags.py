@@ -84,6 +84,8 @@ def parsed(settings: Any, words: Sequence[str]) -> Any:
                 Message("--config needs a YAML file, or the name of a recipe such as base.")
             )
         typed = yaml_values(find_recipe(file), settings) | typed
+    if "language" not in own and "language" in typed:  # the command line has used it already
+        _value("language", typed.pop("language"), AskedLanguage)
     return _settled(settings, typed)
 
 

@@ -9,12 +9,19 @@ from typing import Any, Literal
 
 from tqdm import tqdm
 
+from roformer_tf.translation import Translator, terminal_language
+
 EVERY = 30.0
 """Seconds between two lines of progress where no terminal shows a bar."""
 
 FALLBACK = (100, 24)
 """Columns and lines where the output is no terminal; the variable COLUMNS overrides it."""
 NARROWEST = 40
+
+
+def say(text: str, **values: Any) -> None:
+    """Print a message in the language of the terminal."""
+    print(Translator(terminal_language())(text, **values), flush=True)
 
 
 def terminal_width() -> int:
@@ -61,9 +68,12 @@ class Progress(tqdm):
     """A tqdm bar on a terminal; elsewhere, as in a log file, a line every `EVERY` seconds.
 
     Both are written to stderr. A task that takes less than `EVERY` seconds writes no line.
+    `desc` and `unit` may be messages.
     """
 
-    def __init__(self, *arguments: Any, **settings: Any) -> None:
+    def __init__(self, *arguments: Any, desc: str, unit: str, **settings: Any) -> None:
+        self.translated = Translator(terminal_language())
+        settings |= {"desc": self.translated(desc), "unit": f" {self.translated(unit)}"}
         self.in_lines = not sys.stderr.isatty()
         self.last_line = time.monotonic()
         super().__init__(*arguments, **settings)
@@ -83,15 +93,18 @@ class Progress(tqdm):
         def amount(number: float) -> str:
             return self.format_sizeof(number) if self.unit_scale else f"{number:,}"
 
-        of_all = f" of {amount(self.total)}" if self.total else ""
         elapsed, done = self.format_dict["elapsed"], self.n - self.initial
+        _ = self.translated
+        counted = amount(self.n)
+        if self.total:
+            counted = _("{done} of {total}", done=counted, total=amount(self.total))
         facts = [
-            f"{self.desc}: {amount(self.n)}{of_all} {self.unit.strip()}",
-            f"elapsed {self.format_interval(elapsed)}",
+            f"{self.desc}: {counted} {self.unit.strip()}",
+            _("elapsed {time}", time=self.format_interval(elapsed)),
         ]
         if self.total and done:
             remaining = elapsed * (self.total - self.n) / done
-            facts.append(f"remaining {self.format_interval(remaining)}")
+            facts.append(_("remaining {time}", time=self.format_interval(remaining)))
         return ", ".join([*facts, *[str(self.postfix)] * bool(self.postfix)])
 
     def clear(self, *arguments: Any, **settings: Any) -> None:

@@ -9,6 +9,7 @@ import gettext
 import locale
 import os
 from collections.abc import Iterable, Mapping, Sequence
+from contextvars import ContextVar
 from functools import cache, reduce
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -24,6 +25,9 @@ HAN = (("\u3400", "\u4dbf"), ("\u4e00", "\u9fff"), ("\U00020000", "\U0003ffff"))
 """The first and the last of each block of Chinese characters."""
 ENOUGH = 100_000
 """Characters that are read at most to recognize the language of texts."""
+
+ASKED: ContextVar[str] = ContextVar("ASKED", default="auto")
+"""The language that --language asks for on the command line."""
 
 
 class Message(str):
@@ -96,12 +100,12 @@ def _catalogue(language: Language) -> gettext.NullTranslations:
     return gettext.translation(DOMAIN, FOLDER, [language])
 
 
-def terminal_language(asked: str = "auto") -> Language:
-    """The language of help and messages: the one asked for, otherwise that of the locale."""
+def terminal_language() -> Language:
+    """The language of help and messages: that of `ASKED`, otherwise that of the locale."""
     variables = map(os.environ.get, ("LC_ALL", "LC_MESSAGES", "LANG"))
     # Windows has none of them; its name of the locale is such as "Chinese (Simplified)_China.936".
     name = next(filter(None, variables), None) or locale.setlocale(locale.LC_CTYPE)
-    chosen = asked if asked in LANGUAGES else name
+    chosen = ASKED.get() if ASKED.get() in LANGUAGES else name
     return "zh" if chosen.lower().startswith(("zh", "chinese")) else "en"
 
 

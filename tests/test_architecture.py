@@ -28,7 +28,7 @@ MAY_IMPORT = {  # folder or top-level module: what it may import, and all that t
     "flags": ("errors", "recipes", "translation"),
     "usage": ("flags",),  # help pages
     "templates": ("translation",),
-    "terminal": (),  # progress of long tasks, tables
+    "terminal": ("translation",),  # messages, progress of long tasks, tables
     "startup": (),  # how a command loads Keras and TensorFlow
     "registration": (),  # names of the classes in `.keras` files
     "internals": (),  # all private names of Keras, TensorFlow, JAX and jieba

@@ -1,5 +1,7 @@
 """Names of flags, typed and in YAML files."""
 
+from contextlib import suppress
+
 import pytest
 
 from roformer_tf import cli
@@ -11,6 +13,15 @@ from roformer_tf.flags import flag_types, parsed, yaml_values
 def test_patience_is_early_stopping_everywhere():
     having = [name for name in cli.COMMANDS if "patience" in flag_types(cli.load_settings(name))]
     assert having == ["finetune"]
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_takes_a_language(name):
+    settings = cli.load_settings(name)
+    with suppress(InputError):  # other flags are missing
+        parsed(settings, ["--language", "zh"])
+    with pytest.raises(InputError, match="--?language is french, but must be"):
+        parsed(settings, ["--language", "french"])
 
 
 @pytest.mark.parametrize("name", cli.COMMANDS)

@@ -27,6 +27,7 @@ from roformer_tf.files import check_writable, temporary_folder
 from roformer_tf.terminal import Progress
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, check_fits, find_tokenizer
 from roformer_tf.tokenizers.vocabulary import guess_tokenization
+from roformer_tf.translation import Message
 
 logger = logging.getLogger(__name__)
 
@@ -160,7 +161,7 @@ def convert_checkpoint(
             f"{target} cannot be written for transformers, which has no model with {form} and the "
             "rest of this config: it would ignore a part. Convert --to own."
         )
-    with Progress(total=len(checkpoint.arrays), desc=target.name, unit=" tensors") as bar:
+    with Progress(total=len(checkpoint.arrays), desc=target.name, unit=Message("tensors")) as bar:
         arrays = _with_progress(checkpoint.arrays, bar)
         if output.to == "tf1":
             tf1.write(target, config, arrays, _vocabulary(tokenizer, target), dtype)

@@ -25,6 +25,7 @@ from roformer_tf.files import (
     write_text,
 )
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.translation import Message
 
 TRAIN, HELD_OUT = SPLITS = ("train", "held_out")
 # Folder of the settings and the records of parts, until the manifest is written.
@@ -114,11 +115,15 @@ def summary(manifest: Mapping[str, Any]) -> str:
     cut, documents = (
         sum(split[count] for split in manifest["splits"].values()) for count in ("cut", "documents")
     )
-    return (
-        f"{manifest['rows']:,} sequences of {manifest['length']} tokens "
-        f"({manifest['splits'][HELD_OUT]['rows']:,} held out), "
-        f"{manifest['tokens']:,} tokens, {manifest['utilization']:.1%} of the positions used, "
-        f"{cut / documents:.1%} of the documents cut"
+    return Message(
+        "{rows:,} sequences of {length} tokens ({held_out:,} held out), {tokens:,} tokens, "
+        "{used:.1%} of the positions used, {cut:.1%} of the documents cut",
+        rows=manifest["rows"],
+        length=manifest["length"],
+        held_out=manifest["splits"][HELD_OUT]["rows"],
+        tokens=manifest["tokens"],
+        used=manifest["utilization"],
+        cut=cut / documents,
     )
 
 

@@ -61,7 +61,7 @@ from roformer_tf.corpus.workers import EngineError, in_order, in_this_process
 from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.files import locked, read_json, write_text
 from roformer_tf.readers.streams import ReadError
-from roformer_tf.terminal import Progress
+from roformer_tf.terminal import Progress, say
 from roformer_tf.tokenizers.padding import check_length
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import Tokenization, build_vocabulary, count_pieces
@@ -196,7 +196,8 @@ def _prepare(
         raise
     write_text(output / MANIFEST, json.dumps(manifest, indent=1) + "\n")
     remove_unfinished(output)
-    print(f"{statistics}\n{output}: {summary(manifest)}")
+    print(statistics)
+    say("{output}: {summary}", output=output, summary=summary(manifest))
     return output
 
 

@@ -36,6 +36,7 @@ from roformer_tf.errors import DifferenceError, InputError
 from roformer_tf.files import check_writable, temporary_folder, write_text
 from roformer_tf.models.rows import Forward
 from roformer_tf.templates import environment, markdown
+from roformer_tf.terminal import say
 
 if TYPE_CHECKING:
     import keras
@@ -112,7 +113,7 @@ def write_export(exported: Exportable, output: Path, to: Format) -> None:
         write_text(folder / MODEL_CARD, card)
     # With the tokenizer's files, as somebody copies the folder.
     size = sum(path.stat().st_size for path in output.rglob("*") if path.is_file())
-    print(f"{output} is written: {to}, {size / MEGABYTE:.1f} MB.")
+    say("{output} is written: {to}, {size:.1f} MB.", output=output, to=to, size=size / MEGABYTE)
 
 
 def export_card(

@@ -50,6 +50,7 @@ from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.metrics import Metric
 from roformer_tf.tasks.table import TASKS
+from roformer_tf.terminal import say
 from roformer_tf.tokenizers.tokenizer import missing_vocabulary
 from roformer_tf.training.run_files import (
     check_output,
@@ -60,7 +61,7 @@ from roformer_tf.training.run_files import (
     tidy,
     write_settings,
 )
-from roformer_tf.translation import choose_language
+from roformer_tf.translation import Message, choose_language
 
 # Settings that may differ when a run is resumed: they change no weight, or the examples, which are
 # compared, show a difference. With --valid, --test may differ, too: no part of --train depends on
@@ -72,9 +73,9 @@ MAY_CHANGE = (
 
 # How a text's vector is computed, in words.
 POOLINGS = {
-    "pooler": "the output of the checkpoint's pooler for the first token",
-    "mean": "the mean of all tokens",
-    "cls": "the first token's",
+    "pooler": Message("the output of the checkpoint's pooler for the first token"),
+    "mean": Message("the mean of all tokens"),
+    "cls": Message("the first token's"),
 }
 
 # A maximum length that no text reaches, to measure how long the texts are.
@@ -107,7 +108,7 @@ def _finetune(config: FinetuneConfig, adapt: Adapt) -> None:
     for to in config.export:  # before hours of training
         check_export(to, output / "export" / to)
     layout = find_layout(config.train, config.columns, config.task, TASKS)
-    print(layout.report)
+    say(layout.report)
     check_vector_settings(layout.task, config.vectors)
     check_lexical_features(layout.task, config)
     sets = read_sets(config, layout)
@@ -118,7 +119,7 @@ def _finetune(config: FinetuneConfig, adapt: Adapt) -> None:
         sets = searched(sets, config.vectors.hard_negatives or NEGATIVES)
     task = define_task(config, layout, sets)
     for line in task.labelling.notes(sets.train):
-        print(line)
+        say(line)
     keras.utils.set_random_seed(config.seed)  # for heads that the checkpoint lacks
     initial = read_initial_state(config, type(task))
     config = choose_rate(config, initial, task.objective.trains_new_head)
@@ -175,13 +176,18 @@ def adapted_search(search: Search, task: type[Task], adapt: Adapt) -> Search:
     if config.adapt == "yes":
         return dataclasses.replace(search, initial=initial)
     searches = {
-        "not adapted": dataclasses.replace(search, prefix="plain-"),
-        "adapted": dataclasses.replace(search, prefix="adapted-", initial=initial),
+        Message("not adapted"): dataclasses.replace(search, prefix="plain-"),
+        Message("adapted"): dataclasses.replace(search, prefix="adapted-", initial=initial),
     }
     values = {name: variant.first().goodness for name, variant in searches.items()}
     best = max(values, key=values.__getitem__)
     shown = ", ".join(f"{name} {abs(value):.4f}" for name, value in values.items())
-    print(f"{search.metric.name} on the validation set: {shown}. The checkpoint is used {best}.")
+    say(
+        "{metric} on the validation set: {values}. The checkpoint is used {best}.",
+        metric=search.metric.name,
+        values=shown,
+        best=best,
+    )
     return searches[best]
 
 
@@ -210,7 +216,7 @@ def choose_rate(
         return config
     rate = default_rate(initial.architecture, not initial.weights, new_head)
     if config.method != "vectors":
-        print(f"learning rate {spelled(rate)}, the default for a model of this size")
+        say("learning rate {rate}, the default for a model of this size", rate=spelled(rate))
     return _with_rate(config, rate)
 
 
@@ -229,7 +235,7 @@ def check_lexical_features(task: type[Task], config: FinetuneConfig) -> None:
     """Raise InputError if the task has none; print why "auto" does not try them."""
     if task.metrics.linear_model:
         if config.lexical_features == "auto" and config.export:
-            print("no lexical features, because a model with them cannot be exported")
+            say("no lexical features, because a model with them cannot be exported")
     elif config.lexical_features == "yes":
         raise InputError(
             f"lexical features are not for the task {task.name}. Remove --lexical-features."
@@ -306,13 +312,21 @@ def choose_epochs(config: FinetuneConfig, task: Task, sets: Sets) -> FinetuneCon
     epochs = default_epochs(rate, steps, usual)
     if config.from_scratch:  # random weights do not overfit so soon
         epochs = max(epochs, USUAL_EPOCHS)
-    why = ""
+    number = len(sets.train)
+    message = Message("epochs {epochs}", epochs=epochs)
     if epochs > usual:
-        why = f": {len(sets.train):,} examples are few"
+        message = Message(
+            "epochs {epochs}: {number:,} examples are few", epochs=epochs, number=number
+        )
     elif epochs < usual:
-        why = f": {len(sets.train):,} examples are many at a learning rate of {spelled(rate)}"
+        message = Message(
+            "epochs {epochs}: {number:,} examples are many at a learning rate of {rate}",
+            epochs=epochs,
+            number=number,
+            rate=spelled(rate),
+        )
     if config.method != "vectors":
-        print(f"epochs {epochs}{why}")
+        say(message)
     return dataclasses.replace(config, epochs=epochs)
 
 
@@ -346,7 +360,7 @@ def read_initial_state(config: FinetuneConfig, task: type[Task]) -> InitialState
         pooling = config.pooling or task.objective.choose_pooling(source.checkpoint(), source)
         encoder = task.objective.source_class().from_source(source, pooling=pooling, **changes)
     if config.pooling is None and task.texts_apart and len(task.objective.poolings) > 1:
-        print(f"vectors are {POOLINGS[pooling]}")
+        say("vectors are {vectors}", vectors=POOLINGS[pooling])
     if encoder.tokenizer is None:
         raise InputError(missing_vocabulary(str(config.checkpoint)))
     architecture = encoder.config
@@ -355,7 +369,10 @@ def read_initial_state(config: FinetuneConfig, task: type[Task]) -> InitialState
     elif architecture.attention_type in ("causal", "unilm"):
         # By its own mask the first token, which a prediction is read from, attends to no other.
         architecture = architecture.replace(attention_type="bidirectional")
-        print(f"{config.checkpoint} is a causal model; here each token attends to the whole text")
+        say(
+            "{checkpoint} is a causal model; here each token attends to the whole text",
+            checkpoint=config.checkpoint,
+        )
     weights = {} if config.from_scratch else encoder.named_variables()
     return InitialState(
         architecture,
@@ -393,12 +410,19 @@ def choose_length(config: FinetuneConfig, task: Task, sets: Sets, initial: Initi
     else:
         chosen = int(config.max_length)
         initial.architecture.check_length(chosen, "max_length")
-    print(
-        f"device: {device_in_words()}\n"
-        f"{len(sets.train):,} examples for training, {len(sets.valid):,} for validation, "
-        f"{len(sets.test):,} for the test\n"
-        f"sequences of at most {chosen} tokens; {np.mean(lengths > chosen):.1%} of the training "
-        f"texts are longer ({task.long_texts})"
+    say("device: {device}", device=device_in_words())
+    say(
+        "{train:,} examples for training, {valid:,} for validation, {test:,} for the test",
+        train=len(sets.train),
+        valid=len(sets.valid),
+        test=len(sets.test),
+    )
+    say(
+        "sequences of at most {length} tokens; {longer:.1%} of the training texts are longer "
+        "({how})",
+        length=chosen,
+        longer=np.mean(lengths > chosen),
+        how=task.long_texts,
     )
     return chosen
 
@@ -422,9 +446,13 @@ def choose_metric(config: FinetuneConfig, task: Task, sets: Sets) -> Metric:
     if wanted not in undefined:
         return known[wanted]
     defined = [name for name in known if name not in undefined]
-    problem = f"{wanted} cannot be computed on the validation set, because {undefined[wanted]}."
+    problem = Message(
+        "{metric} cannot be computed on the validation set, because {reason}.",
+        metric=wanted,
+        reason=undefined[wanted],
+    )
     if config.metric or not defined:
         instead = f", or --metric {defined[0]}" if defined else ""
         raise InputError(f"{problem} Give another --valid{instead}.")
-    print(f"{problem} The best weights are selected by {defined[0]}.")
+    say("{problem} The best weights are selected by {metric}.", problem=problem, metric=defined[0])
     return known[defined[0]]

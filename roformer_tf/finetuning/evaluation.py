@@ -33,7 +33,7 @@ from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.metrics import ACCURACY
 from roformer_tf.tasks.scoring import JsonObject
 from roformer_tf.tasks.table import TASKS
-from roformer_tf.terminal import printable, table, terminal_width
+from roformer_tf.terminal import printable, say, table, terminal_width
 from roformer_tf.training.run_files import write_json
 from roformer_tf.translation import Translator
 
@@ -90,10 +90,10 @@ def evaluate(config: EvaluateConfig) -> None:
         check_writable(config.output)
     opened = open_finetuned(config.model, config.engine, config.precision)
     for note in opened.notes:
-        print(note)
+        say(note)
     task = opened.task
     layout, columns = find_columns(config.data, config.columns, task)
-    print(layout.report)
+    say(layout.report)
     examples = [
         task.labelling.for_prediction(example)
         for example in read_examples(config.data, layout, columns)

@@ -14,6 +14,7 @@ from roformer_tf.finetuning.frozen import Folds, counted_labels, cross_validatio
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import split_examples
+from roformer_tf.terminal import say
 
 if TYPE_CHECKING:
     from roformer_tf.finetuning.search import Search, Sets
@@ -87,7 +88,7 @@ def with_method(search: "Search", split: "Callable[[Sets], Sets]") -> "Search":
     name = known.get("name", config.method)
     crossed = name == "vectors" and not (search.sets.valid or search.sets.folds)
     if crossed:
-        print("no row is split off: without --test, the figures are those of a cross-validation")
+        say("no row is split off: without --test, the figures are those of a cross-validation")
     chosen = dataclasses.replace(
         _of_method(search, name), method=known | {"name": name, "cross_validated": crossed}
     )
@@ -118,7 +119,13 @@ def _compared(search: "Search") -> dict[str, Any]:
     better = metric.goodness(full) > metric.goodness(by_vectors.metrics["valid"])
     name = "full" if better else "vectors"
     shown = ", ".join(f"{method} {value:.4f}" for method, value in figures.items())
-    print(f"\n{metric.name} by method: {shown}. The method is {name}.")
+    print()
+    say(
+        "{metric} by method: {values}. The method is {name}.",
+        metric=metric.name,
+        values=shown,
+        name=name,
+    )
     return {"name": name, "metric": metric.name, "compared": figures, "folds": len(parts)}
 
 

@@ -16,6 +16,7 @@ from roformer_tf.labelled.text_sides import SideBatches, text_numbers
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.models.rows import run_rows
 from roformer_tf.tasks.vectors.ranked_texts import unit
+from roformer_tf.terminal import say
 from roformer_tf.tokenizers.padding import Ints
 from roformer_tf.top_k import top_k
 
@@ -45,7 +46,7 @@ def with_hard_negatives(
     """
 
     def compute() -> np.ndarray:
-        print(f"looking for the {count} nearest texts that do not belong to each")
+        say("looking for the {count} nearest texts that do not belong to each", count=count)
         different, text_of = different_rows(data.encoded.token_ids)
         vectors = unit(run_rows(model, [data.encoded.token_ids[row] for row in different]))
         return nearest_others(data, text_of, vectors, count)

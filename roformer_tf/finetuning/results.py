@@ -13,7 +13,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.files import write_text
 from roformer_tf.finetuning.label_issues import CheckedSet, LabelIssues, find_issues
 from roformer_tf.finetuning.report.analysis import EvaluatedSet, ReportData
-from roformer_tf.finetuning.report.figures import compare
+from roformer_tf.finetuning.report.figures import compare, warnings
 from roformer_tf.finetuning.search_baselines import search_baselines
 from roformer_tf.inference.prediction_files import cell_names, cells, prediction_file, text_names
 from roformer_tf.labelled.examples import Example
@@ -21,10 +21,11 @@ from roformer_tf.labelled.splits import Duplicates, duplicates
 from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.baselines import fit_tfidf
 from roformer_tf.tasks.metrics import Scores, score_text
+from roformer_tf.terminal import say
 from roformer_tf.training.checkpointing import publish
 from roformer_tf.training.devices import describe_machine
 from roformer_tf.training.run_files import BEST, EVALUATIONS_FILE, METRICS_FILE, read_metrics
-from roformer_tf.translation import Translator
+from roformer_tf.translation import Translator, terminal_language
 
 if TYPE_CHECKING:
     from roformer_tf.finetuning.search import Search
@@ -114,7 +115,12 @@ class Results:
                 out.write(row)
         for name, column in zip(task.text_columns, names, strict=True):
             if name != column:
-                print(f"in {PREDICTIONS} the column {name!r} is called {column!r}")
+                say(
+                    "in {file} the column {name!r} is called {column!r}",
+                    file=PREDICTIONS,
+                    name=name,
+                    column=column,
+                )
 
     def label_issues(
         self, settings: Mapping[str, Any], report: Mapping[str, Any]
@@ -258,13 +264,17 @@ def print_summary(output: Path, report: Mapping[str, Any]) -> None:
         if name in report:
             print(f"{name}: {_figures(report[name])}")
             if lexical:
-                print(f"  without lexical features: {_figures(lexical[name])}")
+                say("  without lexical features: {figures}", figures=_figures(lexical[name]))
             for baseline in baselines:
                 if name in baseline:
                     print(f"  {baseline['name']}: {_figures(baseline[name])}")
-    for warning in report["warnings"]:
+    for warning in warnings(report, Translator(terminal_language())):
         print(f"! {warning}")
-    print(f"the model is in {output / 'model'}, the report in {output / 'report.html'}")
+    say(
+        "the model is in {model}, the report in {report}",
+        model=output / "model",
+        report=output / "report.html",
+    )
 
 
 def _described(result: "TrialResult") -> dict[str, Any]:

@@ -19,8 +19,9 @@ from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.baselines import FittedTfIdf, fit_tfidf
 from roformer_tf.tasks.metrics import Metric
-from roformer_tf.terminal import Progress
+from roformer_tf.terminal import Progress, say
 from roformer_tf.training.run_files import TRIALS
+from roformer_tf.translation import Message
 
 # Factors on the learning rate in a sweep.
 SWEEP = (0.5, 1.0, 2.0, 4.0)
@@ -111,7 +112,7 @@ class Search:
                 results.append(self._train_seed(rate, 0, trainer))
             except DivergedError as error:
                 trainer.forget()
-                print(f"a learning rate of {rate:g} is too high: {error}")
+                say("a learning rate of {rate:g} is too high: {error}", rate=rate, error=error)
                 errors.append(error)
         if not results:
             raise errors[0]
@@ -179,9 +180,9 @@ class Search:
 def teacher_vectors(source: str, texts: Sequence[str]) -> np.ndarray:
     """Vectors (texts, H) of a model of any kind. Raises InputError for one without vectors."""
     embedder = VectorSettings().open(source)
-    print(f"the teacher is {source}: {embedder.described}")
+    say("the teacher is {described}", described=embedder.described)
     parts = []
-    with Progress(total=len(texts), desc="teacher", unit=" texts") as bar:
+    with Progress(total=len(texts), desc=Message("teacher"), unit=Message("texts")) as bar:
         for block in embedder.blocks(texts):
             parts.append(block.vectors)
             bar.update(len(block.texts))

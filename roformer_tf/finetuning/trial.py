@@ -41,6 +41,7 @@ from roformer_tf.tasks.baselines import FittedTfIdf
 from roformer_tf.tasks.lexical import LexicalFeatures, choose_lexical
 from roformer_tf.tasks.metrics import Metric, Scores, score_text
 from roformer_tf.tasks.table import load_task
+from roformer_tf.terminal import say
 from roformer_tf.training.callbacks import MetricsFile, PeriodicCallback, StepLog
 from roformer_tf.training.checkpointing import RunState, checkpoints, resume, save_checkpoint
 from roformer_tf.training.feeding import fed, prefetched
@@ -53,6 +54,7 @@ from roformer_tf.training.run_files import (
     RESULT,
     read_metrics,
 )
+from roformer_tf.translation import Message
 
 if TYPE_CHECKING:
     from roformer_tf.finetuning.trainer import InitialState, Trainer
@@ -155,8 +157,10 @@ def run_trial(trial: Trial, trainer: "Trainer", task: Task, test: Sequence[Examp
         held_out = {"valid": tfidf.held_out}
         parts = tfidf.model, trial.valid, alone["valid"], wanted, tfidf.held_out
         lexical = choose_lexical(task, *parts)
-        weight = f"weight {lexical.weight:.0%}" if lexical else "no gain on the validation set"
-        print(f"lexical features: {weight} ({tfidf.name})")
+        gain = Message("no gain on the validation set")
+        if lexical:
+            gain = Message("weight {weight:.0%}", weight=lexical.weight)
+        say("lexical features: {gain} ({name})", gain=gain, name=tfidf.name)
     if lexical is not None:
         combined = {
             name: lexical.combined(task, x, alone[name], held_out.get(name))
@@ -210,7 +214,7 @@ class _TrialEvents:
         epoch = step / self.epoch_steps
         self.evaluations.write({"step": step, "epoch": epoch} | metrics)
         figures = ", ".join(f"{name} {score_text(value)}" for name, value in metrics.items())
-        self.log.say(f"epoch {epoch:g}: {figures}")
+        self.log.say(Message("epoch {epoch:g}: {figures}", epoch=epoch, figures=figures))
         self.save(step)
         self.stop_if_done()
 

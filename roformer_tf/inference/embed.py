@@ -30,6 +30,7 @@ from roformer_tf.labelled.encoding import windows
 from roformer_tf.models.rows import BATCH_SIZE, run_rows
 from roformer_tf.tokenizers.padding import SPECIALS
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.translation import Message
 
 if TYPE_CHECKING:
     from roformer_tf.models.heads import RoFormerForSentenceSimilarity
@@ -38,9 +39,9 @@ if TYPE_CHECKING:
 SHORTEST = 1e-12
 # The vectors of each pooling, in words.
 DESCRIPTIONS = {
-    "pooler": "of its pooler",
-    "mean": "the means of its hidden states",
-    "cls": "its hidden states at the first token",
+    "pooler": Message("of its pooler"),
+    "mean": Message("the means of its hidden states"),
+    "cls": Message("its hidden states at the first token"),
 }
 # Keys of a configuration that change vectors and that the shapes of the weights do not show.
 ARCHITECTURE = (
@@ -123,12 +124,17 @@ class TextEmbedder:
     @property
     def described(self) -> str:
         """In words: "sim.zip: vectors of 768 numbers, of its pooler"."""
-        more = ", whitened" if self.model.whitening is not None else ""
+        more = Message(", whitened") if self.model.whitening is not None else ""
         cut = f" (of {self.model.whole_size})" if self.size < self.model.whole_size else ""
-        return (
-            f"{self.source}: vectors of {self.size} numbers{cut}, "
-            f"{DESCRIPTIONS[self.config.pooling]}{more}; at most {self.config.max_length} tokens "
-            "of a text are read"
+        return Message(
+            "{source}: vectors of {size} numbers{cut}, {pooling}{more}; at most {length} tokens "
+            "of a text are read",
+            source=self.source,
+            size=self.size,
+            cut=cut,
+            pooling=DESCRIPTIONS[self.config.pooling],
+            more=more,
+            length=self.config.max_length,
         )
 
     def embed(self, texts: Iterable[str], batch_size: int = BATCH_SIZE) -> np.ndarray:

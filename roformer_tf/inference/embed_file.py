@@ -21,6 +21,7 @@ from roformer_tf.inference.embed import TextEmbedder, VectorSettings
 from roformer_tf.inference.prediction_files import check_output
 from roformer_tf.inference.text_files import TextFileConfig, checked_texts, report
 from roformer_tf.terminal import Progress
+from roformer_tf.translation import Message
 
 FORMATS = (".npy", ".parquet")
 WriteVectors: TypeAlias = Callable[[Sequence[str], np.ndarray], Any]
@@ -78,11 +79,15 @@ def embed_file(config: EmbedConfig) -> None:
         return
     with checked_texts(config.input, config.reading) as texts:
         embedder = config.vectors.open(config.model)
-        report(f"{embedder.described}.", embedder.choice.note, _untrained_cut(embedder))
+        report(
+            Message("{report}.", report=embedder.described),
+            embedder.choice.note,
+            _untrained_cut(embedder),
+        )
         began, cut = time.perf_counter(), 0
         with (
             vector_file(config.output, embedder, len(texts)) as write,
-            Progress(desc="embed", unit=" texts", total=len(texts)) as bar,
+            Progress(desc=Message("embed"), unit=Message("texts"), total=len(texts)) as bar,
         ):
             for block in embedder.blocks(texts, config.vectors.batch_size):
                 write(block.texts, block.vectors)
@@ -108,7 +113,9 @@ def _learn_whitening(config: EmbedConfig, path: str) -> None:
         # Whitening is learned from whole vectors; --dimensions cuts its matrix.
         plain = dataclasses.replace(config.vectors, dimensions=None)
         embedder = plain.open(config.model, whitened=False)
-        with Progress(desc="whiten", unit=" texts", total=min(len(texts), WHITENING_TEXTS)) as bar:
+        with Progress(
+            desc=Message("whiten"), unit=Message("texts"), total=min(len(texts), WHITENING_TEXTS)
+        ) as bar:
 
             def vectors() -> Iterator[np.ndarray]:
                 first = islice(texts, WHITENING_TEXTS)
@@ -140,10 +147,18 @@ def _untrained_cut(embedder: TextEmbedder) -> str:
 
 def _summary(rows: int, cut: int, embedder: TextEmbedder, seconds: float) -> str:
     """One line on the whole file."""
-    facts = [f"{rows:,} texts in {seconds:.1f} s, {rows / max(seconds, 1e-9):,.0f} a second"]
-    if cut:
-        facts.append(f"{cut:,} longer than {embedder.config.max_length} tokens and cut")
-    return f"{'; '.join(facts)}."
+    facts = Message(
+        "{rows:,} texts in {seconds:.1f} s, {speed:,.0f} a second",
+        rows=rows,
+        seconds=seconds,
+        speed=rows / max(seconds, 1e-9),
+    )
+    if not cut:
+        return Message("{report}.", report=facts)
+    length = embedder.config.max_length
+    return Message(
+        "{facts}; {cut:,} longer than {length} tokens and cut.", facts=facts, cut=cut, length=length
+    )
 
 
 @contextmanager

@@ -23,6 +23,7 @@ from roformer_tf.inference.text_files import (
 from roformer_tf.models.generation_config import GenerationConfig
 from roformer_tf.terminal import Progress
 from roformer_tf.top_k import top_k
+from roformer_tf.translation import Message
 
 if TYPE_CHECKING:
     from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForSentenceSimilarity
@@ -119,7 +120,9 @@ def generate(config: GenerateConfig) -> None:
     began = time.perf_counter()
     # A bar would be printed between the chunks of a streamed text.
     is_short = config.stream or len(texts) == 1
-    with Progress(desc="generate", unit=" texts", total=len(texts), disable=is_short) as bar:
+    with Progress(
+        desc=Message("generate"), unit=Message("texts"), total=len(texts), disable=is_short
+    ) as bar:
         if config.output is not None:
             _write(config.output, config, model, texts, bar)
         elif config.stream:

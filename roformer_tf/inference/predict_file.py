@@ -27,6 +27,7 @@ from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.readers.streams import is_stdin
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.terminal import Progress
+from roformer_tf.translation import Message, Translator, terminal_language
 
 # Texts in memory at a time; within them, those of similar length form batches.
 CHUNK = 4096
@@ -114,26 +115,42 @@ class Tally:
     def bad(self) -> str:
         """The rows without a prediction, and why."""
         bad = self.skipped.rows
-        rows = "1 row has" if bad == 1 else f"{bad:,} of {self.rows:,} rows have"
-        lines = [f"  {line}" for line in self.skipped.lines(with_blank=True)]
-        return "\n".join([f"{rows} no prediction:", *lines])
+        first = Message("{bad:,} of {rows:,} rows have no prediction:", bad=bad, rows=self.rows)
+        if bad == 1:
+            first = Message("1 row has no prediction:")
+        lines = "\n".join(f"  {line}" for line in self.skipped.lines(with_blank=True))
+        return Message("{first}\n{lines}", first=first, lines=lines)
 
     def summary(self, notes: Sequence[str]) -> str:
         """One line on the whole file."""
         good = self.rows - self.skipped.rows
-        facts = [f"{good:,} of {self.rows:,} texts predicted"]
+        facts: list[str] = [
+            Message("{good:,} of {rows:,} texts predicted", good=good, rows=self.rows)
+        ]
         known = [(kind, count) for kind, count in self.kinds.most_common(SHOWN) if count]
         if known:
-            name = "entity" if self.task.labelling.has_units else "label"
-            counts = [f"{name} {kind}: {count:,}" for kind, count in known]
+            counts = ", ".join(f"{kind}: {count:,}" for kind, count in known)
             if sum(map(bool, self.kinds.values())) > SHOWN:
-                counts.append("…")
-            facts.append(", ".join(counts))
+                counts += ", …"
+            entities, labels = Message("entities {counts}"), Message("labels {counts}")
+            template = entities if self.task.labelling.has_units else labels
+            facts.append(Message(template.template, counts=counts))
         if self.cut:
             length = self.task.max_length
-            where = f"column {TOKENS_CUT}" if self.marked else "--with-text marks them"
-            facts.append(f"{self.cut:,} longer than {length} tokens and cut ({where})")
-        return "; ".join([*facts, *notes, f"device: {device_in_words()}"]) + "."
+            where = Message("--with-text marks them")
+            if self.marked:
+                where = Message("column {column}", column=TOKENS_CUT)
+            facts.append(
+                Message(
+                    "{cut:,} longer than {length} tokens and cut ({where})",
+                    cut=self.cut,
+                    length=length,
+                    where=where,
+                )
+            )
+        _ = Translator(terminal_language())
+        device = Message("device: {device}", device=device_in_words())
+        return _("; ").join(map(_, [*facts, *notes, device])) + _(".")
 
 
 def predict_file(config: PredictConfig) -> None:
@@ -156,7 +173,7 @@ def predict_file(config: PredictConfig) -> None:
     table = _Table(task, config.with_text, is_marked)
     with (
         prediction_file(config.output, table.names, task) as out,
-        Progress(desc="predict", unit=" texts") as bar,
+        Progress(desc=Message("predict"), unit=Message("texts")) as bar,
     ):
         for chunk in chain([first], parts):
             good = [row for row in chunk if isinstance(row, Example)]

@@ -19,6 +19,7 @@ from roformer_tf.inference.text_files import (
 )
 from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.terminal import Progress
+from roformer_tf.translation import Message
 
 # Columns of a file of pairs.
 PAIR = ("text_a", "text_b")
@@ -73,7 +74,7 @@ def similarity(config: SimilarityConfig) -> None:
         embedder = _opened(config)
         with (
             opened_text(config.output) as out,
-            Progress(desc="similarity", unit=" pairs", total=len(pairs)) as bar,
+            Progress(desc=Message("similarity"), unit=Message("pairs"), total=len(pairs)) as bar,
         ):
             out.write(tsv_line((*PAIR, SCORE)))
             for chunk in chunks(pairs, CHUNK // 2):  # two texts each
@@ -97,7 +98,7 @@ def cosines(
 
 def _opened(config: SimilarityConfig) -> TextEmbedder:
     embedder = config.vectors.open(config.model)
-    report(f"{embedder.described}.")
+    report(Message("{report}.", report=embedder.described))
     return embedder
 
 

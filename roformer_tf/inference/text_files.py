@@ -19,7 +19,7 @@ from roformer_tf.labelled.headers import FirstLine
 from roformer_tf.labelled.reading import open_unanswered
 from roformer_tf.readers.streams import is_stdin
 from roformer_tf.readers.tables import Row
-from roformer_tf.translation import Message
+from roformer_tf.translation import Message, Translator, terminal_language
 
 # Texts in memory at a time; within them, those of similar length form batches.
 CHUNK = 8192
@@ -155,7 +155,7 @@ def check_not_blank(name: str, texts: Sequence[str]) -> None:
 def report(*lines: str) -> None:
     """Print lines on stderr, except empty ones: the standard output holds predictions alone."""
     for line in filter(None, lines):
-        print(line, file=sys.stderr)
+        print(Translator(terminal_language())(line), file=sys.stderr)
 
 
 def chunks(

@@ -5,6 +5,8 @@ Without Keras, as with an engine that does not need it, there is only the CPU.
 
 import sys
 
+from roformer_tf.translation import Message
+
 BACKENDS = {"tensorflow": "TensorFlow", "jax": "JAX"}
 
 
@@ -30,10 +32,12 @@ def accelerators() -> list[str]:
 def device_in_words() -> str:
     """The device, for messages: "NVIDIA L20, by JAX" or "the CPU, by TensorFlow"."""
     if "keras" not in sys.modules:
-        return "the CPU"
+        return Message("the CPU")
     import keras
 
     names = accelerators()
-    counted = f"{len(names)} × {names[0]}" if len(names) > 1 else next(iter(names), "the CPU")
+    counted = next(iter(names), Message("the CPU"))
+    if len(names) > 1:
+        counted = f"{len(names)} × {counted}"
     backend = keras.backend.backend()
-    return f"{counted}, by {BACKENDS.get(backend, backend)}"
+    return Message("{device}, by {backend}", device=counted, backend=BACKENDS.get(backend, backend))

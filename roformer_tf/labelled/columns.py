@@ -36,7 +36,7 @@ from roformer_tf.translation import Message, either
 FEW_LABELS = 50
 
 _CODE = re.compile(r"(?=.*\d)[\w.@:/?=&+-]+( [\d:]+)?", re.ASCII)  # an id, a phone, a URL, a time
-_BY_CONTENT = "by its content"
+_BY_CONTENT = Message("by its content")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -305,7 +305,7 @@ def find_texts_to_predict(
         except InputError:
             names = ()
         if len(names) == len(wanted):
-            return names, note or ("by its name" if table.has_header else "")
+            return names, note or (Message("by its name") if table.has_header else "")
     if first_line == "example" and len(table.columns) == len(wanted):
         return tuple(table.columns), ""  # no header, and exactly as many columns as texts
     several = len(wanted) > 1
@@ -407,9 +407,9 @@ class LabelSample:
         if len(self.texts) != 1:
             return ""
         if any(isinstance(value, list | tuple) for value in self.labels):
-            return "the labels are lists"
+            return Message("the labels are lists")
         if folded(self.label) in SEVERAL:
-            return f"the column is called {self.label}"
+            return Message("the column is called {name}", name=self.label)
         texts = [str(value) for value in self.labels]
         if not texts:
             return ""
@@ -418,7 +418,10 @@ class LabelSample:
         separated = sum(self.separator in text for text in texts)
         parts = {part.strip() for text in texts for part in text.split(self.separator)}
         if 10 * separated >= len(texts) and len(parts) <= len(set(texts)):
-            return (
-                f"{self.separator!r} separates several in {separated:,} of {len(texts):,} examples"
+            return Message(
+                "{separator!r} separates several in {number:,} of {of:,} examples",
+                separator=self.separator,
+                number=separated,
+                of=len(texts),
             )
         return ""

@@ -1,6 +1,6 @@
 """Examples, and the bad rows of a labelled file, which are reported together.
 
-reviews.csv: 5 of 2,700 rows are skipped:
+reviews.csv: 5 of 2,700 rows skipped:
   reviews.csv:4,9,12-14 has no label
   reviews.csv:20 has an empty text in 'text'
 """
@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from roformer_tf.readers.records import BLANK
+from roformer_tf.translation import Message
 
 LongTexts = Literal["head", "head-tail", "windows"]
 # One label, several, one for each unit, or a number, depending on the task.
@@ -103,8 +104,12 @@ class SkippedRows:
 
     def notice(self, good: int) -> str:
         """The report of skipped rows; `good`: how many were read."""
-        verb = "is" if self.rows == 1 else "are"
-        first = f"{self.path}: {self.rows:,} of {good + self.rows:,} rows {verb} skipped:"
+        first = Message(
+            "{path}: {number:,} of {of:,} rows skipped:",
+            path=self.path,
+            number=self.rows,
+            of=good + self.rows,
+        )
         stops = ["(--strict stops instead.)"] * bool(self.bad)
         return "\n".join([first, *(f"  {line}" for line in self.lines(True)), *stops])
 

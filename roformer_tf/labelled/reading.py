@@ -34,6 +34,7 @@ from roformer_tf.readers.kinds import kind_of
 from roformer_tf.readers.lines import find_encoding
 from roformer_tf.readers.streams import is_stdin
 from roformer_tf.readers.tables import Table
+from roformer_tf.translation import Message
 
 
 class Layout(NamedTuple):
@@ -67,8 +68,9 @@ def find_layout(
                 f"{path}: a CoNLL file is for tagging, not {task}. Give texts in columns."
             )
         if plain:
-            note = f"{path}: task {task}, one text a line."
-            return Layout(chosen, ("text",), None, note + _note_encoding(path, columns.encoding))
+            note: str = Message("{path}: task {task}, one text a line.", path=path, task=task)
+            encoding = _note_encoding(path, columns.encoding)
+            return Layout(chosen, ("text",), None, _sentences(note, encoding))
         return _optional_layout(path, columns, chosen, tasks)
     if kind == "conll":
         return _conll_layout(path, columns, task, tasks)
@@ -94,7 +96,7 @@ def find_layout(
         layout = _units_or_entities_layout(sample, columns, task, tasks)
         if layout:
             return layout._replace(
-                report=layout.report + _note_format(path, columns.encoding, table)
+                report=_with_format(layout.report, path, columns.encoding, table)
             )
     label, label_note = find_label(sample, columns.text_columns, columns.label_column)
     texts, text_note = find_texts(sample, columns.text_columns, label)
@@ -110,8 +112,8 @@ def find_layout(
     selected, why = (chosen, "") if chosen else _guess_task(sample, candidates, tasks)
     _check_texts(path, selected, texts, tasks)
     note = _describe(sample, selected.name, why, (texts, text_note), (label, label_note))
-    note += _note_spellings(selected, labels, columns.label_separator)
-    return Layout(selected, texts, label, note + _note_format(path, columns.encoding, table))
+    note = _sentences(note, _note_spellings(selected, labels, columns.label_separator))
+    return Layout(selected, texts, label, _with_format(note, path, columns.encoding, table))
 
 
 def _units_or_entities_layout(
@@ -144,7 +146,7 @@ def _named_layout(sample: TableSample, columns: ColumnsConfig, task: Any) -> Lay
     label = find_column(sample.path, sample.table, columns.label_column or label)
     note = _describe(sample, task.name, "", (texts, ""), (label, ""))
     return Layout(
-        task, texts, label, note + _note_format(sample.path, columns.encoding, sample.table)
+        task, texts, label, _with_format(note, sample.path, columns.encoding, sample.table)
     )
 
 
@@ -155,10 +157,11 @@ def _units_layout(
     tagging = _units_task(sample.path, task, tasks)
     note = _describe(sample, tagging.name, "", ((units.units,), ""), (units.label, ""))
     if units.numbers:
-        note += (
-            " Its tags are numbers without names, which mark no entities: replace them by B-LOC, "
+        numbers = Message(
+            "Its tags are numbers without names, which mark no entities: replace them by B-LOC, "
             "I-LOC, O or similar tags if they do."
         )
+        note = _sentences(note, numbers)
     return Layout(tagging, (units.units,), units.label, note)
 
 
@@ -166,8 +169,14 @@ def _conll_layout(
     path: str | Path, columns: ColumnsConfig, task: str | None, tasks: Mapping[str, Any]
 ) -> Layout:
     tagging = _units_task(path, task, tasks)
-    note = f"{path}: task {tagging.name}, units in the first column and tags in the last."
-    return Layout(tagging, ("text",), None, note + _note_encoding(path, columns.encoding))
+    note = Message(
+        "{path}: task {task}, units in the first column and tags in the last.",
+        path=path,
+        task=tagging.name,
+    )
+    return Layout(
+        tagging, ("text",), None, _sentences(note, _note_encoding(path, columns.encoding))
+    )
 
 
 def _units_task(path: str | Path, task: str | None, tasks: Mapping[str, Any]) -> Any:
@@ -192,7 +201,7 @@ def _optional_layout(
     texts, text_note = find_several_texts(sample, columns.text_columns, label)
     _check_texts(path, task, texts, tasks)
     note = _describe(sample, task.name, "", (texts, text_note), (label, ""))
-    return Layout(task, texts, label, note + _note_format(path, columns.encoding, table))
+    return Layout(task, texts, label, _with_format(note, path, columns.encoding, table))
 
 
 def _guess_task(
@@ -233,35 +242,57 @@ def _describe(
     label: tuple[str | None, str],
 ) -> str:
     """Task and columns, each with a note on how it was selected."""
-    guess = f" (a guess: {why})" if why else ""
+    named = Message("task {task}", task=task)
+    if why:
+        named = Message("task {task} (a guess: {why})", task=task, why=why)
     name, note = label
-    labels = f"label in column {name}{_in_brackets(note)}" if name else "no label"
-    header = "" if sample.table.has_header else "; the first line is an example, not a header"
-    return f"{sample.place}: task {task}{guess}, {_name_texts(*texts)}, {labels}{header}."
+    labels = Message("no label")
+    if name:
+        labels = Message("label in column {name}{note}", name=name, note=_in_brackets(note))
+    report = Message(
+        "{place}: {task}, {texts}, {labels}",
+        place=sample.place,
+        task=named,
+        texts=_name_texts(*texts),
+        labels=labels,
+    )
+    if sample.table.has_header:
+        return Message("{report}.", report=report)
+    return Message("{report}; the first line is an example, not a header.", report=report)
 
 
 def _name_texts(columns: Sequence[str], note: str) -> str:
-    plural = "s" if len(columns) > 1 else ""
-    return f"text in column{plural} {', '.join(columns)}{_in_brackets(note)}"
+    listed, brackets = ", ".join(columns), _in_brackets(note)
+    if len(columns) > 1:
+        return Message("text in columns {names}{note}", names=listed, note=brackets)
+    return Message("text in column {name}{note}", name=listed, note=brackets)
 
 
 def _in_brackets(note: str) -> str:
-    return f" ({note})" if note else ""
+    return Message(" ({note})", note=note) if note else ""
 
 
-def _note_format(path: str | Path, encoding: str, table: Table) -> str:
-    """Encoding, delimiter and other properties of the file that are unusual."""
-    notes = "".join(f" {sentence}" for sentence in table.notes)
+def _with_format(report: str, path: str | Path, encoding: str, table: Table) -> str:
+    """The report, with encoding, delimiter and other properties that are unusual."""
+    notes = list(table.notes)
     # Binary formats have no encoding, and .json reports its own.
-    if kind_of(path) in ("parquet", "arrow", "xlsx", "json", "brat"):
-        return notes
-    return notes + _note_encoding(path, encoding)
+    if kind_of(path) not in ("parquet", "arrow", "xlsx", "json", "brat"):
+        notes.append(_note_encoding(path, encoding))
+    return _sentences(report, *notes)
+
+
+def _sentences(first: str, *more: str) -> str:
+    """Sentences, without empty ones, in one line."""
+    for sentence in filter(None, more):
+        first = Message("{sentences} {more}", sentences=first, more=sentence)
+    return first
 
 
 def _note_encoding(path: str | Path, encoding: str) -> str:
     """The detected encoding, unless it is UTF-8."""
     detected = find_encoding(path) if encoding == "auto" else "utf-8"
-    return "" if detected == "utf-8" else f" It is read as {detected.upper()}."
+    read = Message("It is read as {encoding}.", encoding=detected.upper())
+    return "" if detected == "utf-8" else read
 
 
 def _note_spellings(task: Any, labels: Sequence[Any], separator: str) -> str:
@@ -282,7 +313,9 @@ def _note_spellings(task: Any, labels: Sequence[Any], separator: str) -> str:
     if not several:
         return ""
     shown = "; ".join(" and ".join(map(repr, names)) for names in several[:3])
-    return f" Labels that differ in spelling alone are different labels here: {shown}."
+    return Message(
+        "Labels that differ in spelling alone are different labels here: {labels}.", labels=shown
+    )
 
 
 # Examples
@@ -365,13 +398,18 @@ def _columns_to_predict(
     table = columns.open(path, wanted)
     units = find_units(table) if task.labelling.has_units and not columns.text_columns else None
     texts: tuple[str, ...]
+    note: str
     if units and wanted[0] not in table.columns:
-        texts, note = (units,), "by its name"
+        texts, note = (units,), Message("by its name")
     else:
         texts, note = find_texts_to_predict(path, table, wanted, columns.first_line)
-    header = "" if table.has_header else "; the first line is a text, not a header"
-    report = f"{TableSample(path, table, []).place}: {_name_texts(texts, note)}{header}."
-    return texts, report + _note_format(path, columns.encoding, table)
+    place = TableSample(path, table, []).place
+    report = Message("{place}: {texts}", place=place, texts=_name_texts(texts, note))
+    if table.has_header:
+        report = Message("{report}.", report=report)
+    else:
+        report = Message("{report}; the first line is a text, not a header.", report=report)
+    return texts, _with_format(report, path, columns.encoding, table)
 
 
 def _names_columns(path: str | Path, task: Any, encoding: str) -> bool:

@@ -40,6 +40,7 @@ from roformer_tf.pretraining.training_loop import (
     publish_checkpoint,
     train_stage,
 )
+from roformer_tf.terminal import say
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.training.callbacks import Termination
 from roformer_tf.training.checkpointing import checkpoints, resume
@@ -129,7 +130,11 @@ def _run(run: PretrainingRun) -> None:
             publish_checkpoint(output, checkpoint)  # in case the run was killed before
         tidy(output)
     if start >= stages[-1].stop:
-        print(f"the run is finished: {start:,} steps. Its model: {output / MODEL}")
+        say(
+            "the run is finished: {steps:,} steps. Its model: {model}",
+            steps=start,
+            model=output / MODEL,
+        )
         return
     if group.first:
         write_settings(config)
@@ -145,7 +150,7 @@ def _run(run: PretrainingRun) -> None:
             except DivergedError as error:
                 raise DivergedError(_diverged(config, error)) from None
             start = stage.stop
-    print(f"model: {output / MODEL}; plot of the loss: {output / 'loss.png'}")
+    say("model: {model}; plot of the loss: {plot}", model=output / MODEL, plot=output / "loss.png")
 
 
 def _with_extended_vocabulary(
@@ -221,18 +226,27 @@ def _check_model_parallel(architecture: Any, model_parallel: int) -> None:
 def _describe(run: PretrainingRun) -> None:
     """Print the model, the device and the data."""
     shape = run.model.config
-    print(
-        f"model: {shape.num_hidden_layers} layers of {shape.hidden_size}, "
-        f"{shape.num_attention_heads} heads, vocabulary {shape.vocab_size:,}: "
-        f"{run.model.model.count_params():,} parameters, {run.model.dtype_policy.name}"
+    say(
+        "model: {layers} layers of {hidden}, {heads} heads, vocabulary {vocabulary:,}: "
+        "{parameters:,} parameters, {policy}",
+        layers=shape.num_hidden_layers,
+        hidden=shape.hidden_size,
+        heads=shape.num_attention_heads,
+        vocabulary=shape.vocab_size,
+        parameters=run.model.model.count_params(),
+        policy=run.model.dtype_policy.name,
     )
-    print(f"device: {device_in_words()}{_attention(run.model)}")
+    say("device: {device}", device=f"{device_in_words()}{_attention(run.model)}")
     for length, folder in run.folders.items():
         counts = [len(PreparedRows.open(folder, split)) for split in ("train", "held_out")]
         used = read_manifest(folder)["utilization"]
-        print(
-            f"sequences of {length} tokens: {counts[0]:,} for training, {counts[1]:,} held out, "
-            f"{used:.1%} of the positions used"
+        say(
+            "sequences of {length} tokens: {train:,} for training, {held_out:,} held out, "
+            "{used:.1%} of the positions used",
+            length=length,
+            train=counts[0],
+            held_out=counts[1],
+            used=used,
         )
     if replicas() > 1 or run.group.count > 1:
         print(

@@ -20,6 +20,7 @@ from roformer_tf.pretraining.cost import stage_flops
 from roformer_tf.pretraining.evaluation import TokenMetrics, evaluate, predicts
 from roformer_tf.pretraining.settings import PretrainConfig, Stage, rows_before
 from roformer_tf.pretraining.train_step import MaskedTokenLoss, PretrainingModel
+from roformer_tf.terminal import say
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.training.callbacks import MetricsFile, PeriodicCallback, StepLog, Termination
 from roformer_tf.training.checkpointing import (
@@ -51,6 +52,7 @@ from roformer_tf.training.run_files import (
     read_settings,
 )
 from roformer_tf.training.tracking import Track
+from roformer_tf.translation import Message
 
 
 @dataclass(frozen=True)
@@ -119,7 +121,7 @@ class _StageEvents:
             result = evaluate(self.metrics, self.held_out, self.corpora)
         self.log.check(step, "the held-out loss", result.loss)
         self.evaluations.write({"step": step, "length": self.stage.length} | result.line())
-        self.log.say(f"step {step:,}: {result}")
+        self.log.say(Message("step {step:,}: {result}", step=step, result=result))
 
     def plot(self, step: int) -> None:
         if self.run.group.first:
@@ -197,14 +199,19 @@ def _announce(run: PretrainingRun, stage: Stage, unused: int) -> None:
     """Print the stage, and why nothing is evaluated: `unused` held-out sequences."""
     if len(run.stages) > 1:
         number = run.stages.index(stage) + 1
-        print(
-            f"stage {number} of {len(run.stages)}, to step {stage.stop:,}: batches of "
-            f"{stage.batch_size} sequences of {stage.length}"
+        say(
+            "stage {number} of {stages}, to step {stop:,}: batches of {size} sequences of {length}",
+            number=number,
+            stages=len(run.stages),
+            stop=stage.stop,
+            size=stage.batch_size,
+            length=stage.length,
         )
     if unused:
-        print(
-            f"No evaluation: all words of the {unused:,} held-out sequences are too long to be "
-            "masked. Prepare with a larger --held-out."
+        say(
+            "No evaluation: all words of the {unused:,} held-out sequences are too long to be "
+            "masked. Prepare with a larger --held-out.",
+            unused=unused,
         )
 
 

@@ -24,6 +24,7 @@ from roformer_tf.pretraining.evaluation import TokenMetrics
 from roformer_tf.terminal import Progress
 from roformer_tf.tokenizers.padding import SPECIALS
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.translation import Message
 
 if TYPE_CHECKING:
     from roformer_tf.pretraining.initialization import PretrainedLM
@@ -102,7 +103,9 @@ def token_losses(
     metrics = TokenMetrics(model)
     silence_retracing_warnings()  # TensorFlow traces the model again for each length
     total = sum(x["token_ids"].size for x in inputs.values())
-    bar = Progress(total=total, desc=f"evaluate {name}".strip(), unit=" tokens", unit_scale=True)
+    bar = Progress(
+        total=total, desc=f"evaluate {name}".strip(), unit=Message("tokens"), unit_scale=True
+    )
     with bar:
         for length, arrays in inputs.items():
             size = max(1, TOKENS_PER_BATCH[objective] // length)

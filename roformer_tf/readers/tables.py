@@ -42,7 +42,12 @@ _DELIMITERS = {  # of each kind: the usual one, then others that occur
 }
 # Delimiters that also occur in texts: they need a header of known names.
 _IN_TEXTS = (",", "，")
-_CALLED = {",": "commas", "\t": "tabs", ";": "semicolons", "，": "full-width commas"}
+_CALLED = {
+    ",": Message("commas"),
+    "\t": Message("tabs"),
+    ";": Message("semicolons"),
+    "，": Message("full-width commas"),
+}
 
 
 class Row(NamedTuple):
@@ -103,10 +108,10 @@ def open_table(
         return _json(path, kind, encoding)
     if kind == "brat":
         return Table(("text", "entities"), True, (Row(*x) for x in annotated_lines(path, encoding)))
-    notes = []
+    notes: list[str] = []
     name = delimiter = ""
     if kind != (named := KINDS.get(StoredFile(str(path), 0, "").kind)) and named != "txt":
-        notes.append(f"It is read as .{kind}, whatever its name.")
+        notes.append(Message("It is read as .{kind}, whatever its name.", kind=kind))
     if kind == "xlsx":
         name, records, merged = open_sheet(path, sheet)
         if merged:
@@ -115,7 +120,7 @@ def open_table(
     else:
         usual, delimiter = _find_delimiter(path, kind, encoding, find_top)
         if delimiter != usual:
-            notes.append(f"Its cells are separated by {_CALLED[delimiter]}.")
+            notes.append(Message("Its cells are separated by {sign}.", sign=_CALLED[delimiter]))
         lines = text_lines(path, encoding)
         if kind == "csv":
             records = map(_without_guard, quoted_records(lines, "excel", delimiter))
@@ -303,7 +308,7 @@ def _json(path: str | Path, kind: str, encoding: str) -> Table:
     if kind == "json":
         codec, is_array = find_json(path, encoding)
         if codec not in ("utf-8", encoding):
-            notes = (f"It is read as {codec.upper()}.",)
+            notes = (Message("It is read as {encoding}.", encoding=codec.upper()),)
     if kind == "json" and is_array:
         records = json_array(path, codec)
     else:

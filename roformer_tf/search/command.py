@@ -21,6 +21,7 @@ from roformer_tf.search.index import SearchIndex
 from roformer_tf.search.retrieval import Retriever, open_reranker
 from roformer_tf.search.writing import add_documents, delete_documents
 from roformer_tf.terminal import Progress
+from roformer_tf.translation import Message
 
 COLUMNS = ("query", "rank", "score", "document")
 # A fifth column, if the documents have ids.
@@ -160,7 +161,7 @@ def _search(retriever: Retriever, queries: Sequence[str], config: SearchConfig) 
     start = time.perf_counter()
     with (
         opened_text(config.output) as out,
-        Progress(desc="search", unit=" queries", total=len(queries)) as bar,
+        Progress(desc=Message("search"), unit=Message("queries"), total=len(queries)) as bar,
     ):
         out.write(tsv_line((*COLUMNS, ID_COLUMN) if has_ids else COLUMNS))
         all_results = retriever.results(queries, config.top, config.where)

@@ -27,6 +27,7 @@ from roformer_tf.search.documents import Document
 from roformer_tf.search.index import Manifest, check_model, read_manifest
 from roformer_tf.search.keywords import document_terms
 from roformer_tf.terminal import Progress
+from roformer_tf.translation import Message
 
 if TYPE_CHECKING:
     from roformer_tf.inference.embed import TextEmbedder
@@ -76,7 +77,9 @@ def add_documents(
             known = dict(connection.execute("SELECT identity, content FROM documents"))
         plan, added = _plan(documents, known)
         changed = (x for x, is_changed in zip(documents, plan, strict=True) if is_changed)
-        with Progress(desc="index", unit=" documents", total=int(plan.sum())) as bar:
+        with Progress(
+            desc=Message("index"), unit=Message("documents"), total=int(plan.sum())
+        ) as bar:
             for block in chunks(changed, CHUNK, length=lambda document: len(document.text)):
                 texts = [document.text for document in block]
                 passages = embedder.passages(texts, manifest.passage_length, batch_size)

@@ -43,6 +43,7 @@ from roformer_tf.serving.settings import (
     ServeConfig,
     model_name,
 )
+from roformer_tf.terminal import say
 
 if TYPE_CHECKING:
     import uvicorn
@@ -124,7 +125,12 @@ def _print_address(name: str, listener: socket.socket, api: ApiConfig) -> None:
                 file=sys.stderr,
             )
     where = url(address, port, "http" if api.tls_certificate is None else "https")
-    print(f"serving {name} at {where} on {device_in_words()} (Ctrl+C stops it)", flush=True)
+    say(
+        "serving {name} at {where} on {device} (Ctrl+C stops it)",
+        name=name,
+        where=where,
+        device=device_in_words(),
+    )
 
 
 def open_service(config: ServeConfig, parts: "Sequence[WorkerPart | None]" = ()) -> Service:

@@ -37,7 +37,7 @@ class ClassificationLabelling(Labelling):
         fits = len(sample.texts) in cls.text_counts and sample.has_few
         if not fits or sample.has_decimals or sample.why_several:
             return ""
-        return f"there are {sample.distinct} different labels"
+        return Message("there are {number} different labels", number=sample.distinct)
 
     @classmethod
     def complete(cls, examples: list[Example]) -> list[Example]:

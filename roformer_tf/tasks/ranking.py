@@ -18,6 +18,7 @@ from roformer_tf.tasks.labelling import Labelling
 from roformer_tf.tasks.objective import SigmoidObjective
 from roformer_tf.tasks.probabilities import sigmoid
 from roformer_tf.tasks.scoring import JsonObject, NamedPredictions, calibration
+from roformer_tf.translation import Message
 
 if TYPE_CHECKING:
     from roformer_tf.labelled.columns import LabelSample
@@ -34,7 +35,7 @@ class RankingLabelling(Labelling):
     @classmethod
     def guess(cls, sample: "LabelSample") -> str:
         """Three texts."""
-        return "there are three texts" if len(sample.texts) in cls.text_counts else ""
+        return Message("there are three texts") if len(sample.texts) in cls.text_counts else ""
 
     @classmethod
     def read_label(cls, value: Any, separator: str) -> Label:

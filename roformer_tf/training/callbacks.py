@@ -21,6 +21,7 @@ from roformer_tf.internals import learning_rate_at
 from roformer_tf.terminal import Progress
 from roformer_tf.training.devices import sync
 from roformer_tf.training.run_files import read_metrics
+from roformer_tf.translation import Message, Translator, terminal_language
 
 
 class PeriodicCallback(keras.callbacks.Callback):
@@ -178,7 +179,7 @@ class StepLog(keras.callbacks.Callback):
         self.bar = Progress(
             total=self.last,
             initial=self.start,
-            unit=" steps",
+            unit=Message("steps"),
             desc=self.name,
             disable=self.quiet,
         )
@@ -190,8 +191,8 @@ class StepLog(keras.callbacks.Callback):
             variable.assign(value)
 
     def say(self, text: str) -> None:
-        """Print a line without breaking the bar."""
-        tqdm.write(text, file=sys.stdout)
+        """Print a message without breaking the bar."""
+        tqdm.write(Translator(terminal_language())(text), file=sys.stdout)
 
     def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
         """Count the step; write a line if one is due."""
@@ -225,7 +226,12 @@ class StepLog(keras.callbacks.Callback):
         if not in_a_row:
             return
         self.skipped += 1
-        self.say(f"step {step:,} is skipped: its loss or gradient is a spike, or not finite.")
+        self.say(
+            Message(
+                "step {step:,} is skipped: its loss or gradient is a spike, or not finite.",
+                step=step,
+            )
+        )
         if in_a_row >= self.max_skipped:
             raise DivergedError(
                 f"the last {in_a_row:,} steps, up to step {step:,}, were skipped: loss or "

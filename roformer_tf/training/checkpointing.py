@@ -35,6 +35,7 @@ from roformer_tf.files import (
     write_bytes,
 )
 from roformer_tf.models.pretrained import PretrainedModel
+from roformer_tf.terminal import say
 from roformer_tf.training.distribution import to_numpy
 from roformer_tf.training.optimizers.factory import SCHEDULE
 from roformer_tf.training.run_files import MODEL
@@ -235,7 +236,7 @@ def resume(folder: Path, model: PretrainedModel, data: str) -> tuple[int, Path |
             )
         for message in damaged:
             print(message, file=sys.stderr)
-        print(f"continuing from {checkpoint}")
+        say("continuing from {checkpoint}", checkpoint=checkpoint)
         return state.step, checkpoint
     if damaged:
         raise InputError(

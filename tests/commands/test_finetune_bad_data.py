@@ -145,7 +145,7 @@ def test_a_line_break_in_quotes_and_an_endless_text_are_read_and_bad_rows_skippe
     assert run(*flags) == 0
     out, err = capsys.readouterr()
     assert "text in column 评论内容, label in column label. It is read as GB18030." in out
-    assert "4 of 25 rows are skipped:\n" in err
+    assert "4 of 25 rows skipped:\n" in err
     for place, problem in [
         ("23,26", "has no label"),
         ("24", "has an empty text in '评论内容'"),

@@ -6,6 +6,7 @@ import gzip
 import io
 import json
 import os
+import re
 import shutil
 import sys
 
@@ -86,7 +87,7 @@ def test_from_file_to_file_in_order(finetuned, tmp_path, monkeypatch, capfd):
     assert out == ""
     assert err.startswith("100 of 100 texts predicted; ")
     assert err.count("\n") == 1
-    assert all(f"label {label}: {labels.count(label)}" in err for label in ("好", "坏"))
+    assert all(f"{label}: {labels.count(label)}" in err for label in ("好", "坏"))
 
 
 def test_from_stdin_to_stdout(finetuned, type_in, capfd):
@@ -104,6 +105,15 @@ def test_nothing_in_is_a_header_out(finetuned, type_in, capfd):
     assert main(["predict", "--model", str(finetuned("classification"))]) == 0
     said = f"0 of 0 texts predicted; device: {device_in_words()}.\n"
     assert capfd.readouterr() == (HEADER + "\n", said)
+
+
+def test_a_terminal_in_chinese_gets_a_chinese_summary(finetuned, type_in, capfd):
+    type_in("今天\n天气".encode())
+    words = ["--language", "zh", "predict", "--model", str(finetuned("classification"))]
+    assert main(words) == 0
+    out, err = capfd.readouterr()
+    assert len(out.splitlines()) == 3
+    assert re.fullmatch(r"共 2 条文本，预测了 2 条；标签 [好坏]: \d.*；设备：CPU.*。\n", err)
 
 
 def test_a_bad_line_keeps_its_place_and_is_told(finetuned, tmp_path, capfd):

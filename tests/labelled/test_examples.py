@@ -15,7 +15,7 @@ def test_rows_are_named_by_what_is_wrong_with_them():
     assert str(actual) == "data/a.csv:2-3,9 has no label\ndata/a.csv:5 is odd"
     assert (actual.rows, actual.bad, actual.blank, actual.unreadable) == (5, 4, 1, 1)
     assert actual.notice(95).splitlines() == [
-        "data/a.csv: 5 of 100 rows are skipped:",
+        "data/a.csv: 5 of 100 rows skipped:",
         "  data/a.csv:2-3,9 has no label",
         "  data/a.csv:4 is blank",
         "  data/a.csv:5 is odd",
@@ -25,7 +25,7 @@ def test_rows_are_named_by_what_is_wrong_with_them():
 
 def test_blank_rows_alone_stop_nothing():
     actual = made((7, BLANK))
-    assert actual.notice(1) == "data/a.csv: 1 of 2 rows is skipped:\n  data/a.csv:7 is blank"
+    assert actual.notice(1) == "data/a.csv: 1 of 2 rows skipped:\n  data/a.csv:7 is blank"
     assert not actual.bad
 
 

@@ -248,13 +248,13 @@ def test_it_is_answered_by_a_model_that_knows_other_columns(write, name):
 
 SKIPPED = {  # the report of rows that are no examples
     "holes.csv": [
-        "holes.csv: 4 of 14 rows are skipped:",
+        "holes.csv: 4 of 14 rows skipped:",
         "holes.csv:3 has an empty text in '评论内容'",
         "holes.csv:5-6 has no label",
         "holes.csv:7 is blank",
         "--strict",
     ],
-    "open_quote.csv": ["1 of 11 rows is skipped", "open_quote.csv:6 breaks the rules of quoting"],
+    "open_quote.csv": ["1 of 11 rows skipped", "open_quote.csv:6 breaks the rules of quoting"],
     "two_encodings.csv": ["two_encodings.csv:12 is not in the encoding"],
 }
 

@@ -130,7 +130,7 @@ def test_an_answer_is_found_near_its_start_or_its_example_skipped(tmp_path, caps
         ("q10", ()),
     ]
     message = capsys.readouterr().err
-    assert "4 of 10 rows are skipped" in message
+    assert "4 of 10 rows skipped" in message
     for problem in (
         ":5 has an answer that is not in its context, such as '不在'",
         ":6 has an empty text in 'context'",

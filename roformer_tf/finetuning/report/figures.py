@@ -201,7 +201,7 @@ def _not_better(report: Report, _: Translator) -> Iterator[str]:
         return
     metric = comparison.metric
     if comparison.verdict == "hardly":
-        verdict = _("The model is hardly better than the simple baseline")
+        verdict = _("It is not shown that the model is better than the simple baseline")
     else:
         verdict = _("The model is no better than the simple baseline")
     yield _(

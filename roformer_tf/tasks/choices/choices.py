@@ -111,7 +111,9 @@ class ChoiceLabelling(ListLabelling):
     def guess(cls, sample: "LabelSample") -> str:
         """A column with a well-known name."""
         names = tuple(map(folded, sample.texts))
-        return f"there is a column {sample.texts[-1]}" if names in CHOICES else ""
+        return (
+            Message("there is a column {name}", name=sample.texts[-1]) if names in CHOICES else ""
+        )
 
     @classmethod
     def of_label(cls, value: Any, candidates: Sequence[str]) -> Label:

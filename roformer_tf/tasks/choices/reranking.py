@@ -70,7 +70,9 @@ class RerankingLabelling(ListLabelling):
     def guess(cls, sample: "LabelSample") -> str:
         """A list of documents has a column with a well-known name."""
         names = tuple(map(folded, sample.texts))
-        return f"there is a column {sample.texts[-1]}" if names in DOCUMENTS else ""
+        return (
+            Message("there is a column {name}", name=sample.texts[-1]) if names in DOCUMENTS else ""
+        )
 
     @classmethod
     def read_row(
