@@ -20,7 +20,7 @@ def test_every_command_takes_a_language(name):
     settings = cli.load_settings(name)
     with suppress(InputError):  # other flags are missing
         parsed(settings, ["--language", "zh"])
-    with pytest.raises(InputError, match="--?language is french, but must be"):
+    with pytest.raises(InputError, match=r"--?language is french, but must be"):
         parsed(settings, ["--language", "french"])
 
 

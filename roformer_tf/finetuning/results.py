@@ -13,7 +13,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.files import write_text
 from roformer_tf.finetuning.label_issues import CheckedSet, LabelIssues, find_issues
 from roformer_tf.finetuning.report.analysis import EvaluatedSet, ReportData
-from roformer_tf.finetuning.report.figures import compare, warnings
+from roformer_tf.finetuning.report.figures import baseline_name, compare, warnings
 from roformer_tf.finetuning.search_baselines import search_baselines
 from roformer_tf.inference.prediction_files import cell_names, cells, prediction_file, text_names
 from roformer_tf.labelled.examples import Example
@@ -257,6 +257,7 @@ class Results:
 
 def print_summary(output: Path, report: Mapping[str, Any]) -> None:
     """Print the figures and warnings of a report, and where the files are."""
+    _ = Translator(terminal_language())
     name_of_set = report["judged"]
     baselines = [report.get("baseline", {}), *report.get("other_baselines", ())]
     lexical = report.get("lexical")
@@ -267,8 +268,8 @@ def print_summary(output: Path, report: Mapping[str, Any]) -> None:
                 say("  without lexical features: {figures}", figures=_figures(lexical[name]))
             for baseline in baselines:
                 if name in baseline:
-                    print(f"  {baseline['name']}: {_figures(baseline[name])}")
-    for warning in warnings(report, Translator(terminal_language())):
+                    print(f"  {baseline_name(baseline, _)}: {_figures(baseline[name])}")
+    for warning in warnings(report, _):
         print(f"! {warning}")
     say(
         "the model is in {model}, the report in {report}",

@@ -101,6 +101,11 @@ def compare(report: Report) -> Comparison | None:
     return Comparison(metric, name, ours, other, better if ahead else "no better")
 
 
+def baseline_name(baseline: Mapping[str, Any], _: Translator) -> str:
+    """A baseline's method."""
+    return str(baseline["name_zh" if _.language == "zh" else "name"])
+
+
 # Warnings
 
 

@@ -17,6 +17,7 @@ from roformer_tf.finetuning.rates import spelled
 from roformer_tf.finetuning.report.figures import (
     ABSENT,
     Report,
+    baseline_name,
     compare,
     figure,
     interval,
@@ -177,11 +178,6 @@ def figure_rows(report: Report, _: Translator) -> Iterator[FiguresRow]:
     if reported != "valid":
         values, ends = report["valid"], report["intervals"]["valid"]
         yield FiguresRow(set_name("valid", _), sizes["valid"], values, ends, True, False)
-
-
-def baseline_name(baseline: Mapping[str, Any], _: Translator) -> str:
-    """A baseline's method."""
-    return str(baseline["name_zh" if _.language == "zh" else "name"])
 
 
 def lexical_note(report: Report, _: Translator) -> str:
