@@ -5,6 +5,7 @@
 RUN is the folder of a fine-tuning. The service of its model must run on port 8000.
 """
 
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -20,9 +21,11 @@ REPORT_HEIGHT, SERVICE_HEIGHT = 820, 680
 def main(run: str) -> None:
     """Save report.png and service.png."""
     options = webdriver.ChromeOptions()
-    for flag in ("--headless=new", "--no-sandbox", "--hide-scrollbars", "--lang=zh-CN"):
+    for flag in ("--headless", "--no-sandbox", "--hide-scrollbars", "--lang=zh-CN"):
         options.add_argument(flag)
-    with webdriver.Chrome(options=options) as browser:
+    options.binary_location = shutil.which("chromium") or ""
+    service = webdriver.ChromeService(shutil.which("chromedriver"))
+    with webdriver.Chrome(options, service) as browser:
         browser.set_window_size(WIDTH, REPORT_HEIGHT)
         browser.get((Path(run).resolve() / "report.html").as_uri())
         time.sleep(PAUSE)
