@@ -1,6 +1,8 @@
 """The page in a real browser: needs Chromium and its driver, and selenium."""
 
+import json
 import re
+import subprocess
 from contextlib import ExitStack
 
 import numpy as np
@@ -52,6 +54,16 @@ def test_probabilities_are_shown_as_bars(page):
     assert shown.ask("房间很干净") == ["好", "好", "88.1%", "坏", "11.9%"]
     track, fill = shown.find(".track")[0], shown.find(".fill")[0]
     assert fill.size["width"] / track.size["width"] == pytest.approx(0.881, abs=0.02)
+
+
+def test_the_request_is_shown_as_a_command_that_gives_the_same_answer(page):
+    shown = page(TASK, [0, 2])
+    shown.ask("it's 'good' \\ $HOME")
+    shown.find("#request summary")[0].click()
+    command = shown.text("#request pre")
+    answer = subprocess.run(["bash", "-c", f"{command} --silent"], capture_output=True, check=True)
+    assert "it'\\''s" in command
+    assert json.loads(answer.stdout)["predictions"][0]["label"] == "好"
 
 
 def test_the_keyboard_suffices(page):

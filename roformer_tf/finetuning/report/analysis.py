@@ -6,6 +6,8 @@ and report.html; the pages show nothing that is not in the dictionary.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import date
+from importlib.metadata import version
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -96,6 +98,8 @@ def analyse(data: ReportData) -> JsonObject:
     name, evaluated = ("test", data.test) if data.test else ("valid", data.valid)
     task, sets = data.task, {"train": data.train, "valid": data.valid}
     report: JsonObject = {
+        "date": date.today().isoformat(),
+        "version": version("roformer-tf"),
         **described_task(task, name, sets | ({"test": data.test} if data.test else {})),
         "metric": data.metric,
         "leaks": _leaks(evaluated),

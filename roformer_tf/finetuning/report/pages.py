@@ -29,12 +29,13 @@ from roformer_tf.finetuning.report.figures import (
     set_name,
     warnings,
 )
+from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.metrics import ACCURACY, Metric
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.templates import cut_font, data_url, environment, markdown
 from roformer_tf.training import plots
-from roformer_tf.training.run_files import file_name, write_json
+from roformer_tf.training.run_files import file_name, plain, write_json
 from roformer_tf.translation import Language, Translator
 
 if TYPE_CHECKING:
@@ -101,6 +102,7 @@ def report_templates(
         "method_notes": partial(method_notes, _=_),
         "plots": plots,
         "set_name": partial(set_name, _=_),
+        "split_settings": split_settings,
         "share": ACCURACY,  # any metric that is written in per cent
     }
     templates.filters |= {
@@ -117,6 +119,15 @@ def report_templates(
         "unbroken": lambda text: text.replace(", ", ",\u00a0"),  # a figure and its interval
     }
     return templates
+
+
+def split_settings(report: Report) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings that are not the defaults of `finetune`, and the others."""
+    defaults = plain(FinetuneConfig(train="", output=""))
+    changed, usual = dict[str, Any](), dict[str, Any]()
+    for name, value in report["settings"].items():
+        (usual if value == defaults.get(name) else changed)[name] = value
+    return changed, usual
 
 
 def duration(seconds: float, _: Translator) -> str:

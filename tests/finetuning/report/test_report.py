@@ -20,6 +20,7 @@ from roformer_tf.finetuning.report import pages as report_pages
 from roformer_tf.finetuning.report.analysis import EvaluatedSet, ReportData, analyse
 from roformer_tf.finetuning.report.figures import figure
 from roformer_tf.finetuning.report.pages import duration, html_page, markdown_page, write_report
+from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import duplicates
 from roformer_tf.tasks.base import Prediction
@@ -27,6 +28,7 @@ from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.scoring import MISTAKES
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.training import plots
+from roformer_tf.training.run_files import plain
 from roformer_tf.translation import LANGUAGES, Message, Translator
 from tests.support.report_run import answer, english_in, make_run
 
@@ -660,7 +662,8 @@ def test_a_chinese_report_has_no_english_sentence_left(name, drawn_words):
     html, markdown = html_page(report, "zh"), markdown_page(report, "zh")
     page = Page(html)
     assert '<html lang="zh-CN">' in html
-    assert english_in(Page(html.replace("</", " </")).text) == set()
+    shown = html.replace("</", " </").replace("roformer_tf", "")
+    assert english_in(Page(shown).text) == set()
     assert english_in(markdown) == set()
     assert english_in(" ".join(re.findall(r'alt="([^"]*)"', html))) == set()
     assert english_in(" ".join(drawn_words)) == set()
@@ -671,6 +674,26 @@ def test_a_chinese_report_has_no_english_sentence_left(name, drawn_words):
     assert "95% 置信区间" in page.text
     assert "逻辑回归" in page.text
     assert "{" not in markdown
+
+
+def test_settings_that_the_user_chose_come_first():
+    settings = plain(FinetuneConfig(train="a.tsv", output="run", epochs=7))
+    page = markdown_page(analysed("classification") | {"settings": settings}, "en")
+    chosen, usual = page.partition("## Settings")[2].split("**The other settings")
+    assert re.findall(r"^\| (\w+) \|", chosen, re.MULTILINE) == [
+        *("setting", "train", "output", "epochs"),
+    ]
+    assert "| batch_size | 32 |" in usual
+    assert "finetune --config run/settings.yaml --output run-2" in chosen
+
+
+def test_five_mistakes_are_shown_at_once_and_the_others_on_a_click():
+    report = analysed("classification")
+    mistakes = [report["mistakes"][0] | {"place": f"place {n}"} for n in range(12)]
+    html = html_page(report | {"mistakes": mistakes}, "en")
+    shown, _, folded = html.partition("<summary>7 more</summary>")
+    assert re.findall(r"place \d+", shown) == [f"place {n}" for n in range(5)]
+    assert re.findall(r"place \d+", folded) == [f"place {n}" for n in range(5, 12)]
 
 
 @pytest.mark.parametrize("name", TASKS)
