@@ -66,11 +66,11 @@ class SearchConfig:
     """Search only documents whose columns satisfy a condition, such as "year >= 2020 and lang in
     ('zh', 'en')". Comparisons, in, like, is null, and, or, not."""
     hybrid: bool = False
-    """Search by words (BM25), too. The score is the sum of both by --hybrid-weight or, without a
-    weight, reciprocal rank fusion."""
+    """Search by words (BM25), too. The score is the sum of BM25, divided by the query's largest,
+    and the cosine times --hybrid-weight."""
     hybrid_weight: float | None = None
-    """Weight of the cosine relative to max-normalized BM25, such as 1, chosen on queries whose
-    documents are known. Implies --hybrid; stored in an index that is created."""
+    """Weight of the cosine, chosen on queries whose documents are known. Default: 1. Implies
+    --hybrid; stored in an index that is created."""
     beginning_weight: float | None = None
     """Weight of a document's first passage relative to its nearest one, such as 0.3: the beginning
     of a manual page or a news article says what the rest is about. Stored in an index that is

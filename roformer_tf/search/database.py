@@ -28,7 +28,7 @@ Connection = sqlite3.Connection
 
 FILE = "index.sqlite"
 # Version of the tables.
-VERSION = 3
+VERSION = 4
 # Seconds to wait while another process writes; it commits every few thousand documents.
 PATIENCE = 60
 # Bytes per page: a vector of 768 numbers has 3,072, of which a page of 4,096 would hold one.

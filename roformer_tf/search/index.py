@@ -3,7 +3,7 @@
 by vectors   the cosine of a query and a document: that of its nearest passage, or with a weight
              of beginnings b, (nearest + b · first) / (1 + b)
 hybrid       words and vectors: BM25, divided by the query's largest, plus the cosine times a
-             weight; or, without a weight, reciprocal rank fusion of both orders
+             weight
 """
 
 import json
@@ -33,10 +33,6 @@ from roformer_tf.top_k import top_k
 if TYPE_CHECKING:
     from roformer_tf.inference.embed import TextEmbedder, VectorSettings
 
-# Documents that words and vectors each contribute to reciprocal rank fusion.
-CANDIDATES = 200
-# The constant of reciprocal rank fusion (Cormack et al., 2009): how little first ranks count.
-FUSION = 60
 # How often the words of a document's beginning count, and BM25's k1. Measured in docs/LOG.md.
 BEGINNING_TIMES, K1, FTS5_K1 = 3, 2.0, 1.2
 # Of the columns `beginning` and `text`; the latter contains the beginning as well. FTS5 has a fixed
@@ -61,8 +57,8 @@ class Manifest:
     """Numbers per vector."""
     passage_length: int
     """Tokens above which a document has several vectors."""
-    hybrid_weight: float | None = None
-    """Weight of a cosine relative to the words, chosen for these documents; None: ranks alone."""
+    hybrid_weight: float = 1.0
+    """Weight of a cosine relative to the words."""
     beginning_weight: float = 0.0
     """Weight of a document's first passage relative to its nearest one."""
     version: int = VERSION
@@ -191,8 +187,8 @@ class SearchIndex:
                 numbers, scores = self._by_vector(connection, vector, allowed)
                 if words is not None:
                     of_words = _aligned(words, numbers)
-                    scores = _combined(scores, of_words, weight, max(top, CANDIDATES))
-                best = [i for i in top_k(scores, top) if scores[i] > -np.inf]
+                    scores = _combined(scores, of_words, weight)
+                best = top_k(scores, top)
                 hits.append([Hit(int(numbers[i]), float(scores[i])) for i in best])
         return hits
 
@@ -310,18 +306,9 @@ def _aligned(words: WordScores, numbers: np.ndarray) -> np.ndarray:
     return scores
 
 
-def _combined(
-    cosines: np.ndarray, of_words: np.ndarray, weight: float | None, count: int
-) -> np.ndarray:
-    """The score of a hybrid search; -inf for documents that are not among the first of either."""
-    if weight is not None:
-        # BM25 has no upper limit; divided by the query's largest it has the scale of a cosine.
-        return of_words / max(float(of_words.max(initial=0)), 1e-9) + weight * cosines
-    # Reciprocal rank fusion: the sum of 1 / (60 + rank) over both orders, which needs no common
-    # scale. Of equal scores the nearer vector is first.
-    scores = np.full(len(cosines), -np.inf)
-    with_word = np.flatnonzero(of_words > 0)
-    for order in (top_k(cosines, count), with_word[top_k(of_words[with_word], count)]):
-        ranked = 1 / (FUSION + np.arange(1, len(order) + 1))
-        scores[order] = np.maximum(scores[order], 0) + ranked
-    return scores
+def _combined(cosines: np.ndarray, of_words: np.ndarray, weight: float) -> np.ndarray:
+    """The scores of a hybrid search: BM25 as a fraction of the query's largest, plus the cosine.
+
+    BM25 has no upper limit; divided by the largest it has the scale of a cosine.
+    """
+    return of_words / max(float(of_words.max(initial=0)), 1e-9) + weight * cosines

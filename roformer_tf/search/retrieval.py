@@ -88,7 +88,7 @@ class Retriever:
     embedder: "TextEmbedder"
     hybrid: bool = False
     weight: float | None = None
-    """Of a cosine in a hybrid search; by default the index's own, or ranks alone."""
+    """Of a cosine in a hybrid search; by default the index's own."""
     reranker: Reranker | None = None
     reranked: int = 50
     """How many of the first documents the reranker orders."""

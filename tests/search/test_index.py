@@ -109,21 +109,12 @@ def test_words_score_by_bm25_with_the_beginning_three_times(indexed):
         np.testing.assert_allclose(got, bm25(query), atol=1e-4)
 
 
-@pytest.mark.parametrize("weight", [0.0, 0.8, 50.0])
+@pytest.mark.parametrize("weight", [None, 0.0, 0.8, 50.0])
 def test_a_hybrid_search_adds_words_and_vectors(indexed, weight):
     actual = found(indexed, QUERIES, VECTORS, 8, hybrid=True, weight=weight)
     words = np.stack([bm25(query) for query in QUERIES])
+    weight = 1 if weight is None else weight
     check(actual, words / words.max(axis=1, keepdims=True) + weight * cosines(), 8)
-
-
-def test_a_hybrid_search_without_a_weight_adds_reciprocal_ranks(indexed):
-    actual = found(indexed, QUERIES, VECTORS, 8, hybrid=True)
-    for results, near, query in zip(actual, cosines(), QUERIES, strict=True):
-        words = bm25(query)
-        rank = np.argsort(np.argsort(-near, kind="stable"))
-        word_rank = np.argsort(np.argsort(-words, kind="stable"))
-        want = 1 / (61 + rank) + np.where(words > 0, 1 / (61 + word_rank), 0)
-        check([results], want[None], 8)
 
 
 def test_the_weight_of_the_index_counts_unless_another_is_given(folder):
