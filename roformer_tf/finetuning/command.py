@@ -39,6 +39,7 @@ from roformer_tf.finetuning.report.pages import model_card, write_report
 from roformer_tf.finetuning.results import Results, print_summary
 from roformer_tf.finetuning.search import Search, Sets
 from roformer_tf.finetuning.settings import FinetuneConfig, VectorConfig
+from roformer_tf.finetuning.teacher import read_unlabelled
 from roformer_tf.finetuning.trainer import InitialState
 from roformer_tf.finetuning.trial import labels_of
 from roformer_tf.kernels.devices import device_in_words
@@ -118,6 +119,14 @@ def _finetune(config: FinetuneConfig, adapt: Adapt) -> None:
     if layout.task.reranks:
         sets = searched(sets, config.vectors.hard_negatives or NEGATIVES)
     task = define_task(config, layout, sets)
+    is_taught = config.loss.teacher is not None and not task.writes
+    if is_taught:
+        sets = dataclasses.replace(sets, unlabelled=read_unlabelled(config, task))
+    elif config.unlabelled and config.adapt == "no":
+        raise InputError(
+            f"the task {task.name} trains on no --unlabelled texts except with --adapt. Remove "
+            "--unlabelled, or give --adapt yes."
+        )
     for line in task.labelling.notes(sets.train):
         say(line)
     keras.utils.set_random_seed(config.seed)  # for heads that the checkpoint lacks
@@ -127,6 +136,8 @@ def _finetune(config: FinetuneConfig, adapt: Adapt) -> None:
     check_steps(config, task, sets)
     task = dataclasses.replace(task, max_length=choose_length(config, task, sets, initial))
     search = Search(config, sets, initial, task, choose_metric(config, task, sets))
+    if is_taught:
+        search = search.with_teacher()
     tidy(output)
     write_settings(config)
     if config.adapt != "no":
@@ -287,7 +298,7 @@ def define_task(config: FinetuneConfig, layout: Layout, sets: Sets) -> Task:
     # Micro-batches are part of the training step, not of the task.
     names = [name for name in task.objective.vector_settings if name != "micro_batches"]
     settings = {name: getattr(config.vectors, name) for name in names}
-    task = task.objective.with_vector_settings(**settings)
+    task = task.objective.with_vector_settings(**settings, teacher=config.loss.teacher)
     if config.long_texts != "head" and (fixed := task.labelling.why_long_texts_fixed()):
         raise InputError(
             f"long_texts is {config.long_texts}, but of a {task.name} {fixed} Remove --long-texts."
@@ -307,12 +318,12 @@ def choose_epochs(config: FinetuneConfig, task: Task, sets: Sets) -> FinetuneCon
     if config.epochs != "auto":
         return config
     rate = float(config.optimizer.learning_rate)
-    steps = max(1, _epoch_batches(config, task, len(sets.train)) // config.optimizer.accumulate)
+    number = len(sets.train) + len(sets.unlabelled)
+    steps = max(1, _epoch_batches(config, task, number) // config.optimizer.accumulate)
     usual = task.objective.epochs
     epochs = default_epochs(rate, steps, usual)
     if config.from_scratch:  # random weights do not overfit so soon
         epochs = max(epochs, USUAL_EPOCHS)
-    number = len(sets.train)
     message = Message("epochs {epochs}", epochs=epochs)
     if epochs > usual:
         message = Message(

@@ -10,7 +10,7 @@ from keras import ops
 from roformer_tf.errors import InputError
 from roformer_tf.kernels.forms import Tensor
 from roformer_tf.tasks.base import Task
-from roformer_tf.tasks.losses import LossConfig
+from roformer_tf.tasks.losses import LossConfig, mixed
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.training.training_model import WeightedMeanLoss
 
@@ -29,17 +29,24 @@ def make_loss(task: Task, config: LossConfig, targets: Sequence[np.ndarray]) -> 
         r_drop=config.r_drop,
         class_weights=task.objective.class_weights(targets).tolist() if balanced else None,
         crf=task.crf,
+        taught=config.teacher is not None,
     )
 
 
 def check_loss(task: Task, config: LossConfig) -> None:
     """Raise InputError for a setting that has no effect, or not the one that its name promises."""
     # A CRF has one loss for all labels of a text: nothing is left to smooth or weight by label.
-    of_each_label = ("label_smoothing", "focal", "class_weights", "r_drop") if task.crf else ()
+    names = ("label_smoothing", "focal", "class_weights", "r_drop", "teacher")
+    of_each_label = names if task.crf else ()
     with_crf = dict.fromkeys(of_each_label, "treats labels separately; --crf has one loss for all.")
     for name, why in {**task.objective.refused_settings, **with_crf}.items():
-        if getattr(config, name) not in (0, "none"):
+        if getattr(config, name) not in (0, "none", None):
             raise InputError(f"{name} {why} Remove --{name.replace('_', '-')}.")
+    if config.teacher and task.objective.soft_losses is None:
+        known = ", ".join(name for name, kind in TASKS.items() if kind.objective.soft_losses)
+        raise InputError(
+            f"the task {task.name} does not learn from a teacher; {known} do. Remove --teacher."
+        )
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -56,7 +63,10 @@ class TaskLoss(WeightedMeanLoss):
 
     which is half of equation 4 in arXiv 2106.14448: that adds the two cross-entropies.
 
-    With `crf` the model returns the losses of its tokens instead of logits.
+    With `crf` the model returns the losses of its tokens instead of logits. With `taught` targets
+    also hold a teacher's logits and a weight w: see `TrainingObjective.soft_losses`. Then
+
+        loss = (1 − w) · the task's loss + w · T² · KL(teacher‖model) at the temperature T
     """
 
     def __init__(
@@ -68,11 +78,13 @@ class TaskLoss(WeightedMeanLoss):
         r_drop: float = 0.0,
         class_weights: list[Any] | None = None,
         crf: bool = False,
+        taught: bool = False,
         name: str = "task_loss",
         dtype: Any = "float32",
     ) -> None:
         super().__init__(name, dtype)
         self.task, self.crf, self.class_weights = task, crf, class_weights
+        self.taught = taught
         self.settings = LossConfig(label_smoothing=label_smoothing, focal=focal, r_drop=r_drop)
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
@@ -81,7 +93,12 @@ class TaskLoss(WeightedMeanLoss):
         if self.crf:
             return logits
         objective = TASKS[self.task].objective
-        losses = objective.losses(y_true, logits, self.settings, self.class_weights)
+        last = logits.shape[-1] + 1  # a teacher's logits and their weight
+        hard = objective.hard_targets(y_true[..., :-last]) if self.taught else y_true
+        losses = objective.losses(hard, logits, self.settings, self.class_weights)
+        if self.taught and objective.soft_losses is not None:
+            soft = objective.soft_losses(y_true[..., -last:-1], logits)
+            losses = mixed(losses, soft, y_true[..., -1])
         if not self.settings.r_drop:
             return losses
         # (B/2, …) each: the second half has the same sequences under another dropout.
@@ -98,5 +115,6 @@ class TaskLoss(WeightedMeanLoss):
             "r_drop": self.settings.r_drop,
             "class_weights": self.class_weights,
             "crf": self.crf,
+            "taught": self.taught,
             "name": self.name,
         }

@@ -51,8 +51,8 @@ def settle_method(
     problem = ""
     if not task.has_vector_method:
         problem = f"it is not for the task {task.name}"
-    elif config.seeds > 1 or config.sweep:
-        problem = "it has no use for --seeds and --sweep"
+    elif config.seeds > 1 or config.sweep or config.loss.teacher:
+        problem = "it has no use for --seeds, --sweep and --teacher"
     else:
         try:
             cross_validation(examples, task, config.seed)

@@ -171,6 +171,7 @@ class Results:
             test=reported if search.sets.test or trial.cross_validated else None,
             baseline=name,
             other_baselines=baselines[1:],
+            teacher=[search.taught[id(x)] for x in self.examples] if search.taught else [],
             lexical=_described(self.best),
             method=search.method,
             no_baseline=problem,
@@ -259,16 +260,17 @@ def print_summary(output: Path, report: Mapping[str, Any]) -> None:
     """Print the figures and warnings of a report, and where the files are."""
     _ = Translator(terminal_language())
     name_of_set = report["judged"]
-    baselines = [report.get("baseline", {}), *report.get("other_baselines", ())]
+    compared = [report.get("baseline", {}), *report.get("other_baselines", ())]
+    compared.append(report.get("teacher", {}))
     lexical = report.get("lexical")
     for name in (name_of_set, f"{name_of_set}_unseen"):
         if name in report:
             print(f"{name}: {_figures(report[name])}")
             if lexical:
                 say("  without lexical features: {figures}", figures=_figures(lexical[name]))
-            for baseline in baselines:
-                if name in baseline:
-                    print(f"  {baseline_name(baseline, _)}: {_figures(baseline[name])}")
+            for other in compared:
+                if name in other:
+                    print(f"  {baseline_name(other, _)}: {_figures(other[name])}")
     for warning in warnings(report, _):
         print(f"! {warning}")
     say(

@@ -12,11 +12,12 @@ import numpy as np
 from roformer_tf.errors import DivergedError, InputError
 from roformer_tf.finetuning.frozen import Folds, cross_validation
 from roformer_tf.finetuning.settings import FinetuneConfig
+from roformer_tf.finetuning.teacher import teacher_predictions
 from roformer_tf.finetuning.trainer import InitialState, Trainer
 from roformer_tf.finetuning.trial import Trial, TrialResult, run_trial
 from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.labelled.examples import Example
-from roformer_tf.tasks.base import Task
+from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.baselines import FittedTfIdf, fit_tfidf
 from roformer_tf.tasks.metrics import Metric
 from roformer_tf.terminal import Progress, say
@@ -36,6 +37,8 @@ class Sets:
     test: list[Example]
     # For cross-validation: training examples, and the rest.
     folds: list[tuple[list[Example], list[Example]]]
+    # With a teacher: examples without a label of the data.
+    unlabelled: list[Example] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -51,10 +54,30 @@ class Search:
     metric: Metric
     # By the `id` of a training set, which all seeds have in common.
     fitted: dict[int, FittedTfIdf | None] = field(default_factory=dict)
+    # The predictions of a teacher, by the `id` of an example of any set.
+    taught: Mapping[int, Prediction] = field(default_factory=dict)
     # Before the name of each training, if searches that differ in `initial` are compared.
     prefix: str = ""
     # How the method was chosen: see `method.with_method`.
     method: Mapping[str, Any] = field(default_factory=dict)
+
+    def with_teacher(self) -> "Search":
+        """The same with the teacher's predictions of all examples; see `teacher_predictions`."""
+        labelled = [*self.sets.train, *self.sets.valid, *self.sets.test]
+        examples = [*labelled, *self.sets.unlabelled]
+        source = str(self.config.loss.teacher)
+        predictions = teacher_predictions(source, self.task, examples)
+        # Training data have labels, even where these do not count.
+        unlabelled = [
+            example._replace(label=prediction.label)
+            for example, prediction in zip(examples, predictions, strict=True)
+        ][len(labelled) :]
+        known = zip([*labelled, *unlabelled], predictions, strict=True)
+        return dataclasses.replace(
+            self,
+            sets=dataclasses.replace(self.sets, unlabelled=unlabelled),
+            taught={id(example): prediction for example, prediction in known},
+        )
 
     def first(self, trainer: Trainer | None = None) -> TrialResult:
         """The first training; `run` does not repeat it if there are several or a prefix.
@@ -143,7 +166,8 @@ class Search:
             parts = cross_validation(train, self.task, self.config.seed)
         crossed = [] if valid else parts
         valid = valid or [example for _, fold in crossed for example in fold]
-        source = self.config.vectors.teacher
+        source, unlabelled = self.config.loss.teacher, self.sets.unlabelled
+        examples = [*train, *unlabelled] if self.taught else []
         trial = Trial(
             name=name or f"rate-{rate:g}-seed-{seed}",
             folder=self.output / TRIALS / name if name else self.output,
@@ -152,6 +176,8 @@ class Search:
             valid=valid,
             config=dataclasses.replace(self.config, optimizer=optimizer),
             metric=self.metric,
+            unlabelled=unlabelled,
+            soft_targets=[self.task.decoding.logits(self.taught[id(x)].scores) for x in examples],
             teacher=partial(teacher_vectors, source) if source else None,
             fit_tfidf=partial(self._tfidf, train, valid, crossed),
             folds=parts,

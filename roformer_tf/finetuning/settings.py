@@ -31,9 +31,6 @@ class VectorConfig:
     dimensions: tuple[int, ...] = ()
     """For vectors: sizes to which they may be cut later, such as 64 128 256. The full size is
     always trained, too."""
-    teacher: Annotated[str | None, "MODEL"] = None
-    """For paraphrases: a model whose cosines between the texts are the training targets, instead of
-    the softmax over a batch. This is the second stage of RoFormer-Sim."""
     micro_batches: int = 1
     """For vectors: parts in which a batch is encoded, one after the other and twice, for batches
     that do not fit into memory. The gradient is that of the whole batch."""
@@ -101,7 +98,8 @@ class FinetuneConfig:
     --unlabelled. "auto" fine-tunes with and without, and keeps what is better on the validation
     set."""
     unlabelled: Annotated[tuple[str, ...], "FILE"] = ()
-    """With --adapt: files of further texts, in the formats that `pretrain` reads."""
+    """Files of further texts: for --adapt in the formats that `pretrain` reads, for --teacher in
+    those of `predict`. The teacher's probabilities are their only targets."""
     epochs: int | Literal["auto"] = "auto"
     """Passes over the training examples. "auto" is 3, for answers to questions 12. Up to 10 with a
     few hundred examples; 2 or 1 with many at a high learning rate, as small models have it: more
@@ -174,8 +172,11 @@ class FinetuneConfig:
                 "a model with lexical features cannot be exported. Remove --export, or give "
                 "--lexical-features no."
             )
-        if self.unlabelled and self.adapt == "no":
-            raise InputError("--unlabelled are texts for --adapt yes or auto. Give one of these.")
+        if self.unlabelled and self.adapt == "no" and not self.loss.teacher:
+            raise InputError(
+                "--unlabelled are texts for --adapt yes or auto, or for --teacher. Give one of "
+                "these."
+            )
         if self.adapt != "no" and self.from_scratch:
             raise InputError(
                 "--from-scratch uses no weights of the checkpoint, so there is nothing to adapt. "

@@ -3,7 +3,7 @@
 FOLDER/best/          the best weights so far, as a model folder
 FOLDER/valid.json     fingerprint of the validation examples
 FOLDER/checkpoints/   for resuming a killed training; removed when it is finished
-FOLDER/teacher.npz    with --teacher, its vectors of the texts
+FOLDER/teacher.npz    of paraphrases with --teacher: its vectors of the texts
 FOLDER/held_out.npy   with --method vectors, logits of each fold from the rest
 FOLDER/result.json    written when it is finished
 FOLDER/metrics.jsonl, evaluations.jsonl, tensorboard/
@@ -80,7 +80,11 @@ class Trial:
     config: FinetuneConfig
     # On the validation set, the best weights have the best value of it.
     metric: Metric
-    # Texts → the vectors of the teacher, if there is one.
+    # Examples that are trained on a teacher's predictions alone.
+    unlabelled: Sequence[Example] = ()
+    # With a teacher of labels: its logits of `train` and `unlabelled`.
+    soft_targets: Sequence[np.ndarray] = ()
+    # Texts → the vectors of the teacher of paraphrases, if there is one.
     teacher: Callable[[Sequence[str]], np.ndarray] | None = None
     # Fits TF-IDF to `train`, to combine the model with; → None if that is not wanted.
     fit_tfidf: Callable[[], FittedTfIdf | None] = lambda: None
@@ -127,8 +131,11 @@ def run_trial(trial: Trial, trainer: "Trainer", task: Task, test: Sequence[Examp
     initial = trainer.initial
     sets = {"valid": trial.valid, "test": test} if test else {"valid": trial.valid}
     encoded = {name: task.labelling.encode(x, initial.tokenizer) for name, x in sets.items()}
-    data = task.labelling.training_data(trial.train, initial.tokenizer)
+    examples = [*trial.train, *trial.unlabelled]
+    data = task.labelling.training_data(examples, initial.tokenizer)
     data_id = fingerprint(data.fingerprinted())
+    if trial.soft_targets:
+        data = task.labelling.with_soft_targets(data, trial.soft_targets, len(trial.train))
     _check_valid(trial, encoded["valid"], task)
     path = trial.folder / RESULT
     if not path.exists():

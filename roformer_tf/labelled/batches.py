@@ -115,7 +115,7 @@ class RowBatches(TrainingData):
     With B sequences padded to T:
 
         {"token_ids": (B, T), "segment_ids": (B, T)} int32, targets, weights (B,) float32
-        targets: (B, …); if each token has one, (B, T), and weights (B, T)
+        targets: (B, …); if each token has one, (B, T, …), and weights (B, T)
     """
 
     encoded: EncodedTexts
@@ -151,14 +151,13 @@ class RowBatches(TrainingData):
             "token_ids": matrix(self.encoded.token_ids, length),
             "segment_ids": matrix(self.encoded.segment_ids, length),
         }
-        if np.ndim(self.weights[0]):  # each token has a target
-            targets, weights = matrix(self.targets, length), matrix(self.weights, length)
-        else:
-            # A list has (T, …) of each sequence, an array the same shape for all.
-            shape = np.shape(self.targets[0])
-            if isinstance(self.targets, list):
-                shape = (length, *shape[1:])
-            targets, weights = matrix(self.targets, *shape), matrix(self.weights)
+        # A list has (T, …) of each sequence, an array the same shape for all.
+        shape = np.shape(self.targets[0])
+        if isinstance(self.targets, list):
+            shape = (length, *shape[1:])
+        targets = matrix(self.targets, *shape)
+        # (T,) if each token has a target
+        weights = matrix(self.weights, *[length] * np.ndim(self.weights[0]))
         batch = inputs, targets, weights
         return labels_as_input(batch, self.labels) if self.labels else batch
 

@@ -137,7 +137,8 @@ class ChoiceBatches(TrainingData):
 
     encoded: EncodedChoices
     targets: Sequence[np.ndarray]
-    """For each example (C,) float32: how right each candidate is; their sum is 1."""
+    """For each example (C,) float32: how right each candidate is; their sum is 1. With a teacher
+    (C, 3): as of `tasks.losses.listwise_softmax`."""
 
     @property
     def varying(self) -> tuple[str, ...]:
@@ -180,11 +181,11 @@ class ChoiceBatches(TrainingData):
         numbered = np.split(inverse.astype(np.int32), ends)
         count, terms = max(len(place) for place in of_items), of_items[0].shape[1]
         height = -(-len(rows) // _EIGHT) * _EIGHT
-        shape = (height, bucket(max(len(encoded.token_ids[row]) for row in rows)))
+        size = (height, bucket(max(len(encoded.token_ids[row]) for row in rows)))
         places = [x.reshape(place.shape) for x, place in zip(numbered, of_items, strict=True)]
         inputs: dict[str, Any] = {
-            "token_ids": padded([encoded.token_ids[row] for row in rows], shape),
-            "segment_ids": padded([encoded.segment_ids[row] for row in rows], shape),
+            "token_ids": padded([encoded.token_ids[row] for row in rows], size),
+            "segment_ids": padded([encoded.segment_ids[row] for row in rows], size),
             "place": padded(places, (batch_size, count, terms)),
         }
         if self._is_cloze:
@@ -193,7 +194,8 @@ class ChoiceBatches(TrainingData):
             inputs["masked_positions"] = padded(masks, (height, longest))
             tokens = [encoded.tokens[item] for item in chosen]
             inputs["tokens"] = padded(tokens, (batch_size, count, longest))
-        targets = np.full((batch_size, count), ABSENT, np.float32)
+        shape = batch_size, count, *self.targets[0].shape[1:]
+        targets = np.full(shape, ABSENT, np.float32)
         for target, item in zip(targets, chosen, strict=False):
             target[: len(self.targets[item])] = self.targets[item]
         return inputs, targets, first_weights(len(items), batch_size)

@@ -141,10 +141,10 @@ def window_targets(encoded: EncodedTexts, targets: Sequence[np.ndarray]) -> tupl
 
 
 def unit_targets(encoded: EncodedTexts, targets: Sequence[np.ndarray]) -> tuple[Rows, Rows]:
-    """Targets of units, (units,) of each example → targets and weights of the tokens of rows.
+    """Targets of units, (units, …) of each example → targets and weights of the tokens of rows.
 
-    Both are lists of (T,) for each row. Weights are float32: 1 at the first token of each unit that
-    is predicted in the row.
+    Lists of (T, …) and (T,) for each row. Weights are float32: 1 at the first token of each unit
+    that is predicted in the row.
     """
     placed = [
         _at_units(targets[number], units)
@@ -281,8 +281,8 @@ def _row(ids: list[int], tokenizer: "RoFormerTokenizer") -> _Row:
 
 
 def _at_units(target: np.ndarray, first_units: Ints) -> np.ndarray:
-    """Targets of units (units,) → of a row's tokens (T,), 0 where no unit is predicted."""
-    placed = np.zeros(len(first_units), target.dtype)
+    """Targets of units (units, …) → of a row's tokens (T, …), 0 where no unit is predicted."""
+    placed = np.zeros((len(first_units), *target.shape[1:]), target.dtype)
     first = first_units >= 0
     placed[first] = target[first_units[first]]
     return placed

@@ -13,7 +13,8 @@ How to add a task:
    `tagging` (a label for each unit) or `vectors` (each text has a vector, and a batch one loss).
 2. Write the four parts as subclasses. Required are `Labelling.target`, `Metrics.all` and `measure`
    and, of `Decoding`, `predict`, `cell_names`, `cells` and `as_json` (`LabelDecoding` has them).
-   An objective has `losses` and `divergence`; `SoftmaxObjective` and `SigmoidObjective` may do.
+   An objective has `losses` and `divergence`, and `soft_losses` if a teacher may train it;
+   `SoftmaxObjective` and `SigmoidObjective` may do.
    All other defaults suit one text with one of several labels; override what does not suit.
 3. Subclass `Task`, name the parts (`labelling = part(MyLabelling)`), and set `name` and `title`.
    Settings of its own are dataclass fields with defaults, such as those of `vectors`.

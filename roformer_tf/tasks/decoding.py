@@ -18,8 +18,8 @@ from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.tasks.probabilities import (
     LISTED,
     MANY_LABELS,
-    SMALLEST,
     likeliest,
+    log_probabilities,
     shortest,
     softmax,
 )
@@ -73,8 +73,8 @@ class Decoding(Part):
         return prediction
 
     def logits(self, scores: np.ndarray) -> np.ndarray:
-        """Logits (N, C) float64 for which `predict` gives these scores (N, C)."""
-        raise NotImplementedError(f"{type(self).__name__} has no linear model")
+        """Logits float64 for which `predict` gives these scores, in the shape of the scores."""
+        raise NotImplementedError(f"{type(self).__name__} computes no logits from scores")
 
     # What decoding depends on besides logits: trained weights, choices on the validation set
 
@@ -217,7 +217,7 @@ class LabelDecoding(Decoding):
 
     def logits(self, scores: np.ndarray) -> np.ndarray:
         """Logarithms of the probabilities."""
-        return np.log(np.maximum(scores.astype(np.float64), SMALLEST))
+        return log_probabilities(scores)
 
     def probabilities(self, scores: np.ndarray) -> dict[str, float]:
         """By label its probability: of all, or of the `listed` most probable ones in this order."""

@@ -3,6 +3,7 @@
 Axes: B sequences, T tokens, C logits.
 """
 
+import dataclasses
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from roformer_tf.labelled.cells import find_cell, read_label, read_text
 from roformer_tf.labelled.encoding import EncodedTexts, Rows, encode_texts, window_targets
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.splits import Question, example_key, text_question
+from roformer_tf.tasks.losses import TEACHER_WEIGHT
 from roformer_tf.tasks.task_settings import Examples, Part
 from roformer_tf.translation import Message
 
@@ -164,6 +166,27 @@ class Labelling(Part):
         """What the loss compares each sequence's logits with, and the weight of each sequence."""
         return window_targets(encoded, [self.target(example) for example in examples])
 
+    def soft_rows(self, encoded: EncodedTexts, logits: Sequence[np.ndarray]) -> Rows:
+        """A teacher's logits of each example → of what has a target: (sequences, C)."""
+        return window_targets(encoded, logits)[0]
+
+    def with_soft_targets(
+        self, data: Any, logits: Sequence[np.ndarray], labelled: int
+    ) -> TrainingData:
+        """The data with targets as of `TrainingObjective.soft_losses`.
+
+        logits: a teacher's of each example, as of `Decoding.logits`. The first `labelled` examples
+        have labels; for the others the divergence from the teacher is the whole loss.
+        """
+        soft, of_row = self.soft_rows(data.encoded, logits), data.encoded.example
+        # Where examples have several candidates, targets are of examples, not of sequences.
+        numbers = of_row if len(of_row) == len(soft) else np.arange(len(soft))
+        shares = np.where(numbers < labelled, TEACHER_WEIGHT, 1.0)
+        targets = [_joined(*each) for each in zip(data.targets, soft, shares, strict=True)]
+        # A list where sequences have targets of different shapes, as `RowBatches` expects it.
+        stacked = targets if isinstance(soft, list) else np.stack(targets)
+        return dataclasses.replace(data, targets=stacked)
+
     def training_data(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> TrainingData:
         """The training set, in batches. Raises InputError as `target`."""
         encoded = self.encode(examples, tokenizer)
@@ -186,6 +209,13 @@ class Labelling(Part):
                 f"{example.place}: the label {label!r} does not occur in the training data, "
                 f"which has {known}. Correct it, or add examples of it to --train."
             ) from None
+
+
+def _joined(hard: np.ndarray, soft: np.ndarray, share: float) -> np.ndarray:
+    """Targets (…) or (…, K), logits (…, C) and a weight → (…, K + C + 1) float32."""
+    hard = hard[..., None] if np.ndim(hard) < np.ndim(soft) else hard
+    weight = np.full((*soft.shape[:-1], 1), share)
+    return np.concatenate([hard, soft, weight], axis=-1).astype(np.float32)
 
 
 def _natural(label: str) -> tuple[bool, float, str]:

@@ -7,7 +7,7 @@ batch. Vectors are the pooling's output; their lengths count only in `classifier
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
 
@@ -23,6 +23,10 @@ SCALE = 20.0
 # Subtracted from the scores of what must not count in a softmax, as in bert4keras and
 # sentence-transformers.
 FAR = 1e12
+# Of a teacher: the temperature of both models' probabilities, and the weight of their divergence
+# in the loss of a labelled example.
+TEMPERATURE = 2.0
+TEACHER_WEIGHT = 0.5
 
 
 @dataclass(frozen=True)
@@ -41,6 +45,11 @@ class LossConfig:
     fgm: float = 0.0
     """FGM: length of an adversarial step of the word embeddings, such as 0.5. Each batch is
     computed before and after the step, which doubles the time."""
+    teacher: Annotated[str | None, "MODEL"] = None
+    """Distillation: a fine-tuned model of the same task and labels, whose probabilities are targets
+    besides the labels: half of the loss is the divergence from them at a temperature of 2. For
+    paraphrases: any model with vectors; its cosines between the texts replace the softmax over a
+    batch, the second stage of RoFormer-Sim."""
 
     def __post_init__(self) -> None:
         check_numbers(self, "label_smoothing", at_least=0, below=1)
@@ -157,6 +166,45 @@ def number_divergence(logits: "Tensor", other: "Tensor") -> "Tensor":
     return 2 * ops.mean(ops.square(logits - other), axis=-1)
 
 
+def softmax_distillation(
+    teacher: "Tensor", logits: "Tensor", temperature: float = TEMPERATURE
+) -> "Tensor":
+    """T² · KL(p‖q) of the distributions p, q of two logits (…, C), each divided by T: (…).
+
+    T² because the gradient of the divergence shrinks by it (Hinton et al., arXiv 1503.02531,
+    section 2). The entropy of p, which that paper's cross-entropy also has, has no gradient.
+    """
+    from keras import ops
+
+    log_p, log_q = (ops.log_softmax(x / temperature) for x in (teacher, logits))
+    return temperature**2 * ops.sum(ops.exp(log_p) * (log_p - log_q), axis=-1)
+
+
+def sigmoid_distillation(
+    teacher: "Tensor", logits: "Tensor", temperature: float = TEMPERATURE
+) -> "Tensor":
+    """The same for C independent probabilities; the mean over C, as in their loss."""
+    from keras import ops
+
+    p, q = teacher / temperature, logits / temperature
+    # KL = p (log p − log q) + (1 − p) (log (1 − p) − log (1 − q)), and log (1 − σ(x)) = log σ(−x).
+    yes = ops.sigmoid(p) * (ops.log_sigmoid(p) - ops.log_sigmoid(q))
+    no = ops.sigmoid(-p) * (ops.log_sigmoid(-p) - ops.log_sigmoid(-q))
+    return temperature**2 * ops.mean(yes + no, axis=-1)
+
+
+def number_distillation(
+    teacher: "Tensor", logits: "Tensor", temperature: float = TEMPERATURE
+) -> "Tensor":
+    """Squared distance of numbers (…, 1): (…). A temperature has no meaning here."""
+    return squared_errors(teacher, logits)
+
+
+def mixed(losses: "Tensor", soft: "Tensor", share: "Tensor") -> "Tensor":
+    """The mean of the usual losses and the divergence from a teacher, of weight `share`."""
+    return (1 - share) * losses + share * soft
+
+
 def balanced_weights(labels: Sequence[np.ndarray], classes: int) -> np.ndarray:
     """n / (C · count) of each label, float64 (C,); labels int of any shape, from 0 to C − 1.
 
@@ -211,12 +259,18 @@ def listwise_softmax(targets: "Tensor", scores: "Tensor", weights: "Tensor") -> 
 
         −Σ p_c · log softmax(scores)_c      (ListNet's top-one loss, Cao et al., 2007)
 
-    targets (B, C): p, below 0 for what is no candidate; scores (B, C), weights (B,).
+    targets (B, C): p, below 0 for what is no candidate; scores (B, C), weights (B,). With a teacher
+    targets are (B, C, 3): p, the teacher's logit, and the weight of `softmax_distillation`.
     """
     from keras import ops
 
-    logarithms = ops.log_softmax(ops.where(targets < 0, -FAR, scores))
-    losses = -ops.sum(ops.where(targets > 0, targets * logarithms, 0.0), axis=1)
+    taught = len(targets.shape) > 2
+    right = targets[..., 0] if taught else targets
+    scores = ops.where(right < 0, -FAR, scores)
+    losses = -ops.sum(ops.where(right > 0, right * ops.log_softmax(scores), 0.0), axis=1)
+    if taught:
+        teacher = ops.where(right < 0, -FAR, targets[..., 1])
+        losses = mixed(losses, softmax_distillation(teacher, scores), targets[:, 0, 2])
     return _weighted_mean(losses, weights)
 
 

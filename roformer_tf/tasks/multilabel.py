@@ -14,7 +14,7 @@ from roformer_tf.tasks.decoding import LabelDecoding, listed_cells
 from roformer_tf.tasks.labelling import Labelling
 from roformer_tf.tasks.metrics import Figures, LabelItem, Measure, Metric
 from roformer_tf.tasks.objective import SigmoidObjective
-from roformer_tf.tasks.probabilities import SMALLEST, likeliest, shortest, sigmoid
+from roformer_tf.tasks.probabilities import likeliest, log_odds, shortest, sigmoid
 from roformer_tf.tasks.scoring import JsonObject, Metrics, calibration
 from roformer_tf.tasks.tfidf import LinearModel, fit_logistic
 from roformer_tf.translation import Message
@@ -85,8 +85,7 @@ class MultilabelDecoding(LabelDecoding):
 
     def logits(self, scores: np.ndarray) -> np.ndarray:
         """Logarithms of the odds."""
-        scores = np.clip(scores.astype(np.float64), SMALLEST, 1 - 2.0**-24)
-        return np.log(scores / (1 - scores))
+        return log_odds(scores)
 
     def reread(self, prediction: Prediction) -> Prediction:
         """The labels above the current thresholds."""

@@ -11,8 +11,10 @@ import numpy as np
 from roformer_tf.tasks.losses import (
     balanced_weights,
     balanced_yes_and_no,
+    sigmoid_distillation,
     sigmoid_divergence,
     sigmoid_losses,
+    softmax_distillation,
     softmax_divergence,
     softmax_losses,
 )
@@ -77,6 +79,15 @@ class TrainingObjective(Part):
     divergence: "ClassVar[Callable[..., Tensor]]"
     """KL(p‖q) + KL(q‖p) of the distributions of two logits, in the shape of `losses`, for
     R-Drop."""
+    soft_losses: "ClassVar[Callable[..., Tensor] | None]" = None
+    """Of a teacher's logits and the model's: the divergence, in the shape of `losses`. None if the
+    task has no teacher. Targets then hold the usual ones, the teacher's logits and the weight of
+    the divergence, along the last axis."""
+
+    @classmethod
+    def hard_targets(cls, targets: "Tensor") -> "Tensor":
+        """Targets for `losses`, from the first part of those with a teacher's logits."""
+        return targets
 
     def class_weights(self, targets: Sequence[np.ndarray]) -> np.ndarray:
         """Weights by which a rare label counts for as much as a frequent one: (C,)."""
@@ -107,6 +118,12 @@ class SoftmaxObjective(TrainingObjective):
 
     losses = staticmethod(softmax_losses)
     divergence = staticmethod(softmax_divergence)
+    soft_losses = staticmethod(softmax_distillation)
+
+    @classmethod
+    def hard_targets(cls, targets: "Tensor") -> "Tensor":
+        """The label's index (…), from (…, 1)."""
+        return targets[..., 0]
 
 
 class SigmoidObjective(TrainingObjective):
@@ -115,6 +132,7 @@ class SigmoidObjective(TrainingObjective):
     # Class attributes that are functions need `staticmethod`, or they would be bound to the part.
     losses = staticmethod(sigmoid_losses)
     divergence = staticmethod(sigmoid_divergence)
+    soft_losses = staticmethod(sigmoid_distillation)
 
     def class_weights(self, targets: Sequence[np.ndarray]) -> np.ndarray:
         """Of each label's 0 and 1 (C, 2)."""

@@ -36,6 +36,17 @@ def sigmoid(logits: np.ndarray) -> np.ndarray:
     return (0.5 * (1 + np.tanh(logits.astype(np.float64) / 2))).astype(np.float32)
 
 
+def log_probabilities(probabilities: np.ndarray) -> np.ndarray:
+    """Logits float64 of which these are the softmax."""
+    return np.log(np.maximum(probabilities.astype(np.float64), SMALLEST))
+
+
+def log_odds(probabilities: np.ndarray) -> np.ndarray:
+    """Logits float64 of which these are the sigmoid."""
+    clipped = np.clip(probabilities.astype(np.float64), SMALLEST, 1 - 2.0**-24)
+    return np.log(clipped / (1 - clipped))
+
+
 def fit_temperature(labels: np.ndarray, probabilities: np.ndarray) -> float:
     """Temperature at which probabilities have the lowest cross-entropy (Guo et al., 2017).
 

@@ -16,7 +16,7 @@ from roformer_tf.tasks.choices.choices import CHARACTER_OVERLAP, CandidateMetric
 from roformer_tf.tasks.decoding import LabelDecoding
 from roformer_tf.tasks.labelling import Labelling
 from roformer_tf.tasks.objective import SigmoidObjective
-from roformer_tf.tasks.probabilities import sigmoid
+from roformer_tf.tasks.probabilities import log_odds, sigmoid
 from roformer_tf.tasks.scoring import JsonObject, NamedPredictions, calibration
 from roformer_tf.translation import Message
 
@@ -66,6 +66,10 @@ class RankingLabelling(Labelling):
         # Two sequences an example, in the order of `target`: first B, then C.
         return np.reshape(targets, (-1, 1)), np.ones(len(encoded.example), np.float32)
 
+    def soft_rows(self, encoded: EncodedTexts, logits: Sequence[np.ndarray]) -> Rows:
+        """(sequences, 1)."""
+        return np.reshape(logits, (-1, 1))
+
 
 class RankingObjective(SigmoidObjective):
     """Near or not, for each sequence independently."""
@@ -94,6 +98,10 @@ class RankingDecoding(LabelDecoding):
     def predict(self, logits: np.ndarray) -> Prediction:
         """The text whose sequence has the higher logit."""
         return Prediction(RANKED[int(np.argmax(logits))], sigmoid(logits))
+
+    def logits(self, scores: np.ndarray) -> np.ndarray:
+        """Logarithms of the odds."""
+        return log_odds(scores)
 
     def graph_meaning(self) -> OutputKind:
         """The probability that the texts of a sequence are near."""

@@ -14,7 +14,7 @@ from roformer_tf.tasks import metrics
 from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task, part
 from roformer_tf.tasks.decoding import NumberDecoding
 from roformer_tf.tasks.labelling import Labelling
-from roformer_tf.tasks.losses import number_divergence, squared_errors
+from roformer_tf.tasks.losses import number_distillation, number_divergence, squared_errors
 from roformer_tf.tasks.metrics import Figures, Measure, Metric
 from roformer_tf.tasks.objective import TrainingObjective
 from roformer_tf.tasks.scoring import POINTS, JsonObject, Metrics
@@ -86,6 +86,7 @@ class RegressionObjective(TrainingObjective):
 
     losses = staticmethod(squared_errors)
     divergence = staticmethod(number_divergence)
+    soft_losses = staticmethod(number_distillation)
 
 
 class RegressionDecoding(NumberDecoding):

@@ -23,7 +23,7 @@ from roformer_tf.tasks.base import Examples, Prediction, Task, part
 from roformer_tf.tasks.decoding import Decoding
 from roformer_tf.tasks.labelling import Labelling
 from roformer_tf.tasks.objective import SoftmaxObjective
-from roformer_tf.tasks.probabilities import shortest, softmax
+from roformer_tf.tasks.probabilities import log_probabilities, shortest, softmax
 from roformer_tf.tasks.tags.crf import NEVER, Chain, best_paths, marginals
 from roformer_tf.tasks.tags.entity_scoring import TaggingMetrics, predicted_scores
 from roformer_tf.tasks.tags.schemes import (
@@ -143,6 +143,10 @@ class TaggingLabelling(UnitLabelling):
                 target[-1] = (outputs + 1) * (units == count - 1).any()
         return targets, weights
 
+    def soft_rows(self, encoded: EncodedTexts, logits: Sequence[np.ndarray]) -> Rows:
+        """(T, C) of each sequence, at the first token of each unit."""
+        return unit_targets(encoded, logits)[0]
+
     def training_data(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> TrainingData:
         """The training set; a conditional random field computes its loss from labels as input."""
         encoded = self.encode(examples, tokenizer)
@@ -215,6 +219,10 @@ class TaggingDecoding(Decoding):
         for i, path in zip(illegal, legal_paths, strict=True):
             paths[i] = path
         return paths
+
+    def logits(self, scores: np.ndarray) -> np.ndarray:
+        """Logarithms of the probabilities, without those of the order of labels."""
+        return log_probabilities(scores)
 
     def with_arrays(self, arrays: Mapping[str, np.ndarray]) -> "Tagging":
         """The task with the scores of a conditional random field."""

@@ -190,6 +190,24 @@ def test_from_labelled_file_to_report_to_predict(task, shallow, tmp_path, capsys
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("task", TASKS)
+def test_a_model_teaches_another(task, shallow, tmp_path):
+    """Both runs split off the same test set, so the teacher's figure is that of its own report."""
+    train, metric = write(tmp_path, task, "train", 96, seed=1), METRICS.get(task, "accuracy")
+    teacher, student = tmp_path / "teacher", tmp_path / "student"
+    assert finetune(shallow, train, teacher, epochs=4) == 0
+    flags = ["--teacher", str(teacher / "model"), "--unlabelled", str(train)]
+    assert finetune(shallow, train, student, *flags, epochs=2) == 0
+    first, second = (
+        json.loads((folder / "report.json").read_text(encoding="utf-8"))
+        for folder in (teacher, student)
+    )
+    # What `predict` chooses here may be bfloat16; a teacher is float32.
+    assert second["teacher"]["test"][metric] == pytest.approx(first["test"][metric], abs=0.05)
+    assert second["losses"][-1]["loss"] < second["losses"][0]["loss"]
+
+
+@pytest.mark.slow
 def test_every_way_to_train_at_once(released, tmp_path):
     """A sweep and seeds, each training with all that makes a step dearer, on windows."""
     train = write(tmp_path, "multilabel", "train", 48, seed=1)

@@ -10,6 +10,8 @@ import pytest
 
 from roformer_tf.cli import main
 from roformer_tf.finetuning.report import pages as report_pages
+from roformer_tf.tasks.classification import Classification
+from tests.support.random_model import save_random_models
 
 WEIGHTS = Path("model", "model.safetensors")
 
@@ -87,20 +89,27 @@ VECTORS = {
     "embedding": [*("--hard-negatives", "1"), *("--dimensions", "16")],
     "paraphrase": [],
     "texts": [],
+    "classification": [],
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", VECTORS)
 @pytest.mark.skipif(os.name == "nt", reason="kills process groups")
-def test_so_it_is_with_vectors(kind, released, typed, tmp_path, monkeypatch, as_users_have_it):
+def test_so_it_is_with_vectors_and_teachers(
+    kind, released, typed, tmp_path, monkeypatch, as_users_have_it
+):
     monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")
     train, whole, run = tmp_path / "train.jsonl", tmp_path / "whole", tmp_path / "run"
     rows = [{"text": item[0], "similar": item[1:]} for item in GROUPS]
     if kind == "texts":
         rows = [{"text": "。".join(item)} for item in GROUPS]
-    train.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
     teacher = ["--teacher", released("sim_char_ft")] if kind == "paraphrase" else []
+    if kind == "classification":  # the teacher predicts again: its probabilities are not stored
+        rows = [{"text": item[0], "label": "ab"[number % 2]} for number, item in enumerate(GROUPS)]
+        labels = {"teacher": Classification(labels=("a", "b"))}
+        teacher = ["--teacher", save_random_models(labels, tmp_path)["teacher"]]
+    train.write_text("\n".join(json.dumps(row) for row in rows), encoding="utf-8")
     flags = [
         *("--checkpoint", released("sim_char"), "--train", train, "--epochs", 3, *teacher),
         *("--task", "embedding" if kind == "texts" else kind, "--batch-size", 8, *VECTORS[kind]),

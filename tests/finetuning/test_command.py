@@ -129,7 +129,7 @@ def test_many_examples_at_a_high_rate_are_passed_over_less_often(
     """The architecture is that of `make demo`, whose usual rate is 5e-4."""
     config = FinetuneConfig(checkpoint="", train="", output="", precision="float32", **changes)
     architecture = RoFormerConfig.from_file(DEMO)
-    sets = SimpleNamespace(train=range(examples))
+    sets = SimpleNamespace(train=range(examples), unlabelled=[])
     start = SimpleNamespace(architecture=architecture, weights={"a": 0})
     rate_before = config.optimizer.learning_rate
     config = choose_rate(config, start)

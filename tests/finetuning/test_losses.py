@@ -11,6 +11,7 @@ from roformer_tf.tasks.losses import LossConfig
 from roformer_tf.tasks.multilabel import Multilabel
 from roformer_tf.tasks.ranking import Ranking
 from roformer_tf.tasks.regression import Regression
+from roformer_tf.tasks.table import TASKS as ALL_TASKS
 from roformer_tf.tasks.tagging import Tagging
 
 C = 3
@@ -150,6 +151,29 @@ def test_r_drop_adds_half_of_both_divergences_mean(task, gradient):
 
 
 @pytest.mark.parametrize("task", TASKS)
+def test_with_a_teacher_the_loss_is_a_weighted_sum(task, gradient):
+    """Hinton et al.: the divergence at temperature 2, times 4; here its weight varies by row."""
+    targets, logits, weights = batch(task)
+    teacher = batch(task, seed=1)[1]
+    shares = np.random.default_rng(2).uniform(size=weights.shape).round(2)
+    hard = targets[..., None] if targets.dtype == "int32" else targets
+    taught = np.concatenate([hard, teacher, shares[..., None]], axis=-1).astype("float32")
+    options = {} if task == "regression" else {"focal": 2.0}
+    loss = make_loss(TASKS[task], LossConfig(**options, teacher="folder"), [])
+    exact = targets if targets.dtype == "int32" else targets.astype("float64")
+
+    def wanted(logits):
+        usual = row_losses(task, exact, logits, **options)
+        apart = 4 * kl(task, teacher.astype("float64") / 2, logits / 2)
+        return (((1 - shares) * usual + shares * apart) * weights).sum() / weights.sum()
+
+    got = float(loss(taught, logits, sample_weight=weights))
+    assert got == pytest.approx(wanted(logits.astype("float64")), rel=2e-6)
+    slope = gradient(lambda x: loss(taught, x, sample_weight=weights), logits)
+    assert np.abs(slope - slopes(wanted, logits.astype("float64"))).max() < 1e-6
+
+
+@pytest.mark.parametrize("task", TASKS)
 def test_with_equal_halves_r_drop_changes_nothing(task):
     twice = [np.concatenate([x, x]) for x in batch(task)]
     losses = [
@@ -214,6 +238,7 @@ def test_the_loss_survives_serialization():
     loss = TaskLoss(
         "classification", label_smoothing=0.1, r_drop=2.0, class_weights=[1.0, 2.0, 3.0]
     )
+    assert TaskLoss("pair", taught=True).get_config()["taught"]
     again = keras.saving.deserialize_keras_object(keras.saving.serialize_keras_object(loss))
     targets, logits, weights = batch("classification")
     data = {"sample_weight": weights}
@@ -243,8 +268,14 @@ def test_values_that_make_no_sense_are_refused(wrong):
         ("regression", {"focal": 2.0}),
         ("regression", {"class_weights": "balanced"}),
         ("ranking", {"class_weights": "balanced"}),
+        ("spans", {"teacher": "folder"}),
+        ("question-answering", {"teacher": "folder"}),
+        ("embedding", {"teacher": "folder"}),
+        ("crf", {"teacher": "folder"}),
     ],
 )
 def test_settings_that_a_task_has_no_use_for_are_refused(task, setting):
+    refusing = TASKS | {name: kind(labels=LABELS) for name, kind in ALL_TASKS.items()}
+    refusing["crf"] = Tagging(labels=LABELS, crf=True)
     with pytest.raises(InputError, match=next(iter(setting))):
-        make_loss(TASKS[task], LossConfig(**setting), [])
+        make_loss(refusing[task], LossConfig(**setting), [])

@@ -63,7 +63,8 @@ def models(tmp_path_factory):
     return folders
 
 
-def test_the_loss_is_that_of_float64():
+@pytest.mark.parametrize("taught", [False, True])
+def test_the_loss_is_that_of_float64(taught):
     rng = np.random.default_rng(0)
     scores = 5 * rng.normal(size=(4, 5))
     targets = np.where(rng.random((4, 5)) < 0.5, rng.random((4, 5)), 0)
@@ -76,7 +77,17 @@ def test_the_loss_is_that_of_float64():
         real = target >= 0
         exponentials = np.exp(row[real])
         losses.append(-np.sum(target[real] * np.log(exponentials / exponentials.sum())))
+    if taught:  # a teacher's logits, at temperature 2, of the weight ¼
+        teacher = 5 * rng.normal(size=(4, 5))
+        for number, target in enumerate(targets):
+            real = target >= 0
+            p, q = (np.exp(x[number][real] / 2) for x in (teacher, scores))
+            p, q = p / p.sum(), q / q.sum()
+            losses[number] = 0.75 * losses[number] + 0.25 * 4 * np.sum(p * np.log(p / q))
     want = np.sum(weights * losses) / weights.sum()
+    if taught:
+        of_teacher = [np.where(targets < 0, ABSENT, x) for x in (teacher, 0.25)]
+        targets = np.stack([targets, *of_teacher], axis=-1)
     arrays = (x.astype(np.float32) for x in (targets, scores, weights))
     assert float(listwise_softmax(*arrays)) == pytest.approx(want, abs=1e-5)
 

@@ -17,7 +17,9 @@ from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.splits import Duplicates
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.scoring import POINTS, JsonObject
-from roformer_tf.translation import Translator
+from roformer_tf.translation import Message, Translator
+
+TEACHER = Message("the teacher")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -56,6 +58,8 @@ class ReportData:
     baseline: str = ""
     # Further ones: name of the method, and its predictions for the test set, or for `valid`.
     other_baselines: Sequence[tuple[str, Sequence[Prediction]]] = ()
+    # Those of the teacher for the same set, if there is one.
+    teacher: Sequence[Prediction] = ()
     # Of lexical features: `name`, `weight`, `factors`.
     lexical: Mapping[str, Any] = field(default_factory=dict)
     # How the method was chosen: `name`, `cross_validated`, and what was compared.
@@ -190,6 +194,8 @@ def _figures(data: ReportData, main_set: str, evaluated: EvaluatedSet) -> JsonOb
         report["baseline"] = of_baseline(data.baseline, evaluated.baseline)
     if data.other_baselines:
         report["other_baselines"] = [of_baseline(*method) for method in data.other_baselines]
+    if data.teacher:
+        report["teacher"] = of_baseline(TEACHER, data.teacher)
     return report
 
 

@@ -165,7 +165,8 @@ class FiguresRow(NamedTuple):
 def figure_rows(report: Report, _: Translator) -> Iterator[FiguresRow]:
     """The model, then the baselines, on the set of the report; then the validation set.
 
-    A model with lexical features is followed by the model alone.
+    A model with lexical features is followed by the model alone. The last baseline is followed by
+    the teacher.
     """
     reported = report["judged"]
     sizes = {data["name"]: data["examples"] for data in report["data"]}
@@ -174,14 +175,16 @@ def figure_rows(report: Report, _: Translator) -> Iterator[FiguresRow]:
     several = report.get("other_baselines", [])
     baselines = [report["baseline"], *several] if "baseline" in report else []
     alone = [report["lexical"]] if "lexical" in report else []
-    for source in (report, *alone, *baselines):
+    teacher = [report["teacher"]] if "teacher" in report else []
+    for source in (report, *alone, *baselines, *teacher):
         for key in (reported, f"{reported}_unseen"):
             if key not in source:
                 continue
             title = set_name(key, _)
             ours = source is report
             if not ours:
-                method = baseline_name(source, _) if several else _("baseline")
+                is_named = several or source in teacher
+                method = baseline_name(source, _) if is_named else _("baseline")
                 if source in alone:
                     method = _("without lexical features")
                 title = _("{name}, {set}", name=method, set=title)

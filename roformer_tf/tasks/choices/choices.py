@@ -15,17 +15,17 @@ from roformer_tf.labelled.batches import TrainingData
 from roformer_tf.labelled.cells import BadCellError, find_cell, read_label, read_text
 from roformer_tf.labelled.choices import GAP, ChoiceBatches, EncodedChoices, encode_choices
 from roformer_tf.labelled.column_names import CHOICES, folded
-from roformer_tf.labelled.encoding import EncodedTexts, rows_side_by_side
+from roformer_tf.labelled.encoding import EncodedTexts, Rows, rows_side_by_side
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.splits import Question
 from roformer_tf.readers.records import text_key
 from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task, part
 from roformer_tf.tasks.decoding import Decoding
 from roformer_tf.tasks.labelling import Labelling
-from roformer_tf.tasks.losses import listwise_softmax
+from roformer_tf.tasks.losses import listwise_softmax, softmax_distillation
 from roformer_tf.tasks.metrics import ACCURACY, Measure, Metric, mean
 from roformer_tf.tasks.objective import TrainingObjective
-from roformer_tf.tasks.probabilities import shortest, softmax
+from roformer_tf.tasks.probabilities import log_probabilities, shortest, softmax
 from roformer_tf.tasks.scoring import JsonObject, Metrics, NamedPredictions, calibration, shortened
 from roformer_tf.tasks.tfidf import overlap
 from roformer_tf.translation import Message
@@ -98,6 +98,10 @@ class ListLabelling(Labelling):
         """A row for each candidate."""
         return encode_choices(examples, tokenizer, self.task.max_length)
 
+    def soft_rows(self, encoded: EncodedTexts, logits: Sequence[np.ndarray]) -> Rows:
+        """(C, 1) for each example: batches are of examples."""
+        return [of_example[:, None] for of_example in logits]
+
     def training_data(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> TrainingData:
         """Batches of whole examples."""
         targets = [self.target(example) for example in examples]
@@ -150,6 +154,7 @@ class ListObjective(TrainingObjective):
         ("label_smoothing", "focal", "class_weights", "r_drop", "fgm"),
         "is about labels of single texts, but candidates are compared with each other.",
     )
+    soft_losses = staticmethod(softmax_distillation)
 
     def batch_loss(
         self, targets: "Tensor", outputs: Any, weights: "Tensor", inputs: Any = None
@@ -174,6 +179,10 @@ class ChoiceDecoding(Decoding):
     def predict(self, logits: np.ndarray) -> Prediction:
         """The candidate with the highest logit."""
         return Prediction(int(np.argmax(logits)), softmax(logits))
+
+    def logits(self, scores: np.ndarray) -> np.ndarray:
+        """Logarithms of the probabilities."""
+        return log_probabilities(scores)
 
     def graph_meaning(self) -> OutputKind | None:
         """None: probabilities depend on all rows of an example."""

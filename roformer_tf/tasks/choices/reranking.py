@@ -22,7 +22,7 @@ from roformer_tf.readers.records import text_key
 from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task, part
 from roformer_tf.tasks.choices.choices import ChoiceDecoding, ListLabelling, ListObjective
 from roformer_tf.tasks.metrics import Measure, Metric, mean
-from roformer_tf.tasks.probabilities import shortest, sigmoid
+from roformer_tf.tasks.probabilities import log_odds, shortest, sigmoid
 from roformer_tf.tasks.scoring import JsonObject, Metrics, NamedPredictions, shortened
 from roformer_tf.tasks.vectors.ranked_texts import MRR, NDCG, query_figures
 from roformer_tf.translation import Message
@@ -162,6 +162,10 @@ class RerankingDecoding(ChoiceDecoding):
     def predict(self, logits: np.ndarray) -> Prediction:
         """The order of the documents."""
         return self.reread(Prediction((), sigmoid(logits)))
+
+    def logits(self, scores: np.ndarray) -> np.ndarray:
+        """Logarithms of the odds."""
+        return log_odds(scores)
 
     def reread(self, prediction: Prediction) -> Prediction:
         """The order under this task's weight."""

@@ -97,7 +97,9 @@ class ParaphraseObjective(RetrievalObjective):
 
     pooling: ClassVar[str] = "pooler"
     poolings: ClassVar[tuple[str, ...]] = ("pooler",)
-    vector_settings: ClassVar[tuple[str, ...]] = ("teacher",)
+    vector_settings: ClassVar[tuple[str, ...]] = ()
+    # Stage 2 of RoFormer-Sim distils a teacher; stage 1 has no labels but the pairs themselves.
+    soft_losses = staticmethod(losses.distilled)
 
     @classmethod
     def model_class(cls) -> "type[PretrainedModel]":
@@ -119,8 +121,7 @@ class ParaphraseObjective(RetrievalObjective):
         self, targets: "Tensor", outputs: Any, weights: "Tensor", inputs: Any = None
     ) -> "Tensor":
         """The loss of the second texts' tokens, plus the loss of the vectors."""
-        # Stage 2 of RoFormer-Sim distils a teacher; stage 1 has no labels but the pairs themselves.
-        similarity = losses.distilled if self.task.teacher else losses.neighbours
+        similarity = self.soft_losses if self.task.teacher else losses.neighbours
         generated = losses.second_texts(outputs["losses"], inputs["segment_ids"])
         return generated + similarity(targets, outputs["embedding"], weights)
 
