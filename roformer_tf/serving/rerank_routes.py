@@ -42,7 +42,7 @@ def add_rerank(
     name: str,
     task: Task,
     as_example: Callable[[list[str], Task], Example],
-    batcher: Batcher[Example, Prediction],
+    batcher: Batcher[Any, Prediction],
     limits: Limits,
 ) -> None:
     """Add the routes of a model of pairs."""

@@ -3,6 +3,8 @@
 POST /predict  {"text": X} or {"texts": [X, …]} → {"predictions": [prediction, …]}
                of labels and numbers also, as at Text Embeddings Inference,
                {"inputs": X} → [{"label", "score"}, …], {"inputs": [X, …]} → a list of such lists
+               of models that can be asked for labels also
+               {"texts": [text, …], "labels": [label, …], "template"?} → {"predictions": […]}
 
 X is a text; of a pair a list of two texts, of a ranking a list of three. A model of pairs also has
 the routes of `rerank_routes`. A question may also be {"question": Q, "context": C}. Of multiple
@@ -12,12 +14,14 @@ choice X is {"text": X, "choices": [X, …]}, or {"texts": [{"text": X, "choices
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from itertools import groupby
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeAlias
 
-from fastapi import APIRouter, Body, Response
+from fastapi import APIRouter, Body, HTTPException, Response
 
 from roformer_tf.engines.choice import Choice, Engine, Precision
+from roformer_tf.errors import InputError
 from roformer_tf.inference.opening import open_finetuned
 from roformer_tf.inference.text_files import report
 from roformer_tf.labelled.examples import Example
@@ -29,6 +33,7 @@ from roformer_tf.serving.monitoring import ServiceMetrics
 from roformer_tf.serving.rerank_routes import add_rerank
 from roformer_tf.serving.schemas import (
     SAMPLE,
+    AskedRequest,
     ChoicesRequest,
     Predictions,
     QuestionRequest,
@@ -51,8 +56,19 @@ class ServedTask(NamedTuple):
 
     name: str
     task: Task
-    predict: Callable[[list[Example]], list[Prediction]]
+    predict: Callable[..., list[Prediction]]
+    """Of a list of examples, and of the task with the labels of a request, if it names some."""
     choice: Choice | None = None
+
+
+class AskedExample(NamedTuple):
+    """An example, and the task with the labels that its request names."""
+
+    example: Example
+    task: Task
+
+
+Item: TypeAlias = Example | AskedExample
 
 
 class WorkerPart(NamedTuple):
@@ -79,8 +95,9 @@ def load_served_task(
     opened = replace(opened, task=opened.task.decoding.with_top_k(top_k))
     task = opened.task
 
-    def run(examples: list[Example]) -> list[Prediction]:
-        return opened.predict(examples, batch_size)
+    def run(examples: list[Example], asked: Task | None = None) -> list[Prediction]:
+        model = opened.with_task(asked) if asked else opened
+        return model.predict(examples, batch_size)
 
     # Two batches of different shape: TensorFlow's plan for the second serves all later shapes.
     for text, count in (("好" * 100, 2), (SAMPLE, 1)):
@@ -98,10 +115,19 @@ def task_routes(
 ) -> ModelRoutes:
     """The routes of a fine-tuned model."""
     task = served.task
+
+    def run(items: list[Item]) -> list[Prediction]:
+        predictions: list[Prediction] = []
+        # Requests for the same labels share a batch.
+        for asked, group in groupby(items, lambda x: getattr(x, "task", None)):
+            examples = [x.example if isinstance(x, AskedExample) else x for x in group]
+            predictions += served.predict(examples, *([asked] if asked else []))
+        return predictions
+
     # Batches are limited by tokens, roughly characters: a batch of long texts delays all its
     # requests. And by texts: each takes at least its share of the batch.
     batcher = Batcher(
-        deliver_all(served.predict),
+        deliver_all(run),
         BATCH_TOKENS,
         limits.max_waiting,
         metrics,
@@ -120,7 +146,7 @@ def task_routes(
 
 
 def _add_predict(
-    router: APIRouter, task: Task, batcher: Batcher[Example, Prediction], limits: Limits
+    router: APIRouter, task: Task, batcher: Batcher[Any, Prediction], limits: Limits
 ) -> None:
     columns = len(task.text_columns)
     has_scores = task.decoding.lists_labels or isinstance(task.decoding, NumberDecoding)
@@ -152,9 +178,18 @@ def _add_predict(
             items = body.items  # type: ignore[attr-defined]
         check_texts(items, limits)
         texts = [[item] if isinstance(item, str) else item for item in items]
-        examples = [as_example(each, task) for each in texts]
-        predictions = await batcher.results(examples)
-        as_json: Any = map(task.decoding.as_json, examples, predictions)
+        answering = task
+        if isinstance(body, AskedRequest):
+            try:
+                answering = task.asked(body.labels, body.template)  # type: ignore[attr-defined]
+            except InputError as error:
+                raise HTTPException(422, str(error)) from None
+        examples = [as_example(each, answering) for each in texts]
+        is_asked = answering is not task
+        predictions = await batcher.results(
+            [AskedExample(example, answering) for example in examples] if is_asked else examples
+        )
+        as_json: Any = map(answering.decoding.as_json, examples, predictions)
         key = "predictions"
         if is_tei:
             as_json, key = map(_label_scores, as_json), ""
@@ -172,5 +207,7 @@ def _label_scores(prediction: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"label": label, "score": score} for label, score in ordered]
 
 
-def _characters(example: Example) -> int:
-    return sum(map(len, example.texts))
+def _characters(item: Item) -> int:
+    if isinstance(item, AskedExample):  # a sequence for each label
+        return _characters(item.example) * len(item.task.labels)
+    return sum(map(len, item.texts))
