@@ -75,7 +75,7 @@ class PredictConfig:
     one of pairs that was fine-tuned on natural language inference."""
     template: str | None = None
     """With --labels: the sentence that a text entails if it has the label, which is {} in it.
-    Default: 这段话的内容是关于{}的。"""
+    Default: a Chinese one that the text is about the label."""
     strict: bool = False
     """Stop, with nothing written, if a row is empty or cannot be read; all such rows are named."""
     batch_size: int = BATCH_SIZE

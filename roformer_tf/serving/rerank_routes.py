@@ -42,7 +42,7 @@ def add_rerank(
     name: str,
     task: Task,
     as_example: Callable[[list[str], Task], Example],
-    batcher: Batcher[Any, Prediction],
+    batcher: Batcher[Example, Prediction],
     limits: Limits,
 ) -> None:
     """Add the routes of a model of pairs."""

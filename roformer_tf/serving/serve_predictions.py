@@ -14,9 +14,9 @@ choice X is {"text": X, "choices": [X, …]}, or {"texts": [{"text": X, "choices
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
-from itertools import groupby
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple, TypeAlias
+from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Body, HTTPException, Response
 
@@ -59,16 +59,6 @@ class ServedTask(NamedTuple):
     predict: Callable[..., list[Prediction]]
     """Of a list of examples, and of the task with the labels of a request, if it names some."""
     choice: Choice | None = None
-
-
-class AskedExample(NamedTuple):
-    """An example, and the task with the labels that its request names."""
-
-    example: Example
-    task: Task
-
-
-Item: TypeAlias = Example | AskedExample
 
 
 class WorkerPart(NamedTuple):
@@ -115,19 +105,10 @@ def task_routes(
 ) -> ModelRoutes:
     """The routes of a fine-tuned model."""
     task = served.task
-
-    def run(items: list[Item]) -> list[Prediction]:
-        predictions: list[Prediction] = []
-        # Requests for the same labels share a batch.
-        for asked, group in groupby(items, lambda x: getattr(x, "task", None)):
-            examples = [x.example if isinstance(x, AskedExample) else x for x in group]
-            predictions += served.predict(examples, *([asked] if asked else []))
-        return predictions
-
     # Batches are limited by tokens, roughly characters: a batch of long texts delays all its
     # requests. And by texts: each takes at least its share of the batch.
     batcher = Batcher(
-        deliver_all(run),
+        deliver_all(served.predict),
         BATCH_TOKENS,
         limits.max_waiting,
         metrics,
@@ -141,13 +122,14 @@ def task_routes(
     router = APIRouter()
     if len(task.text_columns) == 2 and not task.labelling.column_names:
         add_rerank(router, served.name, task, as_example, batcher, limits)
-    _add_predict(router, task, batcher, limits)
+    _add_predict(router, served, batcher, limits)
     return ModelRoutes(served.name, router, health, "predict.js", [batcher])
 
 
 def _add_predict(
-    router: APIRouter, task: Task, batcher: Batcher[Any, Prediction], limits: Limits
+    router: APIRouter, served: ServedTask, batcher: Batcher[Example, Prediction], limits: Limits
 ) -> None:
+    task = served.task
     columns = len(task.text_columns)
     has_scores = task.decoding.lists_labels or isinstance(task.decoding, NumberDecoding)
     request_type = predict_request(columns, has_scores)
@@ -178,18 +160,13 @@ def _add_predict(
             items = body.items  # type: ignore[attr-defined]
         check_texts(items, limits)
         texts = [[item] if isinstance(item, str) else item for item in items]
-        answering = task
-        if isinstance(body, AskedRequest):
-            try:
-                answering = task.asked(body.labels, body.template)  # type: ignore[attr-defined]
-            except InputError as error:
-                raise HTTPException(422, str(error)) from None
-        examples = [as_example(each, answering) for each in texts]
-        is_asked = answering is not task
-        predictions = await batcher.results(
-            [AskedExample(example, answering) for example in examples] if is_asked else examples
-        )
-        as_json: Any = map(answering.decoding.as_json, examples, predictions)
+        asked = _asked(body, task) if isinstance(body, AskedRequest) else task
+        examples = [as_example(each, asked) for each in texts]
+        if asked is task:
+            predictions = await batcher.results(examples)
+        else:  # a batch has the labels of one request
+            predictions = await batcher.call(partial(served.predict, examples, asked))
+        as_json: Any = map(asked.decoding.as_json, examples, predictions)
         key = "predictions"
         if is_tei:
             as_json, key = map(_label_scores, as_json), ""
@@ -207,7 +184,13 @@ def _label_scores(prediction: dict[str, Any]) -> list[dict[str, Any]]:
     return [{"label": label, "score": score} for label, score in ordered]
 
 
-def _characters(item: Item) -> int:
-    if isinstance(item, AskedExample):  # a sequence for each label
-        return _characters(item.example) * len(item.task.labels)
-    return sum(map(len, item.texts))
+def _asked(body: AskedRequest, task: Task) -> Task:
+    """The task with the labels of a request; status 422 where it cannot be asked for them."""
+    try:
+        return task.asked(body.labels, body.template)
+    except InputError as error:
+        raise HTTPException(422, str(error)) from None
+
+
+def _characters(example: Example) -> int:
+    return sum(map(len, example.texts))

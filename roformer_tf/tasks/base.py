@@ -54,8 +54,8 @@ __all__ = ["Examples", "Gold", "Prediction", "Predictions", "Task", "part"]
 
 FIXED_LABELS = Message(
     "this model predicts what it was trained for, and cannot be asked for other labels. A model of "
-    "pairs can, if it was fine-tuned on natural language inference and one of its labels is "
-    "entailment, 蕴含 or 蕴涵. Give such a model, or remove the labels."
+    "pairs can, if it was fine-tuned on natural language inference and a label is `entailment` or "
+    "the Chinese for it. Give such a model, or remove the labels."
 )
 
 
