@@ -94,6 +94,10 @@ class FinetuneConfig:
     crf: bool = False
     """For tagging: also learn scores for each pair of successive labels (a conditional random
     field), at --crf-learning-rate."""
+    label_prompts: bool = False
+    """For spans: read a text once for each label, with the label's name before it. Such a model can
+    be asked for labels that training did not have; it takes as many times longer, and cannot be
+    exported. Give labels names that mean something."""
     from_scratch: bool = False
     """Use only the architecture and vocabulary of the checkpoint, for comparison."""
     adapt: Literal["auto", "yes", "no"] = "no"
@@ -173,6 +177,10 @@ class FinetuneConfig:
             raise InputError(
                 "a model with lexical features cannot be exported. Remove --export, or give "
                 "--lexical-features no."
+            )
+        if self.label_prompts and self.export:
+            raise InputError(
+                "a model with label prompts cannot be exported. Remove --export or --label-prompts."
             )
         if self.unlabelled and self.adapt == "no":
             raise InputError("--unlabelled are texts for --adapt yes or auto. Give one of these.")

@@ -15,7 +15,8 @@ entities, also nested                  `spans`: start, end, label, text, score
 a masked language model                `filled`, and for each [MASK] `scores` by token
 a sim model; an encoder; a gpt model   `vector` (H,) float32 of length 1
 
-A model of natural language inference also predicts labels that are named in the call:
+A model of natural language inference, and one of entities with label prompts, also predict labels
+that are named in the call:
 
     >>> roformer_tf.load("runs/nli/model")("国足今晚出战", labels=["体育", "财经"])
     {"label": "体育", "scores": {"体育": 0.9, "财经": 0.1}}
@@ -80,6 +81,7 @@ class Predictor:
         labels: to predict instead of those of training. Of a model of natural language inference
         one is chosen for each text; template: the sentence that the text entails if it has the
         label, which is {} in it (default: 这段话的内容是关于{}的。).
+        A model of entities with label prompts finds all entities of these labels.
         Raises InputError for the first example that is blank, not a text, or has more or fewer
         texts than the model takes; and for labels that a model cannot be asked for.
         """

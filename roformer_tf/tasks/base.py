@@ -55,7 +55,8 @@ __all__ = ["Examples", "Gold", "Prediction", "Predictions", "Task", "part"]
 FIXED_LABELS = Message(
     "this model predicts what it was trained for, and cannot be asked for other labels. A model of "
     "pairs can, if it was fine-tuned on natural language inference and a label is `entailment` or "
-    "the Chinese for it. Give such a model, or remove the labels."
+    "the Chinese for it, and a model of entities after --task spans --label-prompts. Give one of "
+    "these, or remove the labels."
 )
 
 
