@@ -95,9 +95,9 @@ class FinetuneConfig:
     """For tagging: also learn scores for each pair of successive labels (a conditional random
     field), at --crf-learning-rate."""
     label_prompts: bool = False
-    """For spans: read a text once for each label, with the label's name before it. Such a model can
-    be asked for labels that training did not have; it takes as many times longer, and cannot be
-    exported. Give labels names that mean something."""
+    """For spans: read a text once for each label, with the name of the label before it. Such a
+    model can be asked for labels that training did not have. It reads a text as often as there are
+    labels, and cannot be exported."""
     from_scratch: bool = False
     """Use only the architecture and vocabulary of the checkpoint, for comparison."""
     adapt: Literal["auto", "yes", "no"] = "no"

@@ -53,10 +53,10 @@ from roformer_tf.translation import Message
 __all__ = ["Examples", "Gold", "Prediction", "Predictions", "Task", "part"]
 
 FIXED_LABELS = Message(
-    "this model predicts what it was trained for, and cannot be asked for other labels. A model of "
-    "pairs can, if it was fine-tuned on natural language inference and a label is `entailment` or "
-    "the Chinese for it, and a model of entities after --task spans --label-prompts. Give one of "
-    "these, or remove the labels."
+    "this model predicts what it was trained for, and cannot be asked for other labels. Two kinds "
+    "can: a model of pairs for natural language inference, with the label `entailment` or the "
+    "Chinese for it, and a model of entities that was fine-tuned with --task spans "
+    "--label-prompts. Give one of these, or remove the labels."
 )
 
 

@@ -119,8 +119,8 @@ def test_spans_are_those_of_the_label_before_them():
     rows = [pointers(label, ids) for (label, _), ids in named]
     want = {(x, TEXT.index(y), TEXT.index(y) + len(y)) for x in LABELS for y in wanted[x]}
     for prediction in TASK.decoding.read_rows(rows, encoded):
-        found = {x for x in prediction.label if x[2] - x[1] <= 3}  # not from one span to another
-        assert found == want
+        short = {x for x in prediction.label if x[2] - x[1] <= 3}  # not from one span to another
+        assert short == want
 
 
 def test_other_labels_keep_the_threshold():
@@ -152,8 +152,11 @@ def run(tmp_path_factory, eagerly):
         parts = [*chance.choice(["公园", "学", "我"], 2, replace=False), *"今天气很好"]
         text = "".join(parts[i] for i in chance.permutation(len(parts)))
         known = (("国", "公园"), ("国", "学"), ("人", "我"))
-        found = [(label, text.find(x), text.find(x) + len(x)) for label, x in known if x in text]
-        entities = [dict(zip(("label", "start", "end"), x, strict=True)) for x in found]
+        entities = [
+            {"label": label, "start": text.find(x), "end": text.find(x) + len(x)}
+            for label, x in known
+            if x in text
+        ]
         return json.dumps({"text": text, "entities": entities}, ensure_ascii=False) + "\n"
 
     for name, count in (("train", 64), ("test", 24)):
@@ -217,11 +220,11 @@ def test_engines_find_what_keras_finds(run, engine):
     pytest.importorskip({"onnx": "onnxruntime"}.get(engine, engine))
     text = json.loads((run / "test.jsonl").read_text("utf-8").splitlines()[0])["text"]
     folder = run / "run/model"
-    found = [
+    predictions = [
         roformer_tf.load(folder, engine=x, precision="float32")([text, text * 9])
         for x in (engine, "keras")
     ]
-    assert alike(*found, 1e-4)
+    assert alike(*predictions, 1e-4)
 
 
 def test_what_it_cannot_do_is_refused(run, tmp_path):
@@ -229,9 +232,10 @@ def test_what_it_cannot_do_is_refused(run, tmp_path):
         export(run / "run/model", tmp_path / "export", "onnx")
     settings = {"checkpoint": str(run / "checkpoint"), "output": str(tmp_path / "run")}
     settings |= {"label_prompts": True}
-    (tmp_path / "a.tsv").write_text("text\tlabel\n很好看\t1\n太差了\t0\n" * 4, "utf-8")
+    rows = [json.dumps({"text": f"很好{i}", "label": i % 2}) + "\n" for i in range(9)]
+    (tmp_path / "a.jsonl").write_text("".join(rows), "utf-8")
     with pytest.raises(InputError, match=r"label_prompts is for entities.* for classification"):
-        finetune(FinetuneConfig(train=str(tmp_path / "a.tsv"), **settings))
+        finetune(FinetuneConfig(train=str(tmp_path / "a.jsonl"), **settings))
     with pytest.raises(InputError, match="cannot be exported"):
         FinetuneConfig(train="a", export=("onnx",), **settings)
     assert not (tmp_path / "run/model").exists()

@@ -11,8 +11,7 @@ import numpy as np
 
 from roformer_tf.engines.network import Part as NetworkPart
 from roformer_tf.labelled.encoding import EncodedTexts, Rows, encode_units, rows_of
-from roformer_tf.labelled.entities import Span, ordered
-from roformer_tf.labelled.examples import Example, Label
+from roformer_tf.labelled.examples import Example, Label, Span, ordered
 from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task, part
 from roformer_tf.tasks.decoding import Decoding
 from roformer_tf.tasks.extraction.global_pointer import candidates, span_losses
