@@ -72,8 +72,8 @@ class PredictConfig:
     every label, or the likeliest 5 if there are more than 20."""
     labels: Annotated[tuple[str, ...], "LABEL"] = ()
     """Labels to predict instead of those of training, for texts of one column. The model must be
-    one of pairs that was fine-tuned on natural language inference, or one of entities that was
-    fine-tuned with --label-prompts."""
+    one of pairs that was fine-tuned on natural language inference, or one of entities with label
+    prompts."""
     template: str | None = None
     """With --labels: the sentence that a text entails if it has the label, which is {} in it.
     Default: a Chinese one that the text is about the label."""
