@@ -51,6 +51,11 @@ def export_finetuned(opened: OpenedModel, output: Path, to: Format) -> None:
             "the model of a run of `finetune` with --lexical-features no; the same command with "
             "this flag writes it without training again."
         )
+    if getattr(finetuned.task, "label_prompts", False):
+        raise InputError(
+            f"{opened.name} reads a text once for each label, which the code in an export does not "
+            "do. Serve or load the folder itself."
+        )
     if to in STANDARD and finetuned.task.decoding.graph_part == "masked":
         raise InputError(
             f"{opened.name} fills gaps at positions that are an input, which transformers' models "

@@ -286,6 +286,11 @@ def define_task(config: FinetuneConfig, layout: Layout, sets: Sets) -> Task:
             f"crf needs a sequence of labels, which the task {layout.task.name} does not have. "
             "Remove --crf."
         )
+    if config.label_prompts and not kind.has_spans:
+        raise InputError(
+            f"label_prompts is for entities, the task spans, and not for {layout.task.name}. Give "
+            "--task spans, or remove --label-prompts."
+        )
     task = layout.task.from_examples(
         sets.train,
         text_columns=layout.text_columns,
@@ -294,6 +299,7 @@ def define_task(config: FinetuneConfig, layout: Layout, sets: Sets) -> Task:
         long_texts=config.long_texts,
         max_length=UNLIMITED,
         crf=config.crf,
+        **({"label_prompts": True} if config.label_prompts else {}),
     )
     # Micro-batches are part of the training step, not of the task.
     names = [name for name in task.objective.vector_settings if name != "micro_batches"]

@@ -91,6 +91,10 @@ class FinetuneConfig:
     crf: bool = False
     """For tagging: also learn scores for each pair of successive labels (a conditional random
     field), at --crf-learning-rate."""
+    label_prompts: bool = False
+    """For spans: read a text once for each label, with the name of the label before it. Such a
+    model can be asked for labels that training did not have. It reads a text as often as there are
+    labels, and cannot be exported."""
     from_scratch: bool = False
     """Use only the architecture and vocabulary of the checkpoint, for comparison."""
     adapt: Literal["auto", "yes", "no"] = "no"
@@ -171,6 +175,10 @@ class FinetuneConfig:
             raise InputError(
                 "a model with lexical features cannot be exported. Remove --export, or give "
                 "--lexical-features no."
+            )
+        if self.label_prompts and self.export:
+            raise InputError(
+                "a model with label prompts cannot be exported. Remove --export or --label-prompts."
             )
         if self.unlabelled and self.adapt == "no" and not self.loss.teacher:
             raise InputError(

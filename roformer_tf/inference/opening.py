@@ -78,6 +78,11 @@ class Finetuned:
             return predictions
         return self.lexical.combined(self.task, examples, predictions)
 
+    def with_task(self, task: Task) -> "Finetuned":
+        """The same model for a task of `Task.asked`."""
+        # TF-IDF knows only the labels of training.
+        return dataclasses.replace(self, task=task, lexical=None)
+
 
 @dataclass(frozen=True)
 class OpenedModel:

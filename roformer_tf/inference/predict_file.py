@@ -70,6 +70,13 @@ class PredictConfig:
     top_k: int | None = None
     """List so many labels, the likeliest first, each with its probability. Default: a column for
     every label, or the likeliest 5 if there are more than 20."""
+    labels: Annotated[tuple[str, ...], "LABEL"] = ()
+    """Labels to predict instead of those of training, for texts of one column. The model must be
+    one of pairs that was fine-tuned on natural language inference, or one of entities with label
+    prompts."""
+    template: str | None = None
+    """With --labels: the sentence that a text entails if it has the label, which is {} in it.
+    Default: a Chinese one that the text is about the label."""
     strict: bool = False
     """Stop, with nothing written, if a row is empty or cannot be read; all such rows are named."""
     batch_size: int = BATCH_SIZE
@@ -85,6 +92,8 @@ class PredictConfig:
 
     def __post_init__(self) -> None:
         check_numbers(self, "batch_size", "top_k", at_least=1)
+        if self.template is not None and not self.labels:
+            raise InputError("template is for labels. Give --labels, too.")
 
 
 class Tally:
@@ -162,6 +171,8 @@ def predict_file(config: PredictConfig) -> None:
     check_output(config.output)
     finetuned = open_finetuned(config.model, config.engine, config.precision)
     report(*finetuned.notes)
+    if config.labels:
+        finetuned = finetuned.with_task(finetuned.task.asked(config.labels, config.template))
     task = finetuned.task.decoding.with_top_k(config.top_k)
     unanswered = open_unanswered(config.input, task, config.reading.columns())
     rows = _all_good(unanswered.examples, config, task) if config.strict else unanswered.examples

@@ -14,6 +14,12 @@ tagging                                `tags`, and `entities`: start, end, label
 entities, also nested                  `spans`: start, end, label, text, score
 a masked language model                `filled`, and for each [MASK] `scores` by token
 a sim model; an encoder; a gpt model   `vector` (H,) float32 of length 1
+
+A model of natural language inference, and one of entities with label prompts, also predict labels
+that are named in the call:
+
+    >>> roformer_tf.load("runs/nli/model")("国足今晚出战", labels=["体育", "财经"])
+    {"label": "体育", "scores": {"体育": 0.9, "财经": 0.1}}
 """
 
 import dataclasses
@@ -32,6 +38,7 @@ from roformer_tf.inference.fill_mask import MASK, MaskedModel, candidates, fille
 from roformer_tf.inference.opening import Finetuned, OpenedModel, open_model
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.rows import BATCH_SIZE, runner
+from roformer_tf.tasks.base import FIXED_LABELS
 from roformer_tf.tasks.probabilities import shortest
 
 logger = logging.getLogger(__name__)
@@ -58,14 +65,32 @@ class Predictor:
     """How many texts an example may have."""
     lists_texts: bool = False
     """Whether the last one is a list of texts, of any length."""
+    asked: "Callable[[Sequence[str], str | None], Predictor] | None" = None
+    """Labels and a template → the model that predicts them; None for models without labels."""
 
-    def __call__(self, texts: str | Texts | Iterable[str | Sequence[str]]) -> Any:
+    def __call__(
+        self,
+        texts: str | Texts | Iterable[str | Sequence[str]],
+        *,
+        labels: Sequence[str] | None = None,
+        template: str | None = None,
+    ) -> Any:
         """Predict each of several texts, in their order: a list of dictionaries.
 
         A pair or a triple is a tuple. A single text, or a single tuple, gives one dictionary.
+        labels: to predict instead of those of training. Of a model of natural language inference
+        one is chosen for each text; template: the sentence that the text entails if it has the
+        label, which is {} in it (default: 这段话的内容是关于{}的。).
+        A model of entities with label prompts finds all entities of these labels.
         Raises InputError for the first example that is blank, not a text, or has more or fewer
-        texts than the model takes.
+        texts than the model takes; and for labels that a model cannot be asked for.
         """
+        if labels is not None:
+            if self.asked is None:
+                raise InputError(FIXED_LABELS)
+            return self.asked(labels, template)(texts)
+        if template is not None:
+            raise InputError("template is for labels. Give labels, too.")
         is_single = isinstance(texts, str | tuple)
         predictions = self.predict(self._examples([texts] if is_single else texts, is_single))
         return predictions[0] if is_single else predictions
@@ -179,6 +204,17 @@ def _of_task(
     _warn(opened, finetuned.notes)
     task = finetuned.task.decoding.with_top_k(top if finetuned.task.decoding.lists_labels else None)
     finetuned = dataclasses.replace(finetuned, task=task)
+    counts = text_counts or (len(task.text_columns),)
+    samples = [task.labelling.sample("好" * 20 * count) for count in (1, 2)]
+    return _warm(finetuned.model, _predictor(finetuned, counts, batch_size), samples)
+
+
+def _predictor(finetuned: Finetuned, text_counts: tuple[int, ...], batch_size: int) -> Predictor:
+    """A model of a task as a function of texts."""
+    task = finetuned.task
+
+    def asked(labels: Sequence[str], template: str | None) -> Predictor:
+        return _predictor(finetuned.with_task(task.asked(labels, template)), (1,), batch_size)
 
     def predict(texts: Sequence[Texts]) -> list[Prediction]:
         examples = [
@@ -189,10 +225,7 @@ def _of_task(
         as_json = map(task.decoding.as_json, examples, predictions)
         return [{NAMES.get(key, key): _plain(x) for key, x in each.items()} for each in as_json]
 
-    counts = text_counts or (len(task.text_columns),)
-    predictor = Predictor(predict, task.text_columns, counts, task.labelling.lists_texts)
-    samples = [task.labelling.sample("好" * 20 * count) for count in (1, 2)]
-    return _warm(finetuned.model, predictor, samples)
+    return Predictor(predict, task.text_columns, text_counts, task.labelling.lists_texts, asked)
 
 
 def _of_masks(opened: OpenedModel, model: MaskedModel, top: int) -> Predictor:

@@ -8,13 +8,13 @@ layout of a cell                                of
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.cells import BadCellError, find_cell, read_label, read_text
 from roformer_tf.labelled.column_names import folded
 from roformer_tf.labelled.columns import find_column, find_texts
-from roformer_tf.labelled.examples import UNLABELLED, Example
+from roformer_tf.labelled.examples import UNLABELLED, Example, Span, ordered
 from roformer_tf.labelled.headers import TableSample
 from roformer_tf.labelled.token_labels import (
     UnitColumns,
@@ -23,9 +23,6 @@ from roformer_tf.labelled.token_labels import (
     is_cluener,
 )
 from roformer_tf.readers.tables import Row
-
-# Label, first character, last character + 1.
-Span: TypeAlias = tuple[str, int, int]
 
 # Well-known names of a column of entities, normalized by `folded`.
 ENTITIES = tuple(map(folded, ("entities", "entity", "spans", "mentions", "实体", "实体列表")))
@@ -99,11 +96,6 @@ def read_entities(row: Row, columns: EntityColumns) -> Example:
         raise BadCellError(UNLABELLED)
     spans = {_span(text, item) for item in _items(cell)}
     return Example((text,), ordered(spans), row.place)
-
-
-def ordered(spans: Iterable[Span]) -> list[Span]:
-    """Spans by their first character, the longest first."""
-    return sorted(spans, key=lambda span: (span[1], -span[2], span[0]))
 
 
 def _items(cell: Any) -> list[dict[str, Any]]:

@@ -5,6 +5,7 @@ reviews.csv: 5 of 2,700 rows skipped:
   reviews.csv:20 has an empty text in 'text'
 """
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -14,6 +15,9 @@ from roformer_tf.translation import Message
 LongTexts = Literal["head", "head-tail", "windows"]
 # One label, several, one for each unit, or a number, depending on the task.
 Label: TypeAlias = Any
+
+# An entity: its label, first character, last character + 1.
+Span: TypeAlias = tuple[str, int, int]
 
 # The label of several texts from one cell: all mean the same.
 GROUP = "group"
@@ -32,6 +36,11 @@ class Example(NamedTuple):
     """For tagging: the characters or words that have a label each."""
     id: str = ""
     """Of a question: its id in the data, if it has one."""
+
+
+def ordered(spans: Iterable[Span]) -> list[Span]:
+    """Spans by their first character, the longest first."""
+    return sorted(spans, key=lambda span: (span[1], -span[2], span[0]))
 
 
 # Ranges of lines that are listed for each problem; the rest is counted.

@@ -164,6 +164,13 @@ class SearchRequest(TextsRequest[Text]):
     )
 
 
+class AskedRequest(TextsRequest[Text]):
+    """A text, or several, and the labels to predict, for models that can be asked for labels."""
+
+    labels: Annotated[list[Text], Field(min_length=1, max_length=MAX_CHOICES, fail_fast=True)]
+    template: Text | None = Field(None, description="A sentence about a label, which is {} in it.")
+
+
 class IndexedDocument(BaseModel):
     """A document; other keys than `id` and `text` are metadata: texts, numbers, true or false."""
 
@@ -292,6 +299,7 @@ class NamedRequest(CompatibleRequest):
 # Names of the forms that a value may have. Pydantic has them in the place of an error, where
 # `failures` drops what begins with a bracket: it is not in the request.
 TEXT, TEXTS, IDS, LISTS, INPUTS, OBJECT = "(text)", "(texts)", "(ids)", "(lists)", "(tei)", "(json)"
+ASKED = "(asked)"
 
 
 def _form(value: Any) -> str:
@@ -310,6 +318,10 @@ def _one_of(message: str) -> Discriminator:
 
 def _has_inputs(value: Any) -> str:
     return INPUTS if isinstance(value, dict) and "inputs" in value else TEXT
+
+
+def _predict_form(value: Any) -> str:
+    return ASKED if isinstance(value, dict) and "labels" in value else _has_inputs(value)
 
 
 def _has_texts(value: Any) -> str:
@@ -546,8 +558,11 @@ def predict_request(columns: int, of_labels: bool) -> Any:
 
     of_labels: whether `inputs` are accepted, too.
     """
+    asked = Annotated[AskedRequest, Tag(ASKED)]
     if not of_labels:
-        return REQUESTS[columns]
+        return Annotated[
+            Annotated[REQUESTS[columns], Tag(TEXT)] | asked, Discriminator(_predict_form)
+        ]
     inputs: Any = TextOrTexts
     if columns > 1:
         example = {2: Pair, 3: Triple}[columns]
@@ -557,8 +572,8 @@ def predict_request(columns: int, of_labels: bool) -> Any:
         ]
     tei = create_model("TeiPredictRequest", __base__=TeiPredictRequest, inputs=(inputs, ...))
     return Annotated[
-        Annotated[REQUESTS[columns], Tag(TEXT)] | Annotated[tei, Tag(INPUTS)],
-        Discriminator(_has_inputs),
+        Annotated[REQUESTS[columns], Tag(TEXT)] | Annotated[tei, Tag(INPUTS)] | asked,
+        Discriminator(_predict_form),
     ]
 
 

@@ -3,6 +3,8 @@
 POST /predict  {"text": X} or {"texts": [X, …]} → {"predictions": [prediction, …]}
                of labels and numbers also, as at Text Embeddings Inference,
                {"inputs": X} → [{"label", "score"}, …], {"inputs": [X, …]} → a list of such lists
+               of models that can be asked for labels also
+               {"texts": [text, …], "labels": [label, …], "template"?} → {"predictions": […]}
 
 X is a text; of a pair a list of two texts, of a ranking a list of three. A model of pairs also has
 the routes of `rerank_routes`. A question may also be {"question": Q, "context": C}. Of multiple
@@ -12,12 +14,14 @@ choice X is {"text": X, "choices": [X, …]}, or {"texts": [{"text": X, "choices
 import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
-from fastapi import APIRouter, Body, Response
+from fastapi import APIRouter, Body, HTTPException, Response
 
 from roformer_tf.engines.choice import Choice, Engine, Precision
+from roformer_tf.errors import InputError
 from roformer_tf.inference.opening import open_finetuned
 from roformer_tf.inference.text_files import report
 from roformer_tf.labelled.examples import Example
@@ -29,6 +33,7 @@ from roformer_tf.serving.monitoring import ServiceMetrics
 from roformer_tf.serving.rerank_routes import add_rerank
 from roformer_tf.serving.schemas import (
     SAMPLE,
+    AskedRequest,
     ChoicesRequest,
     Predictions,
     QuestionRequest,
@@ -51,7 +56,8 @@ class ServedTask(NamedTuple):
 
     name: str
     task: Task
-    predict: Callable[[list[Example]], list[Prediction]]
+    predict: Callable[..., list[Prediction]]
+    """Of a list of examples, and of the task with the labels of a request, if it names some."""
     choice: Choice | None = None
 
 
@@ -79,8 +85,9 @@ def load_served_task(
     opened = replace(opened, task=opened.task.decoding.with_top_k(top_k))
     task = opened.task
 
-    def run(examples: list[Example]) -> list[Prediction]:
-        return opened.predict(examples, batch_size)
+    def run(examples: list[Example], asked: Task | None = None) -> list[Prediction]:
+        model = opened.with_task(asked) if asked else opened
+        return model.predict(examples, batch_size)
 
     # Two batches of different shape: TensorFlow's plan for the second serves all later shapes.
     for text, count in (("好" * 100, 2), (SAMPLE, 1)):
@@ -115,13 +122,14 @@ def task_routes(
     router = APIRouter()
     if len(task.text_columns) == 2 and not task.labelling.column_names:
         add_rerank(router, served.name, task, as_example, batcher, limits)
-    _add_predict(router, task, batcher, limits)
+    _add_predict(router, served, batcher, limits)
     return ModelRoutes(served.name, router, health, "predict.js", [batcher])
 
 
 def _add_predict(
-    router: APIRouter, task: Task, batcher: Batcher[Example, Prediction], limits: Limits
+    router: APIRouter, served: ServedTask, batcher: Batcher[Example, Prediction], limits: Limits
 ) -> None:
+    task = served.task
     columns = len(task.text_columns)
     has_scores = task.decoding.lists_labels or isinstance(task.decoding, NumberDecoding)
     request_type = predict_request(columns, has_scores)
@@ -152,9 +160,13 @@ def _add_predict(
             items = body.items  # type: ignore[attr-defined]
         check_texts(items, limits)
         texts = [[item] if isinstance(item, str) else item for item in items]
-        examples = [as_example(each, task) for each in texts]
-        predictions = await batcher.results(examples)
-        as_json: Any = map(task.decoding.as_json, examples, predictions)
+        asked = _asked(body, task) if isinstance(body, AskedRequest) else task
+        examples = [as_example(each, asked) for each in texts]
+        if asked is task:
+            predictions = await batcher.results(examples)
+        else:  # a batch has the labels of one request
+            predictions = await batcher.call(partial(served.predict, examples, asked))
+        as_json: Any = map(asked.decoding.as_json, examples, predictions)
         key = "predictions"
         if is_tei:
             as_json, key = map(_label_scores, as_json), ""
@@ -170,6 +182,14 @@ def _label_scores(prediction: dict[str, Any]) -> list[dict[str, Any]]:
     scores = prediction.get("probabilities", prediction)
     ordered = sorted(scores.items(), key=lambda item: -item[1])
     return [{"label": label, "score": score} for label, score in ordered]
+
+
+def _asked(body: AskedRequest, task: Task) -> Task:
+    """The task with the labels of a request; status 422 where it cannot be asked for them."""
+    try:
+        return task.asked(body.labels, body.template)
+    except InputError as error:
+        raise HTTPException(422, str(error)) from None
 
 
 def _characters(example: Example) -> int:

@@ -32,9 +32,11 @@ figures                                  `metrics` has F1, exact match, accuracy
 `tests/tasks/test_table.py` adds a task in these four steps, and trains, reports and serves it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from roformer_tf.errors import InputError
 from roformer_tf.tasks.decoding import Decoding
 from roformer_tf.tasks.labelling import Labelling
 from roformer_tf.tasks.objective import TrainingObjective
@@ -47,8 +49,16 @@ from roformer_tf.tasks.task_settings import (
     TaskSettings,
     part,
 )
+from roformer_tf.translation import Message
 
 __all__ = ["Examples", "Gold", "Prediction", "Predictions", "Task", "part"]
+
+FIXED_LABELS = Message(
+    "this model predicts what it was trained for, and cannot be asked for other labels. Two kinds "
+    "can: a model of pairs for natural language inference, with the label `entailment` or the "
+    "Chinese for it, and a model of entities that was fine-tuned with --task spans "
+    "--label-prompts. Give one of these, or remove the labels."
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,3 +116,23 @@ class Task(TaskSettings):
         The class is the one in the `table`.
         """
         return task
+
+    def asked(self, labels: Sequence[str], template: str | None = None) -> "Task":
+        """The task that predicts these labels instead of those of training.
+
+        template: of a sentence about a label, which is {} in it, for tasks that use one. Raises
+        InputError: most tasks know only the labels of training.
+        """
+        raise InputError(FIXED_LABELS)
+
+
+def check_asked(labels: Sequence[str]) -> tuple[str, ...]:
+    """The labels that the caller asks for. Raises InputError unless they are different texts."""
+    listed = () if isinstance(labels, str) else tuple(labels)
+    if not listed or not all(isinstance(x, str) and x.strip() for x in listed):
+        raise InputError(
+            f"labels is {labels!r}, but must be a list of texts, such as 体育 and 财经."
+        )
+    if len(set(listed)) < len(listed):
+        raise InputError(f"labels is {', '.join(listed)}: give each label once.")
+    return listed

@@ -1,14 +1,22 @@
-"""One text or a pair of texts, one of several labels."""
+"""One text or a pair of texts, one of several labels; or labels that are asked for.
 
+A model of natural language inference knows whether a text entails another. So it can be asked for
+labels without any training on them (Yin, Hay and Roth, arXiv 1909.00161): each becomes a sentence,
+such as 这段话的内容是关于体育的。, and the label whose sentence the text entails most is predicted.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.cells import without_nan
+from roformer_tf.labelled.encoding import EncodedTexts, encode_texts, rows_of
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks import metrics
-from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task, part
+from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task, check_asked, part
 from roformer_tf.tasks.decoding import LabelDecoding
 from roformer_tf.tasks.labelling import Labelling
 from roformer_tf.tasks.metrics import Figures, Measure, Metric
@@ -25,6 +33,12 @@ from roformer_tf.translation import Message
 
 if TYPE_CHECKING:
     from roformer_tf.labelled.columns import LabelSample
+    from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+
+# Names of the label of a pair whose first text entails the second.
+ENTAILMENT = ("entailment", "蕴含", "蕴涵")
+# The sentence about a label, where the caller gives none.
+TEMPLATE = "这段话的内容是关于{}的。"
 
 
 class ClassificationLabelling(Labelling):
@@ -175,3 +189,67 @@ class Pair(Classification):
     # A checkpoint does not compare two texts: its vectors alone do not show whether they match.
     has_vector_method: ClassVar[bool] = False
     labelling = part(PairLabelling)
+
+    def asked(self, labels: Sequence[str], template: str | None = None) -> Task:
+        """The task of a model of natural language inference that predicts other labels.
+
+        Raises InputError if no label means entailment, for fewer than two labels or repeated ones,
+        and for a template without {}.
+        """
+        entailment = [i for i, label in enumerate(self.labels) if label.lower() in ENTAILMENT]
+        if len(entailment) != 1:
+            return super().asked(labels, template)
+        names, template = check_asked(labels), TEMPLATE if template is None else template
+        if len(names) < 2:
+            raise InputError(f"labels is {names[0]}, but a label is chosen among at least two.")
+        if template.count("{}") != 1:
+            raise InputError(
+                f"template is {template!r}, but needs one {{}} in the place of the label, as "
+                f"{TEMPLATE!r} has it."
+            )
+        return ZeroShot(
+            labels=names,
+            hypotheses=tuple(template.replace("{}", name) for name in names),
+            entailment=entailment[0],
+            max_length=self.max_length,
+            top_k=self.top_k,
+        )
+
+
+class HypothesisLabelling(ClassificationLabelling):
+    """A text, which may entail the sentence about each label."""
+
+    task: "ZeroShot"
+
+    def encode(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> EncodedTexts:
+        """A sequence for each label: the text and the sentence about the label."""
+        sentences = self.task.hypotheses
+        several = [example._replace(texts=(*example.texts, *sentences)) for example in examples]
+        return encode_texts(several, tokenizer, self.task.max_length)
+
+
+class EntailmentDecoding(LabelDecoding):
+    """Logits of entailment → the label whose sentence is entailed most, by a softmax over them."""
+
+    task: "ZeroShot"
+
+    def combine(self, row_logits: Sequence[np.ndarray], encoded: EncodedTexts) -> list[np.ndarray]:
+        """Logits of sequences (3,) → of examples (C,): those of entailment."""
+        logits = np.array(row_logits)[:, self.task.entailment]
+        return [logits[rows.start : rows.stop] for rows in rows_of(encoded)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class ZeroShot(Classification):
+    """One text, one of the labels that the caller names; the model is that of a `Pair`."""
+
+    name: ClassVar[str] = "zero-shot"
+    title: ClassVar[str] = "零样本分类 · Zero-shot classification"
+    has_vector_method: ClassVar[bool] = False
+    labelling = part(HypothesisLabelling)
+    decoding = part(EntailmentDecoding)
+
+    hypotheses: tuple[str, ...]
+    """The sentence about each label."""
+    entailment: int
+    """Index of entailment among the logits of a pair."""

@@ -10,8 +10,8 @@ from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.choices.cloze import MultipleChoice
 from roformer_tf.tasks.choices.reranking import Reranking
 from roformer_tf.tasks.classification import Classification, Pair
+from roformer_tf.tasks.extraction.prompted_spans import Extraction
 from roformer_tf.tasks.extraction.question_answering import QuestionAnswering
-from roformer_tf.tasks.extraction.spans import Spans
 from roformer_tf.tasks.multilabel import Multilabel
 from roformer_tf.tasks.ranking import Ranking
 from roformer_tf.tasks.regression import Regression
@@ -31,7 +31,7 @@ TASKS: dict[str, type[Task]] = {
         Regression,
         Ranking,
         Tagging,
-        Spans,
+        Extraction,
         QuestionAnswering,
         Embedding,
         Paraphrase,

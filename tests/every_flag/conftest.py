@@ -91,6 +91,7 @@ def inputs(tmp_path_factory, released):
         "multilabel": Multilabel(labels=("甲", "乙")),
         "pair": Pair(labels=("0", "1"), text_columns=("text_a", "text_b")),
         "regression": Regression(mean=1.0, deviation=2.0),
+        "nli": Pair(labels=("entailment", "neutral"), text_columns=("text_a", "text_b")),
     }
     actual = save_random_models(tasks, folder, tokenizer_of(LETTERS))
     rest = {"other_classifier": tasks["classifier"]}

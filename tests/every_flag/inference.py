@@ -46,6 +46,7 @@ def reranking(base):
 
 
 PREDICT = "--model {classifier} --input {texts} --output {out}/answers.tsv"
+ASKED = PREDICT.replace("{classifier}", "{nli}") + " --labels 天气 公园"
 EMBED = "--model {mlm} --input {texts} --output {out}/vectors.npy"
 WHITEN = EMBED.replace("{mlm}", "{own_mlm}")
 SIMILARITY = "--model {mlm} --input {pairs_file} --output {out}/scores.tsv"
@@ -72,6 +73,8 @@ TABLES = {
             Row("--output {out}/other.tsv", "other.tsv"),
             Row("--with-text", "answers.tsv", has("公园学习")),
             Row("--top-k 1", "answers.tsv"),
+            Row("学习", "answers.tsv", has("p(学习)"), base=ASKED),  # one more of --labels
+            Row("--template {{}}今天去公园", "answers.tsv", base=ASKED),
             Row("--strict", "exit", base=PREDICT.replace("{texts}", "{holes}"), exits=(0, 2)),
             Row("--batch-size 2", "computed", batches(2)),
             Row("--precision int8", "computed", computed_by("onnx", "int8")),

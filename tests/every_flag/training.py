@@ -276,6 +276,7 @@ TABLES = {
             Row("--long-texts head-tail", LINES, base=f"{ONE_BATCH} --max-length 6"),
             Row("--pooling mean", LINES),
             Row("--crf", LINES, base=TAGS),
+            Row("--label-prompts", LINES, base=f"{TAGS} --task spans"),
             Row("--from-scratch", LINES),
             Row("--adapt yes", LINES, slow=True),
             Row("--unlabelled {passages}", LINES, base=f"{ONE_BATCH} --adapt yes", slow=True),

@@ -9,6 +9,7 @@ import pytest
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.reading import find_layout, open_unanswered, read_examples
+from roformer_tf.tasks.extraction.prompted_spans import Extraction
 from roformer_tf.tasks.extraction.spans import Spans
 from roformer_tf.tasks.table import TASKS
 
@@ -61,7 +62,7 @@ def test_every_layout_is_detected_and_gives_the_same_spans(column, suffix, tmp_p
     else:
         pq.write_table(pa.Table.from_pylist(rows), path)
     layout, examples = read(path)
-    assert layout.task is Spans
+    assert layout.task is Extraction
     assert (layout.text_columns, layout.label_column) == (("text",), column)
     assert f"task spans, text in column text, label in column {column}." in layout.report
     assert [example.label for example in examples] == WANT
@@ -72,7 +73,7 @@ def test_entities_of_cluener_may_be_nested_if_spans_are_asked_for(tmp_path):
     rows = [{"text": t, "label": cluener(t, spans)} for t, spans in zip(TEXTS, WANT, strict=True)]
     path = json_lines(tmp_path / "a.json", rows)
     layout, examples = read(path, "spans")
-    assert layout.task is Spans
+    assert layout.task is Extraction
     assert [example.label for example in examples] == WANT
     assert find_layout(path, ColumnsConfig(), None, TASKS).task is TASKS["tagging"]
 
@@ -90,7 +91,7 @@ def test_tags_of_units_become_spans_of_characters(between, tmp_path):
     )
     for name in ("a.conll", "a.jsonl"):
         layout, examples = read(tmp_path / name, "spans")
-        assert layout.task is Spans
+        assert layout.task is Extraction
         got = [(x.texts[0], [x.texts[0][a:b] for _, a, b in x.label]) for x in examples]
         names = [["北京"], ["New York"]] if between else [["上海"]]
         texts = [between.join(x) for x in units]
@@ -153,7 +154,7 @@ def test_brat_gives_an_example_for_each_line(end, tmp_path):
     (tmp_path / "a.ann").write_text(BRAT.format(start, start + 2), "utf-8")
     for path in (tmp_path / "a.ann", tmp_path):
         layout, examples = read(path)
-        assert layout.task is Spans
+        assert layout.task is Extraction
         got = [[(label, x.texts[0][a:b]) for label, a, b in x.label] for x in examples]
         assert got == [[("ORG", "北京市委"), ("LOC", "北京")], [("LOC", "上海")]]
         assert [x.place for x in examples] == [f"{tmp_path}/a.txt:1", f"{tmp_path}/a.txt:3"]

@@ -65,8 +65,9 @@ def test_scores_are_those_of_float64(length, labels):
         )
 
 
-TARGETS = np.array(  # length; first and last token, and the label
+TARGETS = np.array(  # length, last token before the text; first and last token, and the label
     [
+        [[9, 3, 0], [4, 6, 0], [5, 5, 1], [0, 0, 0]],  # three tokens before the text
         [[9, 0, 0], [1, 2, 0], [1, 1, 1], [3, 7, 0]],
         [[6, 0, 0], [4, 4, 1], [0, 0, 0], [0, 0, 0]],
         [[9, 0, 0], [0, 0, 0], [0, 0, 0], [0, 0, 0]],
@@ -78,12 +79,12 @@ TARGETS = np.array(  # length; first and last token, and the label
 
 @pytest.mark.parametrize("scale", [0.3, 3.0])
 def test_the_loss_is_that_of_float64(scale):
-    pointers, want = drawn(4, 9, 2, scale), []
+    pointers, want = drawn(5, 9, 2, scale), []
     for row, target in zip(pointers, TARGETS, strict=True):
         spans, of_labels = {tuple(x) for x in target[1:].tolist() if x != [0, 0, 0]}, []
         for label in range(2):
             wrong = right = 1.0
-            for i in range(1, target[0, 0] - 1):
+            for i in range(target[0, 1] + 1, target[0, 0] - 1):
                 for j in range(i, target[0, 0] - 1):
                     s = score(row, i, j, label)
                     if (i, j, label) in spans:
@@ -94,12 +95,12 @@ def test_the_loss_is_that_of_float64(scale):
         want.append(np.mean(of_labels))
     got = np.asarray(span_losses(TARGETS, keras.ops.convert_to_tensor(pointers)))
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
-    assert want[3] == 0
+    assert want[4] == 0
 
 
 def test_padding_changes_no_loss():
-    pointers = drawn(4, 9, 2)
-    longer = np.concatenate([pointers, drawn(4, 5, 2, 9.0, seed=3)], axis=1)
+    pointers = drawn(5, 9, 2)
+    longer = np.concatenate([pointers, drawn(5, 5, 2, 9.0, seed=3)], axis=1)
     losses = [np.asarray(span_losses(TARGETS, keras.ops.array(x))) for x in (pointers, longer)]
     np.testing.assert_allclose(*losses, atol=1e-5)
 

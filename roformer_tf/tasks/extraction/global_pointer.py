@@ -77,8 +77,8 @@ def span_losses(
     scores = span_scores(pointers)
     batch, labels, length = ops.shape(scores)[:3]
     positions = ops.arange(length)
-    # All tokens except [CLS], [SEP] and padding.
-    counts = (positions > 0) & (positions < targets[:, 0, :1] - 1)  # (B, T)
+    # All tokens of the text: not [CLS], what is before the text, [SEP] and padding.
+    counts = (positions > targets[:, 0, 1:2]) & (positions < targets[:, 0, :1] - 1)  # (B, T)
     pairs = counts[:, :, None] & counts[:, None] & (positions[:, None] <= positions)
     start, last, label = (targets[:, 1:, i] for i in range(3))  # (B, P)
     row = ops.zeros_like(start) + ops.arange(batch, dtype="int32")[:, None]

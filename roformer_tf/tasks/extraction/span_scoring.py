@@ -6,8 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from roformer_tf.labelled.entities import Span, ordered
-from roformer_tf.labelled.examples import Example, Label
+from roformer_tf.labelled.examples import Example, Label, Span, ordered
 from roformer_tf.tasks import metrics
 from roformer_tf.tasks.metrics import Figures, LabelItem, Measure, Metric
 from roformer_tf.tasks.scoring import CHARACTERS, JsonObject, Metrics, NamedPredictions

@@ -11,8 +11,7 @@ import numpy as np
 
 from roformer_tf.engines.network import Part as NetworkPart
 from roformer_tf.labelled.encoding import EncodedTexts, Rows, encode_units, rows_of
-from roformer_tf.labelled.entities import Span, ordered
-from roformer_tf.labelled.examples import Example, Label
+from roformer_tf.labelled.examples import Example, Label, Span, ordered
 from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task, part
 from roformer_tf.tasks.decoding import Decoding
 from roformer_tf.tasks.extraction.global_pointer import candidates, span_losses
@@ -71,16 +70,22 @@ class SpansLabelling(UnitLabelling):
         ]
         return np.array(spans, np.int32).reshape(-1, 3)
 
+    def row_spans(self, encoded: EncodedTexts, examples: Examples) -> list[np.ndarray]:
+        """The targets (P, 3) of each row's example, whether or not they are in its window."""
+        spans = [self.target(example) for example in examples]
+        return [spans[number] for number in encoded.example]
+
     def row_targets(self, encoded: EncodedTexts, examples: Examples) -> tuple[Rows, Rows]:
         """Targets (rows, 1 + P, 3) int32, and a weight of 1 for each sequence.
 
-        First the number of a sequence's tokens, followed by two zeros. Then the spans in it: first
-        and last token, and the label; zeros after the last one.
+        First the number of a sequence's tokens, the last one before the text, and a zero. Then the
+        spans in it: first and last token, and the label; zeros after the last one.
         """
-        spans = [self.target(example) for example in examples]
         placed = [
-            _in_window(spans[number], units)
-            for number, units in zip(encoded.example, encoded.first_units, strict=True)
+            _in_window(spans, units)
+            for spans, units in zip(
+                self.row_spans(encoded, examples), encoded.first_units, strict=True
+            )
         ]
         targets = np.zeros((len(placed), 1 + max(map(len, placed), default=0), 3), np.int32)
         targets[:, 0, 0] = encoded.row_lengths
@@ -134,17 +139,7 @@ class SpansDecoding(Decoding):
 
     def combine(self, row_logits: Sequence[np.ndarray], encoded: EncodedTexts) -> list[np.ndarray]:
         """Pointers of sequences (T, 2K + 2C) → the likeliest spans of examples (M, 4)."""
-        examples = []
-        for rows, units in zip(rows_of(encoded), encoded.units.tolist(), strict=True):
-            bounds = np.array([_bounds(encoded.first_units[row]) for row in rows])
-            of_windows = []
-            for window, row in enumerate(rows):
-                tokens = np.flatnonzero(encoded.first_units[row] >= 0)
-                spans = candidates(row_logits[row], tokens)
-                spans[:, :2] += bounds[window, 0]
-                of_windows.append(spans[_best_window(spans, bounds, units) == window])
-            examples.append(np.concatenate(of_windows) + np.array([0, 1, 0, 0], np.float32))
-        return examples
+        return [spans_of_windows(row_logits, rows, encoded) for rows in rows_of(encoded)]
 
     def predict(self, logits: np.ndarray) -> Prediction:
         """All spans above the threshold."""
@@ -201,6 +196,21 @@ class SpansDecoding(Decoding):
                 for label, start, end in prediction.label
             ]
         }
+
+
+def spans_of_windows(
+    row_logits: Sequence[np.ndarray], rows: Sequence[int], encoded: EncodedTexts
+) -> np.ndarray:
+    """The likeliest spans (M, 4) of the rows that are the windows of a text."""
+    units = int(encoded.units[encoded.example[rows[0]]])
+    bounds = np.array([_bounds(encoded.first_units[row]) for row in rows])
+    of_windows = []
+    for window, row in enumerate(rows):
+        tokens = np.flatnonzero(encoded.first_units[row] >= 0)
+        spans = candidates(row_logits[row], tokens)
+        spans[:, :2] += bounds[window, 0]
+        of_windows.append(spans[_best_window(spans, bounds, units) == window])
+    return np.concatenate(of_windows) + np.array([0, 1, 0, 0], np.float32)
 
 
 def _bounds(first_units: np.ndarray) -> tuple[int, int]:
