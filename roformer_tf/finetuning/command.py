@@ -119,6 +119,8 @@ def _finetune(config: FinetuneConfig, adapt: Adapt) -> None:
     if layout.task.reranks:
         sets = searched(sets, config.vectors.hard_negatives or NEGATIVES)
     task = define_task(config, layout, sets)
+    if config.label_names:
+        task, sets = name_labels(config.label_names, task, sets)
     is_taught = config.loss.teacher is not None and not task.writes
     if is_taught:
         sets = dataclasses.replace(sets, unlabelled=read_unlabelled(config, task))
@@ -272,6 +274,29 @@ def split_sets(config: FinetuneConfig, layout: Layout, sets: Sets) -> Sets:
     train, own_valid, own_test = split_examples(sets.train, layout.task, fractions, config.seed)
     parts = folds(train, layout.task, config.folds, config.seed) if config.folds else []
     return Sets(train, sets.valid or own_valid, sets.test or own_test, parts)
+
+
+def name_labels(names: tuple[str, ...], task: Task, sets: Sets) -> tuple[Task, Sets]:
+    """The task and the examples with these names of the labels, in the order of the labels.
+
+    Raises InputError for a task without labels, and for another number of names.
+    """
+    if not task.labelling.may_name_labels:
+        raise InputError(
+            f"label_names is for whole texts with labels, not for the task {task.name}. Remove "
+            "--label-names."
+        )
+    if len(names) != len(task.labels) or len(set(names)) < len(names):
+        raise InputError(
+            f"label_names has {len(set(names))} different names, but there are {len(task.labels)} "
+            f"labels: {', '.join(task.labels)}. Give a name for each, in this order."
+        )
+    task = dataclasses.replace(task, labels=tuple(names), label_values=task.labels)
+    named = task.labelling.named
+    parts = [(named(train), named(valid)) for train, valid in sets.folds]
+    return task, dataclasses.replace(
+        sets, train=named(sets.train), valid=named(sets.valid), test=named(sets.test), folds=parts
+    )
 
 
 def define_task(config: FinetuneConfig, layout: Layout, sets: Sets) -> Task:

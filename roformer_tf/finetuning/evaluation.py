@@ -98,6 +98,7 @@ def evaluate(config: EvaluateConfig) -> None:
         task.labelling.for_prediction(example)
         for example in read_examples(config.data, layout, columns)
     ]
+    examples = task.labelling.named(examples)
     check_labels(config.data, task, examples)
     task = TASKS[task.name].adapted(task, examples)
     report = evaluated(dataclasses.replace(opened, task=task), examples, config.batch_size)

@@ -50,6 +50,9 @@ class Labelling(Part):
     fixed_long_texts: ClassVar[str] = ""
     """What happens to long texts, if the user cannot choose: "all is read, in windows."."""
 
+    may_name_labels: ClassVar[bool] = False
+    """Whether --label-names may give the labels of the data other names."""
+
     column_names: ClassVar[tuple[str, ...]] = ()
     """Names of the text columns and the label column, if files of the task have fixed ones."""
 
@@ -144,6 +147,17 @@ class Labelling(Part):
                 )
             )
         return {"labels": tuple(sorted(labels, key=_natural))}
+
+    def named(self, examples: Examples) -> list[Example]:
+        """The examples with the names of labels in place of the values in the data."""
+        names = dict(zip(self.task.label_values, self.task.labels, strict=False))
+
+        def name(label: Label) -> Label:
+            if isinstance(label, tuple):
+                return tuple(map(name, label))
+            return names.get(label, label)
+
+        return [example._replace(label=name(example.label)) for example in examples]
 
     def notes(self, training: Examples) -> list[str]:
         """What to print about the training examples."""

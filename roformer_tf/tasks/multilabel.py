@@ -36,6 +36,7 @@ class MultilabelLabelling(Labelling):
     """Several labels between separators. Target (C,) float32: 1 for each label of the example."""
 
     min_labels: ClassVar[int] = 1
+    may_name_labels: ClassVar[bool] = True
 
     @classmethod
     def guess(cls, sample: "LabelSample") -> str:

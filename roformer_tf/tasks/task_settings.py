@@ -91,6 +91,8 @@ class TaskSettings:
     """Names of the columns that the texts were in."""
     label_column: str | None = None
     """Name of the column that the labels were in; files without one have no name for it."""
+    label_values: tuple[str, ...] = ()
+    """The labels in the data, in the order of `labels`, where --label-names gives other names."""
     label_separator: str = ","
     """Between the labels of a multilabel example."""
     spaced_units: bool = False
@@ -146,7 +148,7 @@ class TaskSettings:
         values = {"name": self.name} | asdict(self)
         del values["top_k"]
         # Folders of other tasks stay readable by versions that do not have these settings.
-        for name in ("scheme", "crf", "transitions"):
+        for name in ("label_values", "scheme", "crf", "transitions"):
             if not values[name]:
                 del values[name]
         return json.dumps(values, ensure_ascii=False, indent=2) + "\n"

@@ -16,6 +16,7 @@ import pytest
 from scipy.stats import pearsonr
 from sklearn.metrics import f1_score
 
+import roformer_tf
 from roformer_tf.cli import main
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.finetuning import trial as trials
@@ -389,3 +390,58 @@ def test_other_validation_examples_do_not_continue_a_run(finetune, tmp_path, mon
     finetune("run", *flags, **settings)
     assert [line["epoch"] for line in lines(run / "evaluations.jsonl")] == [1, 2]
     assert refused()
+
+
+@pytest.mark.parametrize("task", ["classification", "multilabel"])
+def test_labels_have_the_names_given(task, finetune, tmp_path, capsys):
+    gold = [("10", "2")[n % 2] for n in range(24)]
+    several = [
+        f"{label},10" if task == "multilabel" and n == 3 else label for n, label in enumerate(gold)
+    ]
+    rows = [*zip(texts(24, 1, MARKS), several, strict=True)]
+    file = write(tmp_path / "train.tsv", rows)
+    names = ["--task", task, "--label-names", "差评", "好评"]  # of 2 and 10
+    run = finetune("run", *names, train=file, valid=file, test=file)
+    report = report_of(run)
+    assert [row["label"] for row in report["per_class"]] == ["差评", "好评"]
+    assert sum(row["gold"] for row in report["per_class"]) == (25 if task == "multilabel" else 24)
+    wanted = {"10": "好评", "2": "差评", "2,10": "好评,差评", "10,10": "好评"}
+    actual = [row["gold"] for row in rows_of(run / "predictions.tsv")]
+    assert [{*x.split(",")} for x in actual] == [{*wanted[x].split(",")} for x in several]
+    (answer,) = roformer_tf.load(run / "model")(["北京今天天气很好我"])
+    assert [*answer["scores"]] == ["差评", "好评"]
+    config = json.loads((run / "model" / "config.json").read_text("utf-8"))
+    assert config["id2label"] == {"0": "差评", "1": "好评"}
+
+    # A file with the labels of the data is evaluated, and one with their names is the same.
+    named = write(tmp_path / "named.tsv", [(text, wanted[label]) for text, label in rows])
+    figures = []
+    for data in (file, named):
+        words = [
+            "evaluate",
+            "--model",
+            run / "model",
+            "--data",
+            data,
+            "--output",
+            tmp_path / "f.json",
+        ]
+        assert main([*map(str, words)]) == 0
+        figures.append(json.loads((tmp_path / "f.json").read_text("utf-8")) | {"file": ""})
+    assert figures[0] == figures[1]
+
+
+@pytest.mark.parametrize(
+    ("flags", "problem"),
+    [
+        (["--label-names", "坏"], "but there are 2 labels: 0, 1. Give a name for each"),
+        (["--label-names", "坏", "坏"], "--label-names has 1 different names"),
+        (["--task", "regression", "--label-names", "坏", "好"], "not for the task regression"),
+    ],
+)
+def test_names_that_do_not_fit_the_labels_are_refused(flags, problem, checkpoint, tmp_path, capsys):
+    file = write(tmp_path / "train.tsv", [(x, n % 2) for n, x in enumerate(texts(24, 1))])
+    words = ["--checkpoint", checkpoint, "--train", file, "--output", tmp_path / "run"]
+    assert main(["finetune", *map(str, words), *flags]) == 2
+    assert problem in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()

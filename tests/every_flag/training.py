@@ -240,6 +240,7 @@ TABLES = {
                 exits=(2, 0),
             ),
             Row("--language en", "run/report.md"),
+            Row("--label-names a b", "run/model/task.json"),
             Row("--export onnx", "run/export/onnx/model.onnx"),
             Row(
                 "--save-every 1",
