@@ -56,8 +56,12 @@ def standard_model(network: Network) -> ModelProto:
         graph.rename(value, name)
     axes = ["batch_size", "sequence_length"]
     by_token = {HIDDEN, LOGITS} if network.part in EACH_TOKEN else {HIDDEN}
-    shapes = {name: [*(axes if name in by_token else axes[:1]), None] for name in named}
-    shapes |= {name: axes for name in ANSWER_OUTPUTS if name in named}
+    shapes: dict[str, list[str | None]] = {
+        name: [*axes]
+        if name in ANSWER_OUTPUTS
+        else [*(axes if name in by_token else axes[:1]), None]
+        for name in named
+    }
     value_info = helper.make_tensor_value_info
     onnx_graph = helper.make_graph(
         graph.nodes,

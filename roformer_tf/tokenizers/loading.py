@@ -85,9 +85,10 @@ def gives_segments(source: OpenedSource) -> bool:
 
 def _wordpieces(source: OpenedSource) -> dict[str, int] | None:
     """Token → id of a `tokenizer.json`; None without one, and for other models than WordPiece."""
-    model = {} if _is_vocabulary(source) else _json_object(source, TOKENIZER).get("model")
-    is_known = isinstance(model, dict) and model.get("type") == "WordPiece"
-    return dict(model.get("vocab", {})) if is_known else None
+    model = None if _is_vocabulary(source) else _json_object(source, TOKENIZER).get("model")
+    if not isinstance(model, dict) or model.get("type") != "WordPiece":
+        return None
+    return dict(model.get("vocab", {}))
 
 
 def _json_object(source: OpenedSource, name: str) -> dict[str, Any]:

@@ -103,7 +103,7 @@ def test_the_page_in_a_browser(site, browser):
     handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=folder)
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
-        browser.get("http://127.0.0.1:{}".format(server.server_port))
+        browser.get(f"http://127.0.0.1:{server.server_port}")
 
         def shown(name):
             return browser.execute_script(f'return document.querySelector("{name}").textContent')
