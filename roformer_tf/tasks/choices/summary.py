@@ -17,8 +17,6 @@ from roformer_tf.labelled.encoding import EncodedTexts
 from roformer_tf.tasks.base import part
 from roformer_tf.tasks.choices.choices import (
     ChoiceDecoding,
-    ChoiceLabelling,
-    ChoiceMetrics,
     Choices,
     ListObjective,
 )
@@ -62,10 +60,8 @@ class SummaryDecoding(ChoiceDecoding):
 class SummaryChoices(Choices):
     """Pairs of a text and a candidate, scored as in transformers."""
 
-    labelling = part(ChoiceLabelling)
     objective = part(SummaryObjective)
     decoding = part(SummaryDecoding)
-    metrics = part(ChoiceMetrics)
 
     summary: str = "last"
     """One of `SUMMARIES`."""
