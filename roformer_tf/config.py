@@ -448,7 +448,7 @@ _HUGGING_FACE_KEYS = frozenset(
     _name_or_path add_cross_attention architectures bos_token_id classifier_dropout directionality
     dtype eos_token_id gradient_checkpointing id2label is_decoder label2id model_type pad_token_id
     pooler_activation pooler_fc_size pooler_num_attention_heads pooler_num_fc_layers
-    pooler_size_per_head pooler_type problem_type sentence_transformers tie_word_embeddings
-    torch_dtype transformers_version use_cache
+    pooler_size_per_head pooler_type problem_type sentence_transformers summary_type
+    tie_word_embeddings torch_dtype transformers_version use_cache
     """.split()  # noqa: SIM905
 )

@@ -32,6 +32,8 @@ IGNORED = re.compile(
 """Names of tensors that are no weights of a model: optimizer slots, position tables, and the second
 names of `TIED`. Rotary angles are computed, and a BERT's learned positions have a row below."""
 
+MULTIPLE_CHOICE = "RoFormerForMultipleChoice"
+"""transformers' class of a model that scores candidates."""
 TIED = {
     "cls.predictions.decoder.weight": "roformer.embeddings.word_embeddings.weight",
     "cls.predictions.decoder.bias": "cls.predictions.bias",
@@ -141,7 +143,8 @@ def complete_config(
         )
     rows = {row.name: row.name_in(layout) for row in table(config.replace(num_labels=1))}
     # A file without a number of labels still shows it by the size of a head's bias.
-    if config.num_labels == 0:
+    # transformers' head of multiple choice has one output, however many labels are named.
+    if config.num_labels == 0 or MULTIPLE_CHOICE in config.unknown.get("architectures", ()):
         counts = [shapes[rows[name]][0] for name in _LABELLED if rows[name] in shapes]
         config = config.replace(num_labels=max(counts, default=0))
     config = config.replace(crf=rows[_CRF] in shapes)

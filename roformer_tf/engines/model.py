@@ -1,6 +1,6 @@
 """A network, or a graph on disk → a model that runs on the CPU."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -17,6 +17,8 @@ from roformer_tf.machine import instructions, usable_cores
 ONNX = "model.onnx"
 # The inputs of a graph of standard operators, as transformers has them.
 STANDARD_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
+# The outputs of such a graph for an answer's first and last token, instead of `logits`.
+ANSWER_OUTPUTS = ("start_logits", "end_logits")
 # The graph's file in a folder that `export` wrote as openvino.
 OPENVINO = "openvino_model.xml"
 # Of a batch, with padding: more of them do not fit into the CPU's caches.
@@ -130,12 +132,14 @@ def onnx_session(
             raise
         raise InputError(f"cannot read {graph}: {error}. Export it again.") from None
     names = [tensor.name for tensor in session.get_inputs()]
+    is_answer = ANSWER_OUTPUTS[0] in [tensor.name for tensor in session.get_outputs()]
+    outputs = ANSWER_OUTPUTS if is_answer else (output,)
     if session.get_modelmeta().custom_metadata_map.get(PRECISION) == "int8":
         precision = "int8"
 
     def run(rows: Mapping[str, np.ndarray]) -> np.ndarray:
         rows = standard_rows(rows) if STANDARD_INPUTS[0] in names else rows
-        return np.asarray(session.run([output], {name: rows[name] for name in names})[0])
+        return joined(session.run(outputs, {name: rows[name] for name in names}))
 
     return GraphModel(run, "onnx", precision, 1 if precision == "int8" else TOKENS)
 
@@ -152,7 +156,19 @@ def openvino_file(path: Path, output: str) -> GraphModel:
     """Open OpenVINO's file of a graph of standard operators, for one of its outputs."""
     settings = {"INFERENCE_PRECISION_HINT": "f32"}
     model = _openvino_core().compile_model(path, "CPU", settings)
-    return GraphModel(lambda rows: model(standard_rows(rows))[output], "openvino", "float32")
+    is_answer = any(ANSWER_OUTPUTS[0] in tensor.names for tensor in model.outputs)
+    outputs = ANSWER_OUTPUTS if is_answer else (output,)
+
+    def run(rows: Mapping[str, np.ndarray]) -> np.ndarray:
+        results = model(standard_rows(rows))
+        return joined([results[name] for name in outputs])
+
+    return GraphModel(run, "openvino", "float32")
+
+
+def joined(outputs: Sequence[np.ndarray]) -> np.ndarray:
+    """The only output, or `ANSWER_OUTPUTS` (B, T) as logits (B, T, 2)."""
+    return np.asarray(outputs[0]) if len(outputs) == 1 else np.stack(outputs, axis=-1)
 
 
 def is_sound(onnxruntime: Any) -> bool:

@@ -3,7 +3,8 @@
 Any runtime opens it: ONNX Runtime, OpenVINO, TensorRT, Triton, browsers. Inputs, int64 (B, T):
 `input_ids`, `attention_mask` (1 for a token, 0 for padding, on either side) and `token_type_ids`.
 The first token of a text is the first that is not padding. A vector has the output
-`sentence_embedding`, next to the `last_hidden_state` that it is pooled from.
+`sentence_embedding`, next to the `last_hidden_state` that it is pooled from. Question answering has
+`start_logits` and `end_logits` (B, T).
 """
 
 import dataclasses
@@ -13,7 +14,7 @@ import numpy as np
 from onnx import ModelProto, TensorProto, helper
 
 from roformer_tf.config import RoFormerConfig
-from roformer_tf.engines.model import STANDARD_INPUTS
+from roformer_tf.engines.model import ANSWER_OUTPUTS, STANDARD_INPUTS
 from roformer_tf.engines.network import (
     EACH_TOKEN,
     PRECISION,
@@ -47,11 +48,20 @@ def standard_model(network: Network) -> ModelProto:
         named = {HIDDEN: outputs["hidden_states"], VECTOR: outputs["vectors"]}
     else:
         named = {LOGITS: outputs[linear.name if linear else network.output]}
+    if network.part == "qa_outputs":
+        sides = graph.split(named[LOGITS], 2)
+        squeezed = [graph.node("Squeeze", side, graph.integers(-1)) for side in sides]
+        named = dict(zip(ANSWER_OUTPUTS, squeezed, strict=True))
     for name, value in named.items():
         graph.rename(value, name)
     axes = ["batch_size", "sequence_length"]
     by_token = {HIDDEN, LOGITS} if network.part in EACH_TOKEN else {HIDDEN}
-    shapes = {name: [*(axes if name in by_token else axes[:1]), None] for name in named}
+    shapes: dict[str, list[str | None]] = {
+        name: [*axes]
+        if name in ANSWER_OUTPUTS
+        else [*(axes if name in by_token else axes[:1]), None]
+        for name in named
+    }
     value_info = helper.make_tensor_value_info
     onnx_graph = helper.make_graph(
         graph.nodes,

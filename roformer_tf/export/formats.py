@@ -24,7 +24,14 @@ from roformer_tf.checkpoints import embedding_config
 from roformer_tf.checkpoints.detection import TASK_FILE
 from roformer_tf.checkpoints.huggingface import MODEL_CARD
 from roformer_tf.engines.choice import unsupported_reason
-from roformer_tf.engines.model import ONNX, OPENVINO, STANDARD_INPUTS, onnx_session, openvino_file
+from roformer_tf.engines.model import (
+    ANSWER_OUTPUTS,
+    ONNX,
+    OPENVINO,
+    STANDARD_INPUTS,
+    onnx_session,
+    openvino_file,
+)
 from roformer_tf.engines.network import (
     INPUTS,
     MASKED_POSITIONS,
@@ -223,7 +230,7 @@ def write_standard(network: Network, model: Forward, folder: Path, to: Format) -
         converted = openvino.convert_model(path)
         # OpenVINO may merge tensors when it compiles, with all their names, of which other programs
         # read any: only inputs and outputs keep theirs.
-        kept = {*STANDARD_INPUTS, LOGITS, HIDDEN, VECTOR}
+        kept = {*STANDARD_INPUTS, *ANSWER_OUTPUTS, LOGITS, HIDDEN, VECTOR}
         for value in (value for node in converted.get_ops() for value in node.outputs()):
             value.get_tensor().set_names(value.get_names() & kept)
         # in float32: float16 would change the numbers

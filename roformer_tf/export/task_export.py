@@ -1,7 +1,8 @@
 """The export of a fine-tuned model.
 
 The graph gives `logits` and `probabilities` float32 (of a regression: `value`); in the formats
-with transformers' inputs `logits` alone, of a regression the value. It does not decode
+with transformers' inputs `logits` alone, of a regression the value, of question answering
+`start_logits` and `end_logits`. It does not decode
 tags: for that the folder holds `transitions.json` and code in its README.md. With a conditional
 random field there are no `probabilities`, which depend on more than the logits.
 """

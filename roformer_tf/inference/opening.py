@@ -19,6 +19,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+import numpy as np
+
 from roformer_tf.checkpoints import embedding_config
 from roformer_tf.checkpoints.detection import (
     LEXICAL_FILE,
@@ -29,6 +31,7 @@ from roformer_tf.checkpoints.detection import (
     parts,
 )
 from roformer_tf.checkpoints.embedding_config import Pooling
+from roformer_tf.checkpoints.names import MULTIPLE_CHOICE
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.engines.choice import Choice, Engine, Precision, choose, unsupported_reason
 from roformer_tf.engines.model import ONNX, graph_model, onnx_session, share_onnx
@@ -38,10 +41,12 @@ from roformer_tf.labelled.encoding import EncodedTexts
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.rows import BATCH_SIZE, check_finite
 from roformer_tf.tasks.base import Prediction, Task
+from roformer_tf.tasks.choices.summary import SummaryChoices
 from roformer_tf.tasks.extraction.question_answering import QuestionAnswering
 from roformer_tf.tasks.lexical import LexicalFeatures
 from roformer_tf.tasks.table import parse_task, task_of_problem
 from roformer_tf.tasks.tagging import Tagging
+from roformer_tf.tokenizers.loading import gives_segments
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, fitting_tokenizer
 from roformer_tf.translation import Message
 
@@ -63,6 +68,8 @@ class Finetuned:
     """For the user: what was chosen without being asked for, and what int8 costs."""
     lexical: LexicalFeatures | None = None
     """TF-IDF that its predictions are combined with."""
+    has_segments: bool = True
+    """Whether the second text of a pair is in segment 1; else all tokens are in segment 0."""
 
     def predict(
         self,
@@ -73,6 +80,9 @@ class Finetuned:
         """Predict each example, whatever its label; `encoded` if they are encoded already."""
         if encoded is None:
             encoded = self.task.labelling.encode(examples, self.tokenizer)
+        if not self.has_segments:
+            segments = list(map(np.zeros_like, encoded.segment_ids))
+            encoded = dataclasses.replace(encoded, segment_ids=segments)
         predictions = predict_encoded(self.model, self.task, encoded, batch_size)
         if self.lexical is None:
             return predictions
@@ -174,11 +184,20 @@ class OpenedModel:
             )
         if not self.parts & {"classifier", "token_classifier"}:
             return None
+        architectures = config.unknown.get("architectures") or ("RoFormerForTokenClassification",)
+        if MULTIPLE_CHOICE in architectures:
+            return SummaryChoices.of_config(config, self.name)
         # The names that transformers gives to labels without one.
         names = cast("Mapping[str, str]", config.unknown.get("id2label") or {})
         labels = tuple(str(names.get(str(i), f"LABEL_{i}")) for i in range(config.num_labels))
         length = config.max_position_embeddings
         if "token_classifier" in self.parts:
+            # BERT's classes have a `classifier` for whole texts, on a pooler.
+            if not architectures[0].endswith("ForTokenClassification"):
+                raise InputError(
+                    f"{self.name} was saved by transformers' {architectures[0]}, whose head is "
+                    "not supported. Fine-tune its encoder: give it to `finetune --checkpoint`."
+                )
             return Tagging(labels=labels, max_length=length, long_texts="windows", crf=config.crf)
         return task_of_problem(config.unknown.get("problem_type"), labels, length)
 
@@ -275,7 +294,8 @@ class OpenedModel:
             model = graph_model(network, choice.engine, choice.precision, threads)
         # Decoding needs weights that a graph does not hold: those of a random field.
         task = task.decoding.with_arrays(self.checkpoint.arrays)
-        return Finetuned(model, tokenizer, task, choice, tuple(notes))
+        segments = gives_segments(self.files)
+        return Finetuned(model, tokenizer, task, choice, tuple(notes), has_segments=segments)
 
     def _exported(self, task: Task, threads: int | None) -> Finetuned:
         """An export runs in ONNX Runtime, in the precision in which it was written."""

@@ -85,7 +85,7 @@ def _pretrain(config: PretrainConfig, group: ProcessGroup, termination: Terminat
     group.check_equal(config.precision == "float32", "the precision; name one by --precision")
     config = with_rows_settled(config)
     check_output(config, may_change(config))
-    check_tracking(config.wandb)
+    check_tracking(config.tracker)
     keras.utils.set_random_seed(config.seed)
     stages = config.plan()
     _check_stages(stages, config.length if config.rows else None)
@@ -139,7 +139,8 @@ def _run(run: PretrainingRun) -> None:
     if group.first:
         write_settings(config)
     _describe(run)
-    with tracked(config.wandb if group.first else None, output, plain(config)) as track:
+    tracker = config.tracker if group.first else None
+    with tracked(tracker, config.project, output, plain(config)) as track:
         for stage in stages:
             if start >= stage.stop:
                 continue

@@ -13,7 +13,7 @@ from roformer_tf.corpus.objectives import ObjectiveName
 from roformer_tf.corpus.preparation import PreparationConfig
 from roformer_tf.corpus.shards import read_manifest
 from roformer_tf.errors import MAX_SEED, InputError, check_numbers
-from roformer_tf.training.settings import DevicesConfig, OptimizerConfig, Precision
+from roformer_tf.training.settings import DevicesConfig, OptimizerConfig, Precision, Tracker
 
 # Stages
 
@@ -205,8 +205,10 @@ class PretrainConfig(InitializationConfig, PreparationConfig):
     """Maximum number of held-out sequences to evaluate: an even sample from every corpus."""
     keep_checkpoints: int = 2
     """Number of checkpoints to keep."""
-    wandb: str | None = None
-    """Project at Weights & Biases to which metrics are also sent."""
+    tracker: Tracker | None = None
+    """Where metrics are also sent: Weights & Biases, MLflow or SwanLab."""
+    project: str = "roformer-tf"
+    """Project there; at MLflow an experiment."""
 
     def __post_init__(self) -> None:
         if bool(self.corpus) == bool(self.rows):
@@ -273,7 +275,7 @@ class PretrainConfig(InitializationConfig, PreparationConfig):
 # Settings that may differ when a run is resumed, since they change no weight.
 MAY_CHANGE = (
     *("corpus", "output", "rows", "save_every", "log_every", "keep_checkpoints"),
-    *("workers", "engine", "scheduler", "strict", "max_skipped", "wandb"),
+    *("workers", "engine", "scheduler", "strict", "max_skipped", "tracker", "project"),
     *("devices", "model_parallel", "distributed", "peak_flops"),
 )
 

@@ -21,7 +21,8 @@ from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS, WORD_LIMIT, Tokeni
 Units = Literal["characters", "words"]
 """What a tagging model tokenizes separately: each character, or each word between white space."""
 
-MODEL_INPUT_NAMES = ("input_ids", "token_type_ids", "attention_mask")
+SEGMENTS = "token_type_ids"
+MODEL_INPUT_NAMES = ("input_ids", SEGMENTS, "attention_mask")
 """Inputs that a tokenizer of transformers returns. Its default lacks `token_type_ids`, so that the
 second text of a pair would count as part of the first."""
 

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from roformer_tf.checkpoints import registry
-from roformer_tf.checkpoints.archives import TOKENIZER_CONFIG, VOCABULARY
+from roformer_tf.checkpoints.archives import TOKENIZER, TOKENIZER_CONFIG, VOCABULARY
 from roformer_tf.checkpoints.hub import HubModel
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.errors import InputError
 from roformer_tf.files import parse_json
+from roformer_tf.tokenizers.huggingface import SEGMENTS
 from roformer_tf.tokenizers.vocabulary import check_special_tokens, parse_vocabulary
 
 
@@ -32,7 +33,9 @@ def open_vocabulary(source: str | Path) -> Iterator[OpenedSource]:
 
 
 def read_vocabulary(source: str | Path) -> dict[str, int]:
-    """Token → id, from a vocabulary file, a folder or zip with `vocab.txt`, or a released name.
+    """Token → id, from a vocabulary file, a folder or zip with one, or a released name.
+
+    transformers 5 saves no `vocab.txt`: there the vocabulary is in `tokenizer.json`.
 
     Raises InputError if there is no such file, or if it is no vocabulary.
     """
@@ -45,11 +48,11 @@ def vocabulary_of(source: OpenedSource) -> dict[str, int]:
     path = source.path / VOCABULARY if source.path.is_dir() else source.path
     try:
         content = path.read_bytes() if _is_vocabulary(source) else source.read(VOCABULARY)
-        if content is None:
+        vocabulary = _wordpieces(source) if content is None else parse_vocabulary(content.decode())
+        if vocabulary is None:
             raise InputError(
                 f"{source.path} contains no {VOCABULARY}. Give a folder or zip with one."
             )
-        vocabulary = parse_vocabulary(content.decode("utf-8"))
     except OSError as error:
         raise _unreadable(path, error) from None
     except UnicodeDecodeError as error:
@@ -60,12 +63,40 @@ def vocabulary_of(source: OpenedSource) -> dict[str, int]:
     return vocabulary
 
 
+def has_vocabulary(source: OpenedSource) -> bool:
+    """Whether a folder or zip has a `vocab.txt`, or a `tokenizer.json` with a vocabulary."""
+    return source.read(VOCABULARY) is not None or _wordpieces(source) is not None
+
+
 def tokenizer_settings(source: OpenedSource) -> dict[str, Any]:
     """Content of the `tokenizer_config.json` in a folder or zip; empty if there is none."""
-    content = None if _is_vocabulary(source) else source.read(TOKENIZER_CONFIG)
+    return {} if _is_vocabulary(source) else _json_object(source, TOKENIZER_CONFIG)
+
+
+def gives_segments(source: OpenedSource) -> bool:
+    """Whether transformers gives a model in this folder `token_type_ids`.
+
+    Since its version 5, which writes the key `backend`, only if the tokenizer's settings name them.
+    """
+    settings = tokenizer_settings(source)
+    usual = () if "backend" in settings else (SEGMENTS,)
+    return SEGMENTS in settings.get("model_input_names", usual)
+
+
+def _wordpieces(source: OpenedSource) -> dict[str, int] | None:
+    """Token → id of a `tokenizer.json`; None without one, and for other models than WordPiece."""
+    model = None if _is_vocabulary(source) else _json_object(source, TOKENIZER).get("model")
+    if not isinstance(model, dict) or model.get("type") != "WordPiece":
+        return None
+    return dict(model.get("vocab", {}))
+
+
+def _json_object(source: OpenedSource, name: str) -> dict[str, Any]:
+    """Content of a JSON file in a folder or zip; empty if there is none."""
+    content = source.read(name)
     if content is None:
         return {}
-    file = f"{source.path}: {TOKENIZER_CONFIG}"
+    file = f"{source.path}: {name}"
     try:
         values = parse_json(content)
     except ValueError as error:

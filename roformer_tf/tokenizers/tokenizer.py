@@ -15,7 +15,12 @@ from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.errors import InputError
 from roformer_tf.files import remove, write_text
 from roformer_tf.tokenizers.huggingface import Units, tokenizer_config, tokenizer_json
-from roformer_tf.tokenizers.loading import open_vocabulary, tokenizer_settings, vocabulary_of
+from roformer_tf.tokenizers.loading import (
+    has_vocabulary,
+    open_vocabulary,
+    tokenizer_settings,
+    vocabulary_of,
+)
 from roformer_tf.tokenizers.padding import Ints, as_pairs, look_up, truncate
 from roformer_tf.tokenizers.segmentation import (
     join_tokens,
@@ -344,8 +349,8 @@ class RoFormerTokenizer:
 
 
 def find_tokenizer(source: OpenedSource) -> RoFormerTokenizer | None:
-    """The tokenizer stored with a checkpoint's weights; None without a `vocab.txt`."""
-    return RoFormerTokenizer.from_source(source) if source.read(VOCABULARY) is not None else None
+    """The tokenizer stored with a checkpoint's weights; None without a vocabulary."""
+    return RoFormerTokenizer.from_source(source) if has_vocabulary(source) else None
 
 
 def fitting_tokenizer(source: OpenedSource, vocab_size: int) -> RoFormerTokenizer:

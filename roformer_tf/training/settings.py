@@ -8,6 +8,8 @@ from roformer_tf.errors import InputError, check_numbers
 
 # A Keras dtype policy. "auto": bfloat16 matrix products where the device is faster with them.
 Precision = Literal["auto", "float32", "mixed_bfloat16"]
+# Packages that metrics are sent to.
+Tracker = Literal["wandb", "mlflow", "swanlab"]
 
 
 @dataclass(frozen=True)

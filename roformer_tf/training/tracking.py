@@ -1,4 +1,4 @@
-"""Sends the metrics of a run to Weights & Biases."""
+"""Sends the metrics of a run to Weights & Biases, MLflow or SwanLab."""
 
 import os
 import uuid
@@ -11,58 +11,103 @@ from typing import Any, TypeAlias
 from roformer_tf.errors import InputError
 from roformer_tf.files import write_text
 from roformer_tf.training.callbacks import scalars
+from roformer_tf.training.settings import Tracker
 
 Track: TypeAlias = Callable[[Mapping[str, Any]], None]
-# File with the run's id at Weights & Biases, so that a resumed run continues the same one.
-IDENTITY = "wandb-id"
+# A started run: its identity, by which a resumed run continues it; a function that takes metrics
+# and the step; and one that takes whether the run failed.
+Started: TypeAlias = tuple[str, Callable[[dict[str, float], int], Any], Callable[[bool], Any]]
 
 
-def check_tracking(project: str | None) -> None:
-    """Raise InputError if a project is set, but wandb is not installed."""
-    if project is not None and find_spec("wandb") is None:
-        raise InputError("--wandb needs the package: pip install 'roformer-tf[wandb]'.")
+def check_tracking(tracker: Tracker | None) -> None:
+    """Raise InputError if the package of the tracker is not installed."""
+    if tracker is not None and find_spec(tracker) is None:
+        raise InputError(
+            f"--tracker {tracker} needs the package: pip install 'roformer-tf[{tracker}]'."
+        )
 
 
 @contextmanager
-def tracked(project: str | None, output: Path, settings: Mapping[str, Any]) -> Iterator[Track]:
-    """Yield a function that sends a line of metrics to a wandb project, or does nothing without.
+def tracked(
+    tracker: Tracker | None, project: str, output: Path, settings: Mapping[str, Any]
+) -> Iterator[Track]:
+    """Yield a function that sends a line of metrics to a tracker's project, or does nothing.
 
-    Plots are by `step`. Steps that a resumed run repeats appear twice. WANDB_MODE=offline writes to
-    the run's folder only, for `wandb sync`. Raises InputError if wandb cannot start the run.
+    Plots are by `step`. Steps that a resumed run repeats appear twice. Raises InputError if the
+    tracker cannot start the run.
     """
-    if project is None:
+    if tracker is None:
         yield lambda line: None
         return
-    import wandb
-
-    identity = output / IDENTITY
-    if not identity.exists():
-        output.mkdir(parents=True, exist_ok=True)
-        write_text(identity, uuid.uuid4().hex[:12])
+    file = output / f"{tracker}-id"
+    former = file.read_text(encoding="utf-8") if file.exists() else ""
+    output.mkdir(parents=True, exist_ok=True)
     try:
-        run = wandb.init(
-            project=project,
-            name=output.name,
-            id=identity.read_text(encoding="utf-8"),
-            resume="allow",
-            dir=os.fspath(output),
-            config=dict(settings),
-            settings=wandb.Settings(console="off"),  # do not upload what is printed
-        )
-    except (wandb.Error, OSError) as error:
+        identity, log, finish = _STARTERS[tracker](project, output, dict(settings), former)
+    except Exception as error:  # of many classes, without a common base class
+        remedy = f"Log in with `{tracker} login`, set {tracker.upper()}_MODE=offline"
+        if tracker == "mlflow":
+            remedy = "Set MLFLOW_TRACKING_URI to the address of a server"
         raise InputError(
-            f"wandb could not start a run of {project}: {error}. Log in with `wandb login`, set "
-            "WANDB_MODE=offline, or leave --wandb out."
+            f"{tracker} could not start a run of {project}: {error}. {remedy}, or leave --tracker "
+            "out."
         ) from None
-    run.define_metric("*", step_metric="step")
-
-    def track(line: Mapping[str, Any]) -> None:
-        run.log({"step": line["step"]} | scalars(line))
-
-    # Not `with run`: it prints a traceback for an exception that has a clear message, too.
+    write_text(file, identity)
+    # Not `with` wandb's run: it prints a traceback for an exception that has a clear message, too.
     failed = True
     try:
-        yield track
+        yield lambda line: log(scalars(line), line["step"])
         failed = False
     finally:
-        run.finish(exit_code=int(failed))
+        finish(failed)
+
+
+def _wandb(project: str, output: Path, settings: dict[str, Any], former: str) -> Started:
+    import wandb
+
+    run = wandb.init(
+        project=project,
+        name=output.name,
+        id=former or uuid.uuid4().hex[:12],
+        resume="allow",
+        dir=os.fspath(output),
+        config=settings,
+        settings=wandb.Settings(console="off"),  # do not upload what is printed
+    )
+    run.define_metric("*", step_metric="step")
+    return (
+        run.id,
+        lambda metrics, step: run.log({"step": step} | metrics),
+        lambda failed: run.finish(exit_code=int(failed)),
+    )
+
+
+def _mlflow(project: str, output: Path, settings: dict[str, Any], former: str) -> Started:
+    import mlflow
+
+    mlflow.set_experiment(project)
+    run = mlflow.start_run(former or None, run_name=output.name)
+    if not former:
+        mlflow.log_params(settings)
+    return (
+        run.info.run_id,
+        mlflow.log_metrics,
+        lambda failed: mlflow.end_run("FAILED" if failed else "FINISHED"),
+    )
+
+
+def _swanlab(project: str, output: Path, settings: dict[str, Any], former: str) -> Started:
+    import swanlab
+
+    run = swanlab.init(
+        project=project,
+        name=output.name,
+        id=former or uuid.uuid4().hex[:21],
+        resume="allow",
+        log_dir=os.fspath(output / "swanlab"),
+        config=settings,
+    )
+    return run.id, run.log, lambda failed: run.finish("crashed" if failed else "success")
+
+
+_STARTERS = {"wandb": _wandb, "mlflow": _mlflow, "swanlab": _swanlab}

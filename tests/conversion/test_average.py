@@ -188,6 +188,7 @@ def other_tokenization(folder, tmp_path):
 
 def no_vocabulary(folder, tmp_path):
     (folder / "vocab.txt").unlink()
+    (folder / "tokenizer.json").unlink(missing_ok=True)
     return "have different vocabularies"
 
 

@@ -291,7 +291,7 @@ def _recorded_steps(computed):
 class _Tracker(ModuleType):
     """What wandb is for a run."""
 
-    Error = OSError
+    id = "run"
 
     def __init__(self, computed):
         super().__init__("wandb")

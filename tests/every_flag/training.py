@@ -143,7 +143,13 @@ TABLES = {
                 base=f"{PRETRAIN} --save-every 1",
                 slow=True,
             ),
-            Row("--wandb project", "computed", lambda _, x: ("wandb", "project", (0,)) in x),
+            Row("--tracker wandb", "computed", lambda _, x: ("wandb", "roformer-tf", (0,)) in x),
+            Row(
+                "--project other",
+                "computed",
+                lambda _, x: ("wandb", "other", (0,)) in x,
+                base=f"{PRETRAIN} --tracker wandb",
+            ),
         ],
     ),
     "pretrain (steps)": (

@@ -15,6 +15,7 @@ from roformer_tf.engines.standard_onnx import standard_model
 from roformer_tf.export.task_export import export
 from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.models.heads import (
+    RoFormerForQuestionAnswering,
     RoFormerForSequenceClassification,
     RoFormerForTokenClassification,
 )
@@ -106,6 +107,28 @@ def operators(path):
     onnx.checker.check_model(model, full_check=True)
     domains = {node.domain for node in model.graph.node} | {x.domain for x in model.opset_import}
     return domains, [node.name for node in model.graph.node]
+
+
+@pytest.mark.parametrize("runtime", RUNTIMES)
+def test_question_answering_has_transformers_outputs(runtime, finetuned, rows, tmp_path):
+    to = "onnx" if runtime == "onnxruntime" else runtime
+    export(finetuned("question-answering"), tmp_path / "out", to)
+    model = RoFormerForQuestionAnswering.from_pretrained(finetuned("question-answering"))
+    file = "model.onnx" if to == "onnx" else "openvino_model.xml"
+    rows = [([i % 22 + 1 for i in ids], segments) for ids, segments in rows]
+    inputs = padded(rows, "left")
+    outputs = opened(runtime, tmp_path / "out" / file)(inputs)
+    assert set(outputs) == {"start_logits", "end_logits"}
+    for number, (ids, segments) in enumerate(rows):
+        seen = inputs["attention_mask"][number] == 1
+        actual = [outputs[name][number][seen] for name in ("start_logits", "end_logits")]
+        want = alone(model, ids, segments).T
+        np.testing.assert_allclose(actual, want, rtol=0, atol=BOUND)
+    if to == "onnx":
+        pair = "今天天气", "我们去公园学习"
+        assert roformer_tf.load(tmp_path / "out")(pair) == pytest.approx(
+            roformer_tf.load(finetuned("question-answering"), engine="keras")(pair), abs=1e-5
+        )
 
 
 NAMES = ("classification", "pair", "regression", "tagging", "multilabel")

@@ -101,6 +101,7 @@ def test_load_reads_no_file_twice(name, finetuned):
 def test_every_command_names_a_missing_vocabulary_in_one_way(command, folder_of, tmp_path, capsys):
     folder = folder_of(command)
     (folder / "vocab.txt").unlink()
+    (folder / "tokenizer.json").unlink(missing_ok=True)
     typed = [command, "--model", str(folder), *map(str, commands(tmp_path)[command])]
     assert main(typed) == 2
     assert missing_vocabulary(str(folder)) in capsys.readouterr().err

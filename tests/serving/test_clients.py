@@ -94,6 +94,26 @@ def test_llama_index_embeds(vectors, want):
     np.testing.assert_allclose(model.get_query_embedding(TEXTS[0]), want[0], rtol=0, atol=1e-6)
 
 
+def test_chroma_searches(vectors, want, monkeypatch):
+    """Its own function for OpenAI's interface embeds documents and queries here."""
+    chromadb = pytest.importorskip("chromadb")
+    from chromadb.utils.embedding_functions import OpenAIEmbeddingFunction
+
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    function = OpenAIEmbeddingFunction(model_name="any", api_base=f"{vectors}/v1")
+    np.testing.assert_allclose(function(TEXTS), want, rtol=0, atol=1e-6)
+    client = chromadb.EphemeralClient()
+    settings = {"embedding_function": function, "configuration": {"hnsw": {"space": "cosine"}}}
+    texts = client.create_collection("texts", **settings)
+    texts.add(ids=list("abcd"), documents=TEXTS)
+    (ids,), (distances,) = map(
+        texts.query(query_texts=[TEXTS[0]], n_results=4).get, ("ids", "distances")
+    )
+    cosines = want @ want[0]
+    assert [*ids] == ["abcd"[i] for i in np.argsort(-cosines)]
+    np.testing.assert_allclose(distances, 1 - np.sort(cosines)[::-1], atol=1e-5)
+
+
 def test_clients_choose_one_of_several_models(served, released, finetuned, want):
     import cohere
     import openai

@@ -1,3 +1,4 @@
+import contextlib
 import shutil
 import sys
 
@@ -6,7 +7,7 @@ import pytest
 from roformer_tf.cli import main
 from roformer_tf.errors import InputError
 from roformer_tf.training.run_files import read_metrics
-from roformer_tf.training.tracking import IDENTITY, tracked
+from roformer_tf.training.tracking import tracked
 
 
 @pytest.fixture(autouse=True)
@@ -35,7 +36,7 @@ def test_every_line_is_at_wandb_too_and_a_resumed_run_is_the_same_run(
     pretrain_flags, told, tmp_path
 ):
     run = tmp_path / "run"
-    flags = pretrain_flags(run, steps=6, save_every=3, log_every=3, wandb="字")
+    flags = pretrain_flags(run, steps=6, save_every=3, log_every=3, tracker="wandb", project="字")
     assert main(["pretrain", *flags]) == 0
     trained = {line["step"]: line["loss"] for _, line in told if "loss" in line}
     assert trained == {x["step"]: x["loss"] for x in read_metrics(run / "metrics.jsonl")}
@@ -48,21 +49,22 @@ def test_every_line_is_at_wandb_too_and_a_resumed_run_is_the_same_run(
     count = len(told)
     assert main(["pretrain", *flags]) == 0
     assert [line["step"] for _, line in told[count:]] == [6, 6]
-    assert {name for name, _ in told} == {("字", (run / IDENTITY).read_text())}
+    assert {name for name, _ in told} == {("字", (run / "wandb-id").read_text())}
 
 
 def test_without_a_project_nothing_is_written(tmp_path):
-    with tracked(None, tmp_path, {}) as track:
+    with tracked(None, "p", tmp_path, {}) as track:
         track({"step": 1})
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("tracker", ["wandb", "mlflow", "swanlab"])
 def test_without_the_package_it_is_said_what_to_install_before_any_work(
-    pretrain_flags, tmp_path, monkeypatch, capsys
+    tracker, pretrain_flags, tmp_path, monkeypatch, capsys
 ):
-    monkeypatch.setitem(sys.modules, "wandb", None)
-    assert main(["pretrain", *pretrain_flags(tmp_path / "run", wandb="p")]) == 2
-    assert "pip install 'roformer-tf[wandb]'" in capsys.readouterr().err
+    monkeypatch.setitem(sys.modules, tracker, None)
+    assert main(["pretrain", *pretrain_flags(tmp_path / "run", tracker=tracker)]) == 2
+    assert f"pip install 'roformer-tf[{tracker}]'" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
 
 
@@ -73,5 +75,65 @@ def test_a_service_that_refuses_is_named(tmp_path, monkeypatch):
         raise wandb.errors.CommError("no such team")
 
     monkeypatch.setattr(wandb, "init", refuse)
-    with pytest.raises(InputError, match="of p: no such team"), tracked("p", tmp_path, {}):
+    refused = pytest.raises(InputError, match="of p: no such team")
+    with refused, tracked("wandb", "p", tmp_path, {}):
         pass
+
+
+LINES = [{"step": 1, "loss": 2.5}, {"step": 3, "loss": 1.5, "held_out_by_corpus": {"法律": 2.0}}]
+
+
+def track_twice(tracker, project, output):
+    """Two lines in a run, and one more in the run that resumes it."""
+    settings = {"length": 64, "corpus": ["a.txt"], "rows": None}
+    with tracked(tracker, project, output, settings) as track:
+        for line in LINES:
+            track(line)
+    with contextlib.suppress(KeyError), tracked(tracker, project, output, {}) as track:
+        track({"step": 4, "loss": 1.25})
+        raise KeyError("the run fails")
+    return (output / f"{tracker}-id").read_text()
+
+
+@pytest.mark.clients
+def test_mlflow_has_every_line(tmp_path, monkeypatch):
+    """In MLflow's store of files."""
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    monkeypatch.setenv("MLFLOW_TRACKING_URI", (tmp_path / "store").as_uri())
+    run = track_twice("mlflow", "字", tmp_path / "run")
+    client = mlflow.MlflowClient()
+    result = client.get_run(run)
+    assert (result.info.run_name, result.info.status) == ("run", "FAILED")
+    assert result.info.experiment_id == client.get_experiment_by_name("字").experiment_id
+    assert result.data.params == {"length": "64", "corpus": "['a.txt']", "rows": "None"}
+    losses = [(x.step, x.value) for x in client.get_metric_history(run, "loss")]
+    assert losses == [(1, 2.5), (3, 1.5), (4, 1.25)]
+    ((step, value),) = [
+        (x.step, x.value) for x in client.get_metric_history(run, "held_out_by_corpus/法律")
+    ]
+    assert (step, value) == (3, 2.0)
+    assert [x.info.run_id for x in client.search_runs([result.info.experiment_id])] == [run]
+
+
+@pytest.mark.clients
+def test_swanlab_has_every_line(tmp_path, monkeypatch):
+    """In its files, to be sent later by `swanlab sync`."""
+    swanlab = pytest.importorskip("swanlab")
+    monkeypatch.setenv("SWANLAB_MODE", "offline")
+    lines, log = [], swanlab.Run.log
+
+    def listen(run, data, step=None):
+        lines.append((run.id, step, data))
+        return log(run, data, step)
+
+    monkeypatch.setattr(swanlab.Run, "log", listen)
+    run = track_twice("swanlab", "project", tmp_path / "run")
+    assert lines == [
+        (run, 1, {"loss": 2.5}),
+        (run, 3, {"loss": 1.5, "held_out_by_corpus/法律": 2.0}),
+        (run, 4, {"loss": 1.25}),
+    ]
+    assert len(list((tmp_path / "run" / "swanlab").glob(f"*/run-{run}.swanlab"))) == 2
+    with pytest.raises(InputError, match="Log in with `swanlab login`"):
+        track_twice("swanlab", "名", tmp_path / "other")
