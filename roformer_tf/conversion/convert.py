@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 
-from roformer_tf.checkpoints import embedding_config, huggingface, tf1, whitening
+from roformer_tf.checkpoints import embedding_config, huggingface, tf1
 from roformer_tf.checkpoints.arrays import LazyArrays, largest_difference
 from roformer_tf.checkpoints.detection import (
     LEXICAL_FILE,
@@ -32,8 +32,6 @@ logger = logging.getLogger(__name__)
 
 CheckpointLayout = Literal["tf1", "huggingface", "own"]
 Dtype = Literal["float16", "bfloat16", "float32"]
-
-_VECTOR_FILES = (embedding_config.FILE, whitening.FILE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -126,7 +124,9 @@ def extra_files(checkpoint: Checkpoint, source: OpenedSource) -> dict[str, bytes
     A model that was not fine-tuned has none, unless it is a sim model. Raises InputError for
     damaged ones.
     """
-    contents = {name: source.read(name) for name in (TASK_FILE, LEXICAL_FILE, *_VECTOR_FILES)}
+    contents = {
+        name: source.read(name) for name in (TASK_FILE, LEXICAL_FILE, embedding_config.FILE)
+    }
     files = {name: content for name, content in contents.items() if content is not None}
     settings = embedding_settings(checkpoint, source)
     # Every other model has the default "mean" if it has no file, so none is written.
@@ -177,7 +177,7 @@ def convert_checkpoint(
                     )
                 for name, content in (files or {}).items():
                     (folder / name).write_bytes(content)
-                if tokenizer is not None and set(_VECTOR_FILES) & set(files or {}):
+                if tokenizer is not None and embedding_config.FILE in (files or {}):
                     save_modules(folder)
     # Read it back through the usual path: a wrong name or transpose shows as a difference.
     with OpenedSource(target) as written:
