@@ -190,7 +190,6 @@ def inputs(tmp_path_factory, released):
     write("other_recipe", "other.yaml", recipe.replace("100", "200") + own)
     write("recipe_without_architecture", "without.yaml", recipe)
     write("words", "words.txt", "阿里\n公园学习\n")
-    write("kept", "kept.txt", "[PAD]\n[UNK]\n[CLS]\n[SEP]\n[MASK]\n天\n气\n")
     actual["word"] = released("word")
     actual["release"] = folder / "release.zip"
     make_zip(actual["release"])

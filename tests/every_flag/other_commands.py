@@ -89,10 +89,8 @@ TABLES = {
             ),
             Row("--to tf1", "made/bert_config.json"),
             Row("--dtype float16", "made/model.safetensors"),
-            Row("--keep {kept}", "made/vocab.txt", base="{mlm} {out}/made --to own", exits=(2, 0)),
             Row("--simplify", "made/vocab.txt", base="{word} {out}/made --to own", exits=(2, 0)),
             Row("--add {words}", "made/vocab.txt", base="{word} {out}/made --to own", exits=(2, 0)),
-            Row("--initialise characters", "made/model.safetensors"),
         ],
     ),
     "checkpoints average": (
@@ -125,7 +123,6 @@ TABLES = {
         [
             Row("{other_mlm}", "stdout", has("other_mlm"), without="{mlm}", base=VERIFY[6:]),
             Row("--against transformers", "stdout", has("by transformers")),
-            Row("--reference {other_mlm}", "exit", exits=(0, 1)),
             Row("--attention-type causal", "stdout", has("attention causal")),
         ],
     ),
