@@ -7,8 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-import numpy as np
-
 from roformer_tf.checkpoints import embedding_config, huggingface, tf1
 from roformer_tf.checkpoints.arrays import LazyArrays, largest_difference
 from roformer_tf.checkpoints.detection import (
@@ -24,7 +22,6 @@ from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.files import check_writable, temporary_folder
-from roformer_tf.terminal import Progress
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, check_fits, find_tokenizer
 from roformer_tf.tokenizers.vocabulary import guess_tokenization
 
@@ -160,25 +157,23 @@ def convert_checkpoint(
             f"{target} cannot be written for transformers, which has no model with {form} and the "
             "rest of this config: it would ignore a part. Convert --to own."
         )
-    with Progress(total=len(checkpoint.arrays), desc=target.name, unit=" tensors") as bar:
-        arrays = _with_progress(checkpoint.arrays, bar)
-        if output.to == "tf1":
-            tf1.write(target, config, arrays, _vocabulary(tokenizer, target), dtype)
-        else:
-            with temporary_folder(target) as folder:
-                architecture = transformers_class(checkpoint)
-                ids = None if tokenizer is None else tokenizer.special_ids
-                huggingface.write(folder, config, arrays, architecture, dtype, ids)
-                if tokenizer is not None:
-                    tokenizer.save_pretrained(
-                        folder,
-                        max_length=_max_length(config, files or {}),
-                        causal=architecture == huggingface.CAUSAL,
-                    )
-                for name, content in (files or {}).items():
-                    (folder / name).write_bytes(content)
-                if tokenizer is not None and embedding_config.FILE in (files or {}):
-                    save_modules(folder)
+    if output.to == "tf1":
+        tf1.write(target, config, checkpoint.arrays, _vocabulary(tokenizer, target), dtype)
+    else:
+        with temporary_folder(target) as folder:
+            architecture = transformers_class(checkpoint)
+            ids = None if tokenizer is None else tokenizer.special_ids
+            huggingface.write(folder, config, checkpoint.arrays, architecture, dtype, ids)
+            if tokenizer is not None:
+                tokenizer.save_pretrained(
+                    folder,
+                    max_length=_max_length(config, files or {}),
+                    causal=architecture == huggingface.CAUSAL,
+                )
+            for name, content in (files or {}).items():
+                (folder / name).write_bytes(content)
+            if tokenizer is not None and embedding_config.FILE in (files or {}):
+                save_modules(folder)
     # Read it back through the usual path: a wrong name or transpose shows as a difference.
     with OpenedSource(target) as written:
         return compare(checkpoint.arrays, written.checkpoint().arrays)
@@ -241,14 +236,3 @@ def _vocabulary(tokenizer: RoFormerTokenizer | None, target: Path) -> bytes | No
             *(target, tokenizer.tokenization, tokenizer.lower_case),
         )
     return tokenizer.vocabulary_text().encode()
-
-
-def _with_progress(arrays: LazyArrays, bar: Progress) -> LazyArrays:
-    """The arrays; each access advances a progress bar."""
-
-    # Lazy arrays are read when they are written, so that reading shows the progress.
-    def read(name: str) -> np.ndarray:
-        bar.update()
-        return arrays[name]
-
-    return LazyArrays(arrays.shapes, arrays.dtypes, read)
