@@ -29,8 +29,6 @@ COMMANDS = {
     "vocabulary": "checkpoints vocabulary --simplify --to own nowhere",
     "convert": "checkpoints convert nowhere --to own",
     "average": "checkpoints average nowhere nowhere --output",
-    "runs --json": "runs nowhere --json",
-    "cost": "cost nowhere.yaml --json",
 }
 KINDS = {"embed": ".npy", "similarity": ".tsv", "generate": ".tsv", "search": ".tsv"}
 OUTPUTS = {
