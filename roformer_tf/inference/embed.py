@@ -170,7 +170,7 @@ class TextEmbedder:
         rows = [[first, *row, last] for row in ids]
         return np.stack(run_rows(self.model.pooled, rows, None, batch_size))
 
-    def _check(self, vectors: np.ndarray, texts: Sequence[str], done: int) -> None:
+    def _check(self, vectors: np.ndarray, texts: Sequence[Any], done: int) -> None:
         """Raise InputError, with its text, for a bad vector; `done` texts came before."""
         # Vectors have length 1, except zero ones; a comparison with NaN is false.
         bad = ~(np.linalg.norm(vectors, axis=1) > 0.5)
