@@ -78,7 +78,7 @@ COMMANDS = {
     "embed": Command(
         "roformer_tf.inference.embed_file:embed_file",
         "write a vector for each text of a file",
-        usual="input output pooling dimensions whiten text-columns max-length batch-size engine",
+        usual="input output pooling dimensions text-columns max-length batch-size engine",
     ),
     "similarity": Command(
         "roformer_tf.inference.similarity:similarity",

@@ -28,7 +28,6 @@ def test_every_command_takes_a_language(name):
 def test_no_flag_is_a_word_that_alone_means_nothing(name):
     vague = {"rate", "weights", "keep", "decay", "spike", "share", "temperature"}
     allowed = {
-        "checkpoints vocabulary": {"keep"},  # FILE: the tokens to keep
         "generate": {"temperature"},  # of sampling, the field's word for it
     }
     assert vague & flag_types(cli.load_settings(name)).keys() == allowed.get(name, set())

@@ -153,7 +153,7 @@ def test_help_is_in_the_language_of_the_locale_or_the_one_asked_for(locale, type
 COMPLETE = """
 roformer-tf() { "$PYTHON" -m roformer_tf.cli "$@"; }
 source <(roformer-tf --completion)
-for words in "" fin "checkpoints con" "runs --j" "runs --json "; do
+for words in "" fin "checkpoints con" "runs --f" "runs --folder "; do
   IFS=" " read -ra COMP_WORDS <<< "roformer-tf $words"
   [[ $words == "" || $words == *" " ]] && COMP_WORDS+=("")
   COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
@@ -174,4 +174,4 @@ def test_bash_completes_commands_and_flags():
     assert done.stderr == ""
     commands, *rest = done.stdout.splitlines()
     assert {*commands.split()} == {name.split()[0] for name in cli.COMMANDS}
-    assert rest == ["finetune", "convert", "--json", ""]
+    assert rest == ["finetune", "convert", "--folder", ""]

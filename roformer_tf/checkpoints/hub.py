@@ -24,7 +24,7 @@ from roformer_tf.files import parse_json, write_text
 _SOURCE = re.compile(r"(\w[\w.-]*)/(\w[\w.-]*)(?:@([\w.-][\w./-]*))?", re.ASCII)
 _FILE = re.compile(r"[\w.-]+", re.ASCII)
 # Configs, vocabularies and other files that are read besides the weights.
-_SMALL = (".json", ".txt", ".npz", "README.md", "whitening.safetensors")
+_SMALL = (".json", ".txt", ".npz", "README.md")
 # Names of files, not of models: a wrong path is not looked up.
 _PATHS = (".zip", ".txt", ".safetensors")
 

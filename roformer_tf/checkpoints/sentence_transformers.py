@@ -4,7 +4,6 @@ modules.json                     the modules below, in their order
 sentence_bert_config.json        of Transformer, the folder itself: maximum tokens of a text
 1_Pooling/config.json            the mean of all tokens, or the first token
 2_Dense/                         the pooler, if the vectors are its output
-3_Dense/                         whitening, if the folder has it
                                  and Normalize, which has no file
 
 Names and keys are the library's older ones, which its versions 2 to 6 read.
@@ -21,13 +20,12 @@ from roformer_tf.checkpoints.arrays import save_tensors
 from roformer_tf.checkpoints.detection import embedding_settings
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
 from roformer_tf.checkpoints.sources import OpenedSource
-from roformer_tf.checkpoints.whitening import load_whitening
 from roformer_tf.files import remove, temporary_file, write_text
 
 MODULES = "modules.json"
 _SETTINGS = "config_sentence_transformers.json"
 _TRANSFORMER_SETTINGS = "sentence_bert_config.json"
-_POOLER, _WHITENING = "2_Dense", "3_Dense"
+_POOLER = "2_Dense"
 
 
 def save_modules(folder: str | Path) -> bool:
@@ -39,12 +37,11 @@ def save_modules(folder: str | Path) -> bool:
     """
     folder = Path(folder)
     # modules.json first: without it the library ignores the folders.
-    for name in (MODULES, _POOLER, _WHITENING):
+    for name in (MODULES, _POOLER):
         remove(folder / name)
     with OpenedSource(folder) as source:
         checkpoint = source.checkpoint()
         config = embedding_settings(checkpoint, source)
-        white = load_whitening(checkpoint, source, config.pooling)
         if checkpoint.config.is_v2:
             return False
         modules = ["Transformer", "1_Pooling"]
@@ -52,11 +49,6 @@ def save_modules(folder: str | Path) -> bool:
             kernel, bias = (checkpoint.arrays[f"pooler/dense/{x}"] for x in ("kernel", "bias"))
             _write_dense(folder / _POOLER, kernel, bias)
             modules.append(_POOLER)
-    if white is not None:
-        # A dense layer has no mean to subtract, but (x - mean) · matrix = x · matrix + bias.
-        bias = -white.mean.astype(np.float64) @ white.matrix.astype(np.float64)
-        _write_dense(folder / _WHITENING, white.matrix, bias)
-        modules.append(_WHITENING)
     modules.append(f"{len(modules)}_Normalize")
     pooling = _pooling(config, checkpoint.config.hidden_size)
     write_text(folder / "1_Pooling" / CONFIG, _json(pooling))

@@ -11,10 +11,8 @@ import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from glob import escape
-from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -37,7 +35,8 @@ def read_tensors(prefix: Path) -> LazyArrays:
     TensorFlow verifies the checksum of each tensor that is read. Raises InputError, here or on
     access, if the files are truncated or damaged.
     """
-    tf = _tensorflow(prefix)
+    import tensorflow as tf
+
     _check_path(prefix)
 
     @contextmanager
@@ -58,7 +57,6 @@ def read_tensors(prefix: Path) -> LazyArrays:
             name: np.dtype(dtype.as_numpy_dtype)
             for name, dtype in reader.get_variable_to_dtype_map().items()
         }
-    _check_sizes(prefix, shapes, dtypes)
 
     def read(name: str) -> np.ndarray:
         with input_errors(f"the tensor {name}"):
@@ -109,7 +107,8 @@ def _write_files(
     dtype: str | None,
 ) -> None:
     """Write the files of a checkpoint into an empty folder."""
-    tf = _tensorflow(folder)
+    import tensorflow as tf
+
     with tf.device("CPU"):
         # One by one, so that lazy arrays are not all in memory in addition to TensorFlow's.
         tensors = {
@@ -135,24 +134,6 @@ def _write_files(
         (folder / VOCABULARY).write_bytes(vocabulary)
 
 
-def _check_sizes(
-    prefix: Path, shapes: Mapping[str, tuple[int, ...]], dtypes: Mapping[str, np.dtype[Any]]
-) -> None:
-    """Raise InputError for a tensor that is larger than the files.
-
-    TensorFlow would allocate memory for its declared size first.
-    """
-    files = prefix.parent.glob(f"{escape(prefix.name)}.data-*")
-    available = sum(path.stat().st_size for path in files)
-    for name, shape in shapes.items():
-        if (size := prod(shape) * dtypes[name].itemsize) > available:
-            raise InputError(
-                f"cannot read the tensor {name} of the TF1 checkpoint {prefix}: it should have "
-                f"{size:,} bytes, but the data files have {available:,}. The files are incomplete "
-                "or damaged: download them again."
-            )
-
-
 def _check_path(path: Path) -> None:
     """Raise InputError for a path that TensorFlow's reader does not find.
 
@@ -164,15 +145,3 @@ def _check_path(path: Path) -> None:
             f"{path} has [ or \\ in its path, where TensorFlow cannot read a TF1 checkpoint. "
             "Rename the folder."
         )
-
-
-def _tensorflow(path: Path) -> Any:
-    """Import TensorFlow. Raises InputError if it is not installed."""
-    try:
-        import tensorflow
-    except ImportError:
-        raise InputError(
-            f"{path} is a TF1 checkpoint, and only TensorFlow reads and writes these. "
-            "Install it (pip install tensorflow), or convert the checkpoint where it is installed."
-        ) from None
-    return tensorflow

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
-import numpy as np
-
-from roformer_tf.checkpoints import embedding_config, huggingface, tf1, whitening
+from roformer_tf.checkpoints import embedding_config, huggingface, tf1
 from roformer_tf.checkpoints.arrays import LazyArrays, largest_difference
 from roformer_tf.checkpoints.detection import (
     LEXICAL_FILE,
@@ -24,17 +22,13 @@ from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.files import check_writable, temporary_folder
-from roformer_tf.terminal import Progress
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, check_fits, find_tokenizer
 from roformer_tf.tokenizers.vocabulary import guess_tokenization
-from roformer_tf.translation import Message
 
 logger = logging.getLogger(__name__)
 
 CheckpointLayout = Literal["tf1", "huggingface", "own"]
 Dtype = Literal["float16", "bfloat16", "float32"]
-
-_VECTOR_FILES = (embedding_config.FILE, whitening.FILE)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,7 +121,9 @@ def extra_files(checkpoint: Checkpoint, source: OpenedSource) -> dict[str, bytes
     A model that was not fine-tuned has none, unless it is a sim model. Raises InputError for
     damaged ones.
     """
-    contents = {name: source.read(name) for name in (TASK_FILE, LEXICAL_FILE, *_VECTOR_FILES)}
+    contents = {
+        name: source.read(name) for name in (TASK_FILE, LEXICAL_FILE, embedding_config.FILE)
+    }
     files = {name: content for name, content in contents.items() if content is not None}
     settings = embedding_settings(checkpoint, source)
     # Every other model has the default "mean" if it has no file, so none is written.
@@ -161,25 +157,23 @@ def convert_checkpoint(
             f"{target} cannot be written for transformers, which has no model with {form} and the "
             "rest of this config: it would ignore a part. Convert --to own."
         )
-    with Progress(total=len(checkpoint.arrays), desc=target.name, unit=Message("tensors")) as bar:
-        arrays = _with_progress(checkpoint.arrays, bar)
-        if output.to == "tf1":
-            tf1.write(target, config, arrays, _vocabulary(tokenizer, target), dtype)
-        else:
-            with temporary_folder(target) as folder:
-                architecture = transformers_class(checkpoint)
-                ids = None if tokenizer is None else tokenizer.special_ids
-                huggingface.write(folder, config, arrays, architecture, dtype, ids)
-                if tokenizer is not None:
-                    tokenizer.save_pretrained(
-                        folder,
-                        max_length=_max_length(config, files or {}),
-                        causal=architecture == huggingface.CAUSAL,
-                    )
-                for name, content in (files or {}).items():
-                    (folder / name).write_bytes(content)
-                if tokenizer is not None and set(_VECTOR_FILES) & set(files or {}):
-                    save_modules(folder)
+    if output.to == "tf1":
+        tf1.write(target, config, checkpoint.arrays, _vocabulary(tokenizer, target), dtype)
+    else:
+        with temporary_folder(target) as folder:
+            architecture = transformers_class(checkpoint)
+            ids = None if tokenizer is None else tokenizer.special_ids
+            huggingface.write(folder, config, checkpoint.arrays, architecture, dtype, ids)
+            if tokenizer is not None:
+                tokenizer.save_pretrained(
+                    folder,
+                    max_length=_max_length(config, files or {}),
+                    causal=architecture == huggingface.CAUSAL,
+                )
+            for name, content in (files or {}).items():
+                (folder / name).write_bytes(content)
+            if tokenizer is not None and embedding_config.FILE in (files or {}):
+                save_modules(folder)
     # Read it back through the usual path: a wrong name or transpose shows as a difference.
     with OpenedSource(target) as written:
         return compare(checkpoint.arrays, written.checkpoint().arrays)
@@ -242,14 +236,3 @@ def _vocabulary(tokenizer: RoFormerTokenizer | None, target: Path) -> bytes | No
             *(target, tokenizer.tokenization, tokenizer.lower_case),
         )
     return tokenizer.vocabulary_text().encode()
-
-
-def _with_progress(arrays: LazyArrays, bar: Progress) -> LazyArrays:
-    """The arrays; each access advances a progress bar."""
-
-    # Lazy arrays are read when they are written, so that reading shows the progress.
-    def read(name: str) -> np.ndarray:
-        bar.update()
-        return arrays[name]
-
-    return LazyArrays(arrays.shapes, arrays.dtypes, read)

@@ -38,15 +38,6 @@ BOUNDS = {"logits": 2e-5}
 """Maximum difference at a token that is no padding, by output."""
 BOUND = 1e-5
 """The same for all other outputs. The rounding errors of float32 over some layers are smaller."""
-_SIZES = (
-    "vocab_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "intermediate_size",
-    "embedding_size",
-    "norm_type",
-)
 SENTENCES: tuple[str | tuple[str, str], ...] = (
     "好。",
     "今天天气很好，我们去公园散步。",
@@ -87,11 +78,10 @@ class VerifyConfig:
     """
 
     source: Annotated[str, "MODEL"]
-    """The checkpoint that we read: a released zip, its name, or a folder with a checkpoint."""
+    """A released zip, its name, or a folder with a checkpoint. It is converted for the library if
+    necessary."""
     against: Library
     """The library to compare with."""
-    reference: Annotated[str | None, "MODEL"] = None
-    """The checkpoint that the library reads; it is converted if needed. Default: the same."""
     attention_type: Literal["bidirectional", "causal", "unilm"] | None = None
     """Attention type of both. Default: by the checkpoint's config, name or parts."""
 
@@ -103,23 +93,19 @@ def verify(config: VerifyConfig) -> None:
     if the other library is missing or has no such model.
     """
     check_installed(config.against)
-    with ExitStack() as opened:
-        source = reference = opened.enter_context(OpenedSource(config.source))
+    with OpenedSource(config.source) as source:
         checkpoint = source.checkpoint()
-        if config.reference is not None:
-            reference = opened.enter_context(OpenedSource(config.reference))
-            _check_same_sizes(checkpoint, reference.checkpoint(), source.name, reference.name)
         mask = config.attention_type or attention_type(checkpoint, source)
         if config.against == "transformers" and mask == "unilm":
             mask = "bidirectional"  # transformers has only this mask and the causal one
         # The other library runs first: it is the one that can be missing or fail.
         inputs = encode(source, checkpoint)
         epsilon = checkpoint.config.layer_norm_eps
-        theirs = their_outputs(config.against, reference, inputs, mask)
+        theirs = their_outputs(config.against, source, inputs, mask)
         ours = our_outputs(config.against, source, inputs, mask)
     rows, length = inputs["token_ids"].shape
-    print(f"ours    {source.name}")
-    print(f"theirs  {reference.name}, by {config.against} {metadata.version(config.against)}")
+    print(f"model   {source.name}")
+    print(f"theirs  by {config.against} {metadata.version(config.against)}")
     print(f"input   {rows} sequences of up to {length} tokens")
     print(f"both    attention {mask}, layer_norm_eps {epsilon:g}\n")
     print_differences(differences(ours, theirs, inputs["token_ids"]))
@@ -170,7 +156,7 @@ def our_outputs(
 
 
 def their_outputs(
-    against: Library, reference: OpenedSource, inputs: Mapping[str, np.ndarray], mask: str
+    against: Library, source: OpenedSource, inputs: Mapping[str, np.ndarray], mask: str
 ) -> dict[str, np.ndarray]:
     """The other library's outputs with the same names, as far as it has them.
 
@@ -178,19 +164,19 @@ def their_outputs(
     """
     with tempfile.TemporaryDirectory(prefix="roformer-tf-") as name, ExitStack() as opened:
         scratch = Path(name)
-        checkpoint = reference.checkpoint(attention_type=mask)
-        _check_known(against, checkpoint, reference.name)
+        checkpoint = source.checkpoint(attention_type=mask)
+        _check_known(against, checkpoint, source.name)
         layout: CheckpointLayout = "tf1" if against == "bert4keras" else "huggingface"
         # The library must read a file that it supports; converting is tested separately.
         if checkpoint.layout != layout:
             convert_checkpoint(checkpoint, None, scratch / "checkpoint", OutputConfig(to=layout))
-            reference = opened.enter_context(OpenedSource(scratch / "checkpoint"))
+            source = opened.enter_context(OpenedSource(scratch / "checkpoint"))
         np.savez(
             scratch / "inputs.npz",
             token_ids=inputs["token_ids"],
             segment_ids=inputs["segment_ids"],
         )
-        _run(against, reference.folder, scratch, _options(against, checkpoint))
+        _run(against, source.folder, scratch, _options(against, checkpoint))
         with np.load(scratch / "outputs.npz") as file:
             return dict(file)
 
@@ -225,43 +211,29 @@ def print_differences(largest: Mapping[str, float]) -> None:
     print("\nAll differences are within their bounds.")
 
 
-def _check_same_sizes(
-    checkpoint: Checkpoint, other: Checkpoint, source: str, reference: str
-) -> None:
-    """Raise InputError if the two checkpoints have different architectures."""
-    # Dropout and initialization do not matter here, so only these keys are compared.
-    for key in _SIZES:
-        ours, theirs = getattr(checkpoint.config, key), getattr(other.config, key)
-        if ours != theirs:
-            raise InputError(
-                f"{source} has {key} {ours}, but {reference} {theirs}. "
-                "Give two checkpoints with the same architecture."
-            )
-
-
-def _check_known(against: Library, checkpoint: Checkpoint, reference: str) -> None:
+def _check_known(against: Library, checkpoint: Checkpoint, name: str) -> None:
     """Raise InputError for a model that the other library does not support."""
     config = checkpoint.config
     form = config.unusual_form(learned=True, value=against == "transformers")
     if form or (config.position_embedding_type == "learned" and config.is_v2):
         raise InputError(
-            f"{reference} has {form or 'learned positions and the rest of a RoFormerV2'}, which "
+            f"{name} has {form or 'learned positions and the rest of a RoFormerV2'}, which "
             f"{against} does not support: it would compute another model."
         )
     if against == "transformers" and config.is_v2:
         raise InputError(
-            f"{reference} is a RoFormerV2, which transformers does not support: it would compute "
+            f"{name} is a RoFormerV2, which transformers does not support: it would compute "
             "wrong outputs without an error. Verify it --against bert4keras."
         )
     if against == "bert4keras" and config.rotary_base != 10_000:
         raise InputError(
-            f"{reference} has rotary_base {config.rotary_base:g}, but bert4keras supports only "
+            f"{name} has rotary_base {config.rotary_base:g}, but bert4keras supports only "
             "10,000. Verify it --against transformers."
         )
     masked = config.attention_type != "bidirectional"
     if against == "bert4keras" and masked and not is_language_model(checkpoint):
         raise InputError(
-            f"{reference} has no language model head, without which bert4keras has no "
+            f"{name} has no language model head, without which bert4keras has no "
             f"{config.attention_type} mask. Verify it with --attention-type bidirectional."
         )
 

@@ -1,4 +1,4 @@
-"""Change the vocabulary of a checkpoint: remove tokens, add words, and adapt the embeddings.
+"""Change the vocabulary of a checkpoint: simplify it, or add words, and adapt the embeddings.
 
 `keep_tokens` does all changes: it keeps some rows, and appends means of rows as new ones.
 """
@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Literal, NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
 
@@ -26,16 +26,13 @@ from roformer_tf.tokenizers.segmentation import normalize
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, fitting_tokenizer
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS, simplify_vocabulary
 
-Compound = Sequence[int] | tuple[Sequence[int], Sequence[float]]
-"""Ids of the rows whose mean is a new row, or (ids, weights) for a weighted mean."""
-
 _BY_TOKEN = ("encoder/embeddings/word/embeddings", "mlm/bias")
 """Weights (V, …) with a row for each token."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VocabularyConfig:
-    r"""Change the vocabulary of a checkpoint by one of --keep, --simplify and --add.
+    r"""Change the vocabulary of a checkpoint by --simplify or --add.
 
     Examples:
         roformer-tf checkpoints vocabulary chinese_roformer-base chars --to own \
@@ -49,18 +46,15 @@ class VocabularyConfig:
     target: Annotated[Path, "DIR"]
     """The folder or, for tf1, the zip to write. It must not exist."""
     output: OutputConfig
-    keep: Path | None = None
-    """A file with the tokens to keep, one a line, in their new order."""
     simplify: bool = False
     """Keep the tokens that char-level text can have: no Chinese words, no unused tokens."""
     add: Path | None = None
-    """A file with new words, one a line."""
-    initialise: Literal["tokens", "characters"] = "tokens"
-    """The embedding of a new word is the mean of its previous tokens or of its characters."""
+    """A file with new words, one a line. The embedding of each is the mean over the tokens into
+    which it was split so far."""
 
     def __post_init__(self) -> None:
-        if (self.keep is not None) + self.simplify + (self.add is not None) != 1:
-            raise InputError("give one of --keep FILE, --simplify and --add FILE.")
+        if self.simplify == (self.add is not None):
+            raise InputError("give either --simplify or --add FILE.")
 
 
 class Changed(NamedTuple):
@@ -83,10 +77,8 @@ def change_vocabulary(config: VocabularyConfig) -> None:
         checkpoint = described(source.checkpoint(), source)
         tokenizer = fitting_tokenizer(source, checkpoint.config.vocab_size)
         if config.add is not None:
-            changed = extend(checkpoint, tokenizer, _lines(config.add), config.initialise)
+            changed = extend(checkpoint, tokenizer, _lines(config.add))
             _print_words(changed, tokenizer.tokenization)
-        elif config.keep is not None:
-            changed = keep_vocabulary(checkpoint, tokenizer, _lines(config.keep))
         else:
             changed = simplify(checkpoint, tokenizer)
         files = extra_files(checkpoint, source)
@@ -96,7 +88,7 @@ def change_vocabulary(config: VocabularyConfig) -> None:
 
 
 def keep_tokens(
-    checkpoint: Checkpoint, ids: Sequence[int], compound: Sequence[Compound] = ()
+    checkpoint: Checkpoint, ids: Sequence[int], compound: Sequence[Sequence[int]] = ()
 ) -> Checkpoint:
     """Keep the rows `ids`, in that order; append the mean of several rows for each of `compound`.
 
@@ -104,23 +96,19 @@ def keep_tokens(
     kept rows, not of the old table. Raises InputError for an id without a row.
     """
     size = checkpoint.config.vocab_size
-    means = [item if isinstance(item, tuple) else (item, [1.0] * len(item)) for item in compound]
     _check_ids(ids, size, "ids")
-    for rows, _ in means:
+    for rows in compound:
         _check_ids(rows, len(ids), "compound")
 
     def resized(table: np.ndarray) -> np.ndarray:
         kept = table[np.asarray(ids, int)]
-        new = [
-            np.average(kept[np.asarray(rows, int)].astype(np.float64), axis=0, weights=weights)
-            for rows, weights in means
-        ]
+        new = [kept[np.asarray(rows, int)].mean(axis=0, dtype=np.float64) for rows in compound]
         # The reshape gives an empty list of new rows the right shape.
         return np.concatenate([kept, np.asarray(new, table.dtype).reshape(-1, *table.shape[1:])])
 
     # Only the two weights with a row for each token change; the others are passed through.
     arrays = checkpoint.arrays
-    count = len(ids) + len(means)
+    count = len(ids) + len(compound)
     return dataclasses.replace(
         checkpoint,
         config=checkpoint.config.replace(vocab_size=count),
@@ -132,33 +120,6 @@ def keep_tokens(
     )
 
 
-def keep_vocabulary(
-    checkpoint: Checkpoint, tokenizer: RoFormerTokenizer, tokens: Sequence[str]
-) -> Changed:
-    """Keep only these tokens, in this order.
-
-    Raises InputError for tokens that are unknown or repeated, if special tokens are missing, and if
-    the first token is not [PAD]: models take id 0 for padding.
-    """
-    unknown = [token for token in tokens if token not in tokenizer.vocabulary]
-    if unknown:
-        raise InputError(
-            f"{len(unknown)} tokens to keep are not in the vocabulary, such as "
-            f"{', '.join(unknown[:3])}. Remove them from the list, or add them afterwards."
-        )
-    # A repeated token would get two ids, of which only the last is used.
-    vocabulary = {token: number for number, token in enumerate(tokens)}
-    if len(vocabulary) < len(tokens):
-        twice = next(t for number, t in enumerate(tokens) if vocabulary[t] != number)
-        raise InputError(f"the list of tokens to keep contains {twice} twice. Remove one.")
-    if tokens[:1] != ["[PAD]"]:
-        raise InputError("the first token to keep must be [PAD]: models take id 0 for padding.")
-    kept = keep_tokens(checkpoint, [tokenizer.vocabulary[token] for token in tokens])
-    return Changed(
-        kept, RoFormerTokenizer(vocabulary, tokenizer.tokenization, tokenizer.lower_case)
-    )
-
-
 def simplify(checkpoint: Checkpoint, tokenizer: RoFormerTokenizer) -> Changed:
     """Keep the special tokens and those that char-level text can have; the result is char-level."""
     vocabulary, ids = simplify_vocabulary(tokenizer.vocabulary, SPECIAL_TOKENS)
@@ -167,18 +128,11 @@ def simplify(checkpoint: Checkpoint, tokenizer: RoFormerTokenizer) -> Changed:
     )
 
 
-def extend(
-    checkpoint: Checkpoint,
-    tokenizer: RoFormerTokenizer,
-    words: Iterable[str],
-    initialise: Literal["tokens", "characters"] = "tokens",
-) -> Changed:
-    """Append words to the vocabulary; the embedding of each is a mean of embeddings.
+def extend(checkpoint: Checkpoint, tokenizer: RoFormerTokenizer, words: Iterable[str]) -> Changed:
+    """Append words to the vocabulary; the embedding of each is the mean of its previous tokens'.
 
-    With "tokens" it is the mean of the previous tokens of the word, with "characters" of the tokens
-    of its characters; [UNK] counts like any other token. Words are normalized like text. Embeddings
-    without a token are dropped. Raises InputError for a word with white space, or without any
-    visible character.
+    [UNK] counts like any other token. Words are normalized like text. Embeddings without a token
+    are dropped. Raises InputError for a word with white space, or without any visible character.
     """
     tokenizer.vocabulary_text()  # raises an error if ids are missing
     vocabulary = dict(tokenizer.vocabulary)
@@ -190,8 +144,7 @@ def extend(
             known.append(original)
             continue
         # The previous tokens: those into which the word was split until now.
-        texts = [word] if initialise == "tokens" else list(word)
-        ids = [number for text in texts for number in tokenizer.ids(text)]
+        ids = tokenizer.ids(word)
         if word.split() != [word] or not ids:
             raise InputError(
                 f"{original!r} cannot be a token: it has white space or no visible character."

@@ -11,16 +11,13 @@ C labels, D numbers of a vector.
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, TypeAlias
+from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
 import numpy as np
 
 from roformer_tf.checkpoints.embedding_config import Pooling
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
-
-if TYPE_CHECKING:
-    from roformer_tf.checkpoints.whitening import Whitening
 
 # A graph's name or object for a tensor.
 Node: TypeAlias = Any
@@ -92,7 +89,6 @@ class Network:
     meaning: OutputKind | None = None
     pooling: Pooling = "mean"
     """For vectors."""
-    whitening: "Whitening | None" = None
     dimensions: int | None = None
     """How many numbers of a vector are kept; None for all."""
     source: str = "the checkpoint"
@@ -162,8 +158,8 @@ class Graph(Protocol):
     def product_with_rows(self, name: str, x: Node, table: Array, bias: Array | None) -> Node:
         """x (B, P, E) times the transpose of the embedding table (V, E): (B, P, V)."""
 
-    def unit(self, x: Node, whitening: "Whitening | None", dimensions: int | None) -> Node:
-        """x (B, H) whitened, cut and normalized: (B, D)."""
+    def unit(self, x: Node, dimensions: int | None) -> Node:
+        """x (B, H) cut and normalized: (B, D)."""
 
     def meaning(self, x: Node, meaning: OutputKind) -> Node:
         """Apply the function that gives logits a meaning."""
@@ -306,8 +302,8 @@ def _pooled(network: Network, graph: Graph, hidden: Node | None = None) -> Node:
 
 
 def _vectors(network: Network, graph: Graph, hidden: Node | None = None) -> Node:
-    """Pooled hidden states, whitened, cut and normalized."""
-    return graph.unit(_pooled(network, graph, hidden), network.whitening, network.dimensions)
+    """Pooled hidden states, cut and normalized."""
+    return graph.unit(_pooled(network, graph, hidden), network.dimensions)
 
 
 def _masked(network: Network, graph: Graph) -> Node:

@@ -7,7 +7,7 @@ call; embeddings, norms and biases stay float32.
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
@@ -24,9 +24,6 @@ from roformer_tf.engines.network import (
     rounded,
     write,
 )
-
-if TYPE_CHECKING:
-    from roformer_tf.checkpoints.whitening import Whitening
 
 # ONNX Runtime 1.20, whose attention is wrong with fewer queries than keys, refuses 22.
 OPSET, IR_VERSION = 22, 10
@@ -275,11 +272,8 @@ class OnnxGraph:
         y = self.fused("FusedMatMul", x, words, transB=1)
         return y if bias is None else self.node("Add", y, self.constant("decoder/bias", bias))
 
-    def unit(self, x: str, whitening: "Whitening | None", dimensions: int | None) -> str:
-        """Whitening, a slice and one norm."""
-        if whitening is not None:
-            x = self.node("Sub", x, self.constant("whitening/mean", whitening.mean))
-            x = self.node("MatMul", x, self.constant("whitening/matrix", whitening.matrix))
+    def unit(self, x: str, dimensions: int | None) -> str:
+        """A slice and one norm."""
         if dimensions is not None:
             ends = self.integers(dimensions)
             x = self.node("Slice", x, self.integers(0), ends, self.integers(1))

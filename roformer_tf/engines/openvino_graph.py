@@ -7,7 +7,7 @@ groups of dimensions of a token: the prediction of a text does not depend on its
 """
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import openvino as ov
@@ -22,9 +22,6 @@ from roformer_tf.engines.network import (
     rounded,
     write,
 )
-
-if TYPE_CHECKING:
-    from roformer_tf.checkpoints.whitening import Whitening
 
 # Additional inputs, for all angles, (1, 1, T, K) float32. The graph does not compute them, since
 # bfloat16 cannot distinguish position 257 from 256.
@@ -228,11 +225,8 @@ class OpenVinoGraph:
         y = ops.matmul(x, self.constant(f"{name}/embeddings", table), False, True)
         return y if bias is None else ops.add(y, self.constant("decoder/bias", bias))
 
-    def unit(self, x: Any, whitening: "Whitening | None", dimensions: int | None) -> Any:
-        """Whitening, a slice and one norm."""
-        if whitening is not None:
-            x = ops.subtract(x, self.constant("whitening/mean", whitening.mean))
-            x = ops.matmul(x, self.constant("whitening/matrix", whitening.matrix), False, False)
+    def unit(self, x: Any, dimensions: int | None) -> Any:
+        """A slice and one norm."""
         if dimensions is not None:
             start, stop, step = (self.integers(n) for n in (0, dimensions, 1))
             x = ops.slice(x, start, stop, step, self.integers(1))

@@ -8,7 +8,7 @@ The first token of a text is the first that is not padding. A vector has the out
 """
 
 import dataclasses
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 from onnx import ModelProto, TensorProto, helper
@@ -26,9 +26,6 @@ from roformer_tf.engines.network import (
     write,
 )
 from roformer_tf.engines.onnx_graph import OnnxGraph, SeenKeys
-
-if TYPE_CHECKING:
-    from roformer_tf.checkpoints.whitening import Whitening
 
 # The first with all operators in use, and the format of that time: old runtimes open it as well.
 OPSET, IR_VERSION = 18, 8
@@ -232,7 +229,7 @@ class StandardGraph(OnnxGraph):
         count = self.node("ReduceSum", weights, self.integers(1), keepdims=0)
         return self.node("Div", total, self.node("Max", count, self.constant("least", 1e-9)))
 
-    def unit(self, x: str, whitening: "Whitening | None", dimensions: int | None) -> str:
-        """Whitening, a slice and one norm."""
+    def unit(self, x: str, dimensions: int | None) -> str:
+        """A slice and one norm."""
         self._layer = VECTOR
-        return super().unit(x, whitening, dimensions)
+        return super().unit(x, dimensions)

@@ -31,7 +31,7 @@ class ExportConfig:
     output: Annotated[Path, "DIR"]
     """The folder to write. TensorFlow Serving needs a number as its name, such as sentiment/1."""
     dimensions: int | None = None
-    """Cut vectors to so many numbers, for a model that was trained for it, or is whitened."""
+    """Cut vectors to so many numbers, for a model that was trained for it."""
 
 
 def export_model(config: ExportConfig) -> None:

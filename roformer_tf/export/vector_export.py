@@ -1,7 +1,7 @@
 """The export of a model for its vectors.
 
-The graph gives `vectors` float32 (batch, D) of length 1: pooled, whitened and cut as the model's
-vectors are. In the formats with transformers' inputs it is called `sentence_embedding`, and the
+The graph gives `vectors` float32 (batch, D) of length 1: pooled and cut as the model's vectors
+are. In the formats with transformers' inputs it is called `sentence_embedding`, and the
 graph also gives the `last_hidden_state` (batch, length, H).
 """
 
@@ -32,8 +32,7 @@ def vectors_of(opened: "OpenedModel", embedder: "TextEmbedder", to: Format) -> E
 
     def network() -> Network:
         check_supported(opened.checkpoint.config, opened.name)
-        finish = {"whitening": model.whitening, "dimensions": model.dimensions}
-        return opened.vector_network(settings.pooling, VECTORS, **finish)
+        return opened.vector_network(settings.pooling, VECTORS, dimensions=model.dimensions)
 
     def outputs(inputs: Any) -> dict[str, Any]:
         from roformer_tf.models.sentence_embedding import SentenceEmbedder
@@ -43,7 +42,6 @@ def vectors_of(opened: "OpenedModel", embedder: "TextEmbedder", to: Format) -> E
             model.pooled.pooler,
             settings.pooling,
             model.dimensions,
-            model.whitening,
         )
         return {VECTORS: embedder(inputs)}
 

@@ -11,7 +11,6 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -20,7 +19,6 @@ import numpy as np
 from roformer_tf.checkpoints.detection import check_pooling, embedding_settings
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig, Pooling
 from roformer_tf.checkpoints.sources import Checkpoint
-from roformer_tf.checkpoints.whitening import Whitening, load_whitening
 from roformer_tf.engines.choice import Choice, Engine, Precision
 from roformer_tf.engines.model import graph_model
 from roformer_tf.errors import InputError, check_numbers
@@ -55,7 +53,7 @@ ARCHITECTURE = (
 
 @dataclass(frozen=True, eq=False)
 class VectorModel:
-    """An encoder with a pooling, and what is done to its vectors: whiten, cut, normalize.
+    """An encoder with a pooling, and what is done to its vectors: cut, normalize.
 
     Call: {"token_ids", "segment_ids"} int32 (B, T) → vectors (B, D) float32 of length 1.
     """
@@ -65,17 +63,11 @@ class VectorModel:
     hidden_size: int
     dimensions: int | None = None
     """Numbers of a vector that are kept, the first ones; None: all."""
-    whitening: Whitening | None = None
-
-    @property
-    def whole_size(self) -> int:
-        """Numbers of a vector that is not cut."""
-        return self.hidden_size if self.whitening is None else self.whitening.matrix.shape[1]
 
     @property
     def size(self) -> int:
         """Numbers of a vector."""
-        return self.dimensions or self.whole_size
+        return self.dimensions or self.hidden_size
 
     def __call__(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:
         """The vectors of one batch."""
@@ -83,9 +75,6 @@ class VectorModel:
 
     def finished(self, vectors: np.ndarray) -> np.ndarray:
         """Pooled hidden states (N, H) → vectors (N, D) of length 1."""
-        # Whitening sorts dimensions by variance, so it is before the cut.
-        if self.whitening is not None:
-            vectors = (vectors - self.whitening.mean) @ self.whitening.matrix
         vectors = vectors[:, : self.size]
         return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), SHORTEST)
 
@@ -124,16 +113,14 @@ class TextEmbedder:
     @property
     def described(self) -> str:
         """In words: "sim.zip: vectors of 768 numbers, of its pooler"."""
-        more = Message(", whitened") if self.model.whitening is not None else ""
-        cut = f" (of {self.model.whole_size})" if self.size < self.model.whole_size else ""
+        cut = f" (of {self.model.hidden_size})" if self.size < self.model.hidden_size else ""
         return Message(
-            "{source}: vectors of {size} numbers{cut}, {pooling}{more}; at most {length} tokens "
-            "of a text are read",
+            "{source}: vectors of {size} numbers{cut}, {pooling}; at most {length} tokens of a "
+            "text are read",
             source=self.source,
             size=self.size,
             cut=cut,
             pooling=DESCRIPTIONS[self.config.pooling],
-            more=more,
             length=self.config.max_length,
         )
 
@@ -153,24 +140,15 @@ class TextEmbedder:
         A text may be a list of its token ids, without special tokens.
         Raises InputError for a vector that is not finite, or zero.
         """
-        done = 0
-        for block in self.raw_blocks(texts, batch_size):
-            vectors = self.model.finished(block.vectors)
-            self._check(vectors, block.texts, done)
-            done += len(block.texts)
-            yield block._replace(vectors=vectors)
-
-    def raw_blocks(
-        self, texts: Iterable[str | list[int]], batch_size: int = BATCH_SIZE
-    ) -> Iterator[Block]:
-        """The same with pooled hidden states (texts, H): not whitened, cut or normalized."""
-        room = self.config.max_length - SPECIALS
+        room, done = self.config.max_length - SPECIALS, 0
         for chunk in chunks(texts):
             ids = [x if isinstance(x, list) else self.tokenizer.ids(x) for x in chunk]
             rows = [row[:room] for row in ids]
+            vectors = self.model.finished(self._pooled(rows, batch_size))
+            self._check(vectors, chunk, done)
+            done += len(chunk)
             cut = sum(len(row) > room for row in ids)
-            lengths = [len(row) + SPECIALS for row in rows]
-            yield Block(chunk, self._pooled(rows, batch_size), cut, lengths)
+            yield Block(chunk, vectors, cut, [len(row) + SPECIALS for row in rows])
 
     def passages(
         self, texts: Sequence[str], length: int, batch_size: int = BATCH_SIZE
@@ -197,7 +175,7 @@ class TextEmbedder:
         rows = [[first, *row, last] for row in ids]
         return np.stack(run_rows(self.model.pooled, rows, None, batch_size))
 
-    def _check(self, vectors: np.ndarray, texts: Sequence[str], done: int) -> None:
+    def _check(self, vectors: np.ndarray, texts: Sequence[Any], done: int) -> None:
         """Raise InputError, with its text, for a bad vector; `done` texts came before."""
         # Vectors have length 1, except zero ones; a comparison with NaN is false.
         bad = ~(np.linalg.norm(vectors, axis=1) > 0.5)
@@ -219,7 +197,7 @@ class VectorSettings:
     """How a vector is pooled: by the pooler of a sim model, the mean of all tokens, or the first
     token. Default: as in training, else the pooler of a sim model, or the mean."""
     dimensions: int | None = None
-    """Cut vectors to so many numbers, for a model that was trained for it, or is whitened."""
+    """Cut vectors to so many numbers, for a model that was trained for it."""
     max_length: int | None = None
     """Maximum number of tokens of a text. Default: as in training."""
     batch_size: int = BATCH_SIZE
@@ -234,20 +212,17 @@ class VectorSettings:
     def __post_init__(self) -> None:
         check_numbers(self, "batch_size", at_least=1)
 
-    def open(self, source: str | Path, whitened: bool = True) -> TextEmbedder:
+    def open(self, source: str | Path) -> TextEmbedder:
         """Open a model with these settings."""
         with open_model(source, self.engine, self.precision) as opened:
-            return embedder_from(opened, self, whitened)
+            return embedder_from(opened, self)
 
 
-def embedder_from(
-    opened: OpenedModel, settings: VectorSettings | None = None, whitened: bool = True
-) -> TextEmbedder:
+def embedder_from(opened: OpenedModel, settings: VectorSettings | None = None) -> TextEmbedder:
     """Use any model for its vectors, fine-tuned or not.
 
-    settings: those that are None are read from its embedding.json. whitened: whether to use the
-    whitening that the folder may keep. Raises InputError for a damaged model, and for one without
-    a vocabulary, the weights of the pooling, or so many dimensions.
+    settings: those that are None are read from its embedding.json. Raises InputError for a damaged
+    model, and for one without a vocabulary, the weights of the pooling, or so many dimensions.
     """
     settings = settings or VectorSettings()
     pooling, dimensions, max_length = settings.pooling, settings.dimensions, settings.max_length
@@ -258,7 +233,6 @@ def embedder_from(
         config = replace(config, pooling=pooling)
     if max_length is not None:
         config = replace(config, max_length=max_length)
-    whitening = load_whitening(checkpoint, files, config.pooling) if whitened else None
     tokenizer, choice = opened.tokenizer, opened.choice()
     pooled: Any
     if choice.engine == "keras":
@@ -274,11 +248,11 @@ def embedder_from(
     else:
         network = opened.vector_network(config.pooling, "pooled")
         pooled = graph_model(network, choice.engine, choice.precision)
-    model = VectorModel(pooled, checkpoint.config.hidden_size, dimensions, whitening)
-    if dimensions is not None and not 1 <= dimensions <= model.whole_size:
+    model = VectorModel(pooled, checkpoint.config.hidden_size, dimensions)
+    if dimensions is not None and not 1 <= dimensions <= model.hidden_size:
         raise InputError(
             f"dimensions is {dimensions}, but the vectors of {opened.name} have "
-            f"{model.whole_size:,} numbers. Give 1 to {model.whole_size}."
+            f"{model.hidden_size:,} numbers. Give 1 to {model.hidden_size}."
         )
     is_causal = opened.vector_attention == "causal"
     mark = fingerprint(checkpoint, tokenizer, config, is_causal, model)
@@ -296,15 +270,10 @@ def fingerprint(
     # Only the parts that the pooling uses: a head that is trained later changes no vector.
     digest = hashlib.blake2b(digest_size=16)
     arrays = checkpoint.arrays.of_parts(*_parts(config.pooling))
-    white = model.whitening
-    tensors = chain(
-        ((name, arrays[name]) for name in sorted(arrays)),
-        () if white is None else (("mean", white.mean), ("matrix", white.matrix)),
-    )
     # In float32, so that a checkpoint has one fingerprint whatever its dtype and layout.
-    for name, tensor in tensors:
+    for name in sorted(arrays):
         digest.update(name.encode())
-        digest.update(np.ascontiguousarray(tensor, np.float32).data)
+        digest.update(np.ascontiguousarray(arrays[name], np.float32).data)
     settings = {
         "vocabulary": tokenizer.tokens,
         "tokenization": tokenizer.tokenization,

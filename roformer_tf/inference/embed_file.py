@@ -1,22 +1,15 @@
 """The body of `embed`: a file of texts → a file of their vectors, .npy or .parquet."""
 
-import dataclasses
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from itertools import islice
-from pathlib import Path
 from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 
-from roformer_tf.checkpoints.archives import CONFIG
-from roformer_tf.checkpoints.sentence_transformers import save_modules
-from roformer_tf.checkpoints.whitening import FILE as WHITENING
-from roformer_tf.checkpoints.whitening import whitening_of
 from roformer_tf.errors import InputError
-from roformer_tf.files import check_writable, temporary_file
+from roformer_tf.files import temporary_file
 from roformer_tf.inference.embed import TextEmbedder, VectorSettings
 from roformer_tf.inference.prediction_files import check_output
 from roformer_tf.inference.text_files import TextFileConfig, checked_texts, report
@@ -25,8 +18,6 @@ from roformer_tf.translation import Message
 
 FORMATS = (".npy", ".parquet")
 WriteVectors: TypeAlias = Callable[[Sequence[str], np.ndarray], Any]
-# Maximum number of texts for whitening: enough for a covariance of thousands of dimensions.
-WHITENING_TEXTS = 100_000
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,19 +39,14 @@ class EmbedConfig:
     input: Annotated[str, "FILE"] = "-"
     """One text a line, or a .tsv, .csv, .jsonl, .parquet or .xlsx file, at a path or a URL; "-" is
     the standard input."""
-    output: Annotated[str | None, "FILE"] = None
+    output: Annotated[str, "FILE"]
     """File to write: .npy, a matrix with a row for each text, or .parquet, the columns text and
     vector."""
     vectors: VectorSettings = field(default_factory=VectorSettings)
-    whiten: Annotated[str | None, "FILE"] = None
-    """File of texts to learn whitening from (some thousands, like those that will be compared). It
-    is saved in the model's folder, whose vectors are whitened from then on."""
     reading: TextFileConfig = field(default_factory=TextFileConfig)
 
     def __post_init__(self) -> None:
-        if self.output is None and self.whiten is None:
-            raise InputError("give --output, a .npy or .parquet file to write.")
-        if self.output is not None and not self.output.lower().endswith(FORMATS):
+        if not self.output.lower().endswith(FORMATS):
             raise InputError(
                 f"--output {self.output} has an unknown format. Its name has to end in "
                 f"{' or '.join(FORMATS)}."
@@ -68,15 +54,11 @@ class EmbedConfig:
 
 
 def embed_file(config: EmbedConfig) -> None:
-    """Learn whitening if asked to, then write the vectors, and report on stderr.
+    """Write the vectors, and report on stderr.
 
     Raises InputError, and leaves no file, where a row holds no text.
     """
     check_output(config.output)
-    if config.whiten is not None:
-        _learn_whitening(config, config.whiten)
-    if config.output is None:
-        return
     with checked_texts(config.input, config.reading) as texts:
         embedder = config.vectors.open(config.model)
         report(
@@ -96,50 +78,12 @@ def embed_file(config: EmbedConfig) -> None:
         report(_summary(len(texts), cut, embedder, time.perf_counter() - began))
 
 
-def _learn_whitening(config: EmbedConfig, path: str) -> None:
-    """Write whitening and the settings of its vectors into the model's folder.
-
-    Raises InputError for a model that is not a folder of ours or Hugging Face's.
-    """
-    folder = Path(config.model)
-    if not (folder / CONFIG).is_file():
-        raise InputError(
-            f"{config.model} is not a folder that whitening can be saved in. Convert it: "
-            f"`roformer-tf checkpoints convert {config.model} FOLDER --to own`, and give that as "
-            "--model."
-        )
-    check_writable(folder / WHITENING)
-    with checked_texts(path, config.reading) as texts:
-        # Whitening is learned from whole vectors; --dimensions cuts its matrix.
-        plain = dataclasses.replace(config.vectors, dimensions=None)
-        embedder = plain.open(config.model, whitened=False)
-        with Progress(
-            desc=Message("whiten"), unit=Message("texts"), total=min(len(texts), WHITENING_TEXTS)
-        ) as bar:
-
-            def vectors() -> Iterator[np.ndarray]:
-                first = islice(texts, WHITENING_TEXTS)
-                for block in embedder.raw_blocks(first, config.vectors.batch_size):
-                    yield block.vectors
-                    bar.update(len(block.texts))
-
-            whitening = whitening_of(vectors(), embedder.config.pooling, config.vectors.dimensions)
-    whitening.save(folder)
-    embedder.config.save(folder)
-    save_modules(folder)
-    report(
-        f"{folder} has whitening learned from {min(len(texts), WHITENING_TEXTS):,} texts: its "
-        f"vectors are whitened from now on (until {WHITENING} is removed)."
-    )
-
-
 def _untrained_cut(embedder: TextEmbedder) -> str:
-    """A warning of cut vectors, if neither training nor whitening sorted their dimensions."""
+    """A warning of cut vectors, if the model was not trained for vectors of this size."""
     trained = embedder.config.dimensions or ()
-    known = embedder.model.whitening is not None or embedder.size in trained
-    if embedder.size == embedder.model.whole_size or known:
+    if embedder.size in (embedder.model.hidden_size, *trained):
         return ""
-    advice = "Train with --dimensions, or whiten with --whiten."
+    advice = "Train with --dimensions."
     if trained:
         advice = f"It was trained for {', '.join(map(str, trained))}."
     return f"{embedder.source} was not trained for vectors cut to {embedder.size}. {advice}"

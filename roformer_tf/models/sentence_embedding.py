@@ -1,4 +1,4 @@
-"""Models that compute sentence vectors: hidden states are pooled, then whitened and normalized.
+"""Models that compute sentence vectors: hidden states are pooled, then normalized.
 
 Axes: B batch, T tokens, H hidden size, D size of a cut vector.
 """
@@ -10,7 +10,6 @@ import keras
 from keras import layers, ops
 
 from roformer_tf.checkpoints.embedding_config import Pooling
-from roformer_tf.checkpoints.whitening import Whitening
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.kernels.forms import Tensor
 from roformer_tf.models.encoder import RoFormerEncoder, first_positions, sequences
@@ -75,8 +74,8 @@ class SentenceEmbedder(keras.Model):
     does not score the vocabulary, which is most of the work of a sim model.
 
     pooling: "pooler", the linear one on the first token; "mean" of all tokens; "cls", the first
-    token itself. Default: the pooler if there is one, else the mean. whitening: applied before
-    vectors are cut and normalized. dimensions: how many numbers are kept, the first ones.
+    token itself. Default: the pooler if there is one, else the mean. dimensions: how many numbers
+    are kept, the first ones.
     """
 
     def __init__(
@@ -85,7 +84,6 @@ class SentenceEmbedder(keras.Model):
         pooler: Pooler | None = None,
         pooling: Pooling | None = None,
         dimensions: int | None = None,
-        whitening: Whitening | None = None,
         name: str = "sentence_embedder",
         **kwargs: Any,
     ) -> None:
@@ -94,13 +92,10 @@ class SentenceEmbedder(keras.Model):
         assert self.pooling != "pooler" or pooler is not None
         self.encoder = encoder
         self.pooler = pooler if self.pooling == "pooler" else None
-        self.dimensions, self.whitening = dimensions, whitening
+        self.dimensions = dimensions
         self.built = True  # both parts have their weights already
 
     def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Tensor:
-        """Pool, whiten, cut, and normalize."""
+        """Pool, cut, and normalize."""
         vectors = pooled(self.encoder, self.pooler, self.pooling, inputs, training)
-        # Whitening comes first: its directions are sorted by variance, as a cut needs them.
-        if self.whitening is not None:
-            vectors = ops.matmul(vectors - self.whitening.mean, self.whitening.matrix)
         return ops.normalize(vectors[:, : self.dimensions], axis=-1)

@@ -15,11 +15,9 @@ from roformer_tf.checkpoints.names import table
 from roformer_tf.config import RoFormerConfig, block_length
 from roformer_tf.corpus.masking import predictions_per_row
 from roformer_tf.errors import InputError, check_numbers
-from roformer_tf.files import check_writable, is_folder
 from roformer_tf.flags import parsed, yaml_values
 from roformer_tf.recipes import find_recipe
 from roformer_tf.tokenizers.padding import check_length
-from roformer_tf.training.run_files import write_json
 
 if TYPE_CHECKING:
     from roformer_tf.pretraining.settings import Stage
@@ -55,8 +53,6 @@ class CostConfig:
     """Numbers of devices to estimate days and money for."""
     price: float = 3.0
     """US$ per hour and device."""
-    json: Path | None = None
-    """JSON file for the same figures."""
 
     def __post_init__(self) -> None:
         check_numbers(self, "peak_flops", above=0, example="312e12")
@@ -64,24 +60,18 @@ class CostConfig:
         if not self.devices or min(self.devices) < 1:
             raise InputError(f"devices is {self.devices}, but must be numbers of at least 1.")
         check_numbers(self, "price", at_least=0)
-        if self.json and is_folder(self.json):
-            raise InputError(f"--json {self.json} is a folder. Name a file.")
 
 
 def cost(config: CostConfig) -> None:
-    """Print the cost of the recipes as a Markdown table, and write it if --json is given.
+    """Print the cost of the recipes as a Markdown table.
 
     Raises InputError for a recipe that `pretrain` would refuse.
     """
-    if config.json:
-        check_writable(config.json)
     estimates = [
         priced(line, config)
         for path in config.recipe
         for line in costs(*read_recipe(path, config.architecture))
     ]
-    if config.json:
-        write_json(config.json, estimates)
     print("\n".join(rendered(estimates, config)))
 
 

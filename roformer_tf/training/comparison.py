@@ -1,4 +1,4 @@
-"""The `runs` command: compares runs in tables and a JSON file.
+"""The `runs` command: compares runs in tables.
 
 Keras is not imported, so the tables appear at once, even while runs are training. The files are
 written by `callbacks.MetricsFile`, `run_files.write_settings` and `report.write_report`.
@@ -19,7 +19,7 @@ from typing import Annotated, Any, TypeAlias
 import yaml
 
 from roformer_tf.errors import InputError
-from roformer_tf.files import check_writable, is_folder, parse_json
+from roformer_tf.files import parse_json
 from roformer_tf.terminal import printable, table, terminal_width
 from roformer_tf.training.run_files import (
     EVALUATIONS_FILE,
@@ -30,13 +30,11 @@ from roformer_tf.training.run_files import (
     TRIALS,
     read_keys,
     read_metrics,
-    write_json,
 )
 
 PRETRAINING, FINE_TUNING = "pretraining", "fine-tuning"
 COMMANDS = {PRETRAINING: "pretrain", FINE_TUNING: "finetune"}
 
-# A dictionary that can be written as JSON.
 Plain: TypeAlias = dict[str, Any]
 
 
@@ -48,17 +46,11 @@ class RunsConfig:
 
     Examples:
         roformer-tf runs runs/
-        roformer-tf runs runs/a runs/b --json losses.json
+        roformer-tf runs runs/a runs/b
     """
 
     folder: Annotated[tuple[Path, ...], "DIR"]
     """Folders of runs, or folders that contain such folders."""
-    json: Path | None = None
-    """JSON file for the same figures."""
-
-    def __post_init__(self) -> None:
-        if self.json and is_folder(self.json):
-            raise InputError(f"--json {self.json} is a folder. Name a file.")
 
 
 @dataclass(frozen=True)
@@ -84,14 +76,9 @@ class RecordedRun:
 
 
 def compare(config: RunsConfig) -> None:
-    """Print the tables, and write the JSON file."""
-    if config.json:
-        check_writable(config.json)
+    """Print the tables."""
     folders = [run for folder in config.folder for run in find_runs(folder)]
-    runs = [read_run(*pair) for pair in named(folders).items()]
-    comparison = compared(runs)
-    if config.json:
-        write_json(config.json, comparison)
+    comparison = compared([read_run(*pair) for pair in named(folders).items()])
     try:
         print("\n".join(tables(comparison, terminal_width())), flush=True)
     except BrokenPipeError:  # `… | head` has ended; Python would flush once more at exit
@@ -155,7 +142,7 @@ def read_run(folder: Path, name: str) -> RecordedRun:
 
 
 def compared(runs: Sequence[RecordedRun]) -> Plain:
-    """Everything that is shown, as a dictionary for JSON.
+    """Everything that is shown.
 
     {"runs": [{"name": "base", "step": 500, "loss": 2.1, …, "settings": {…}}, …],
      "differences": {"pretraining": {"learning_rate": {"base": 0.0003, "fast": 0.001}}, …}}

@@ -3,7 +3,7 @@
 import tempfile
 import tracemalloc
 import zipfile
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 import numpy as np
 import pytest
@@ -136,37 +136,29 @@ def test_what_is_no_zip_is_refused(tmp_path):
         "",
     ],
 )
-def test_names_that_lead_elsewhere_are_refused(name, released, tmp_path):
-    path = hostile.copied(
-        released("char"), tmp_path / "x.zip", extra=[(hostile.named(name), b"evil")]
-    )
+@pytest.mark.parametrize("folder", ["", "chinese_roformer-char_L-3_H-32_A-4/"])
+def test_names_that_lead_elsewhere_lead_nowhere(name, folder, released, tmp_path, temporary):
+    extra = [(hostile.named(f"{folder}{name}"), b"evil")]
+    path = hostile.copied(released("char"), tmp_path / "x.zip", extra=extra)
     before = set(tmp_path.rglob("*"))
-    assert "does not stay in its folder. Download it again" in refusal(path)
+    with suppress(InputError), opened(path) as unpacked:
+        assert {file.parent for file in temporary.rglob("*") if file.is_file()} == {unpacked}
     assert set(tmp_path.rglob("*")) == before
 
 
-@pytest.mark.parametrize("folder", ["", "other/", "chinese_roformer-char_L-3_H-32_A-4/"])
-def test_links_are_refused(folder, released, tmp_path):
-    extra = [(hostile.link(f"{folder}bert_model.ckpt.extra"), b"/etc/passwd")]
+def test_links_become_files(released, tmp_path):
+    extra = [(hostile.link(f"{released('char').stem}/bert_model.ckpt.extra"), b"/etc/passwd")]
     path = hostile.copied(released("char"), tmp_path / "x.zip", extra=extra)
-    assert "ckpt.extra' in it is a link or a device" in refusal(path)
-
-
-@pytest.mark.parametrize("again", ["vocab.txt", "Vocab.TXT", "./vocab.txt"])
-@pytest.mark.filterwarnings("ignore:Duplicate name")
-def test_files_that_would_replace_one_another_are_refused(again, released, tmp_path):
-    name = f"{released('char').stem}/{again}"
-    path = hostile.copied(
-        released("char"), tmp_path / "x.zip", extra=[(hostile.named(name), b"[PAD]")]
-    )
-    assert "it contains vocab.txt twice" in refusal(path)
+    with opened(path) as folder:
+        assert (folder / "bert_model.ckpt.extra").read_bytes() == b"/etc/passwd"
+        assert not (folder / "bert_model.ckpt.extra").is_symlink()
 
 
 def test_what_is_encrypted_or_packed_otherwise_is_refused(released, tmp_path):
     path = hostile.encrypted(released("char"), tmp_path / "x.zip")
     assert "is encrypted" in refusal(path)
     path = hostile.with_flags(released("char"), tmp_path / "x.zip", offset=10, value=99)
-    assert "is neither stored nor deflated" in refusal(path)
+    assert "compression method is not supported" in refusal(path)
 
 
 def test_ten_gigabytes_of_zeros_are_refused_unread(released, tmp_path, monkeypatch):
@@ -275,12 +267,6 @@ def test_of_several_none_is_chosen(tmp_path):
         read_file(path, "x.json")
 
 
-def test_a_small_file_that_is_large_is_not_read(released, tmp_path):
-    path = hostile.with_bomb(released("char"), tmp_path / "x.zip", "vocab.txt", 65)
-    with pytest.raises(InputError, match=r"a vocab\.txt of 68,157,440 bytes"):
-        read_file(path, "vocab.txt")
-
-
 @pytest.fixture
 def peak():
     """peak(call) → the error that the call gives, and the most bytes that were held meanwhile."""
@@ -298,32 +284,14 @@ def peak():
 
 
 @pytest.mark.parametrize(
-    ("compression", "said"),
-    [
-        (zipfile.ZIP_DEFLATED, "Bad CRC-32"),
-        (zipfile.ZIP_BZIP2, "is neither stored nor deflated"),
-        (zipfile.ZIP_LZMA, "is neither stored nor deflated"),
-    ],
-)
-@pytest.mark.parametrize(
     "by", [lambda p: read_file(p, "vocab.txt"), RoFormerTokenizer.from_pretrained]
 )
-def test_a_small_file_that_understates_its_size_is_not_inflated(
-    by, compression, said, tmp_path, peak
-):
+def test_a_small_file_that_understates_its_size_is_not_inflated(by, tmp_path, peak):
     path = tmp_path / "x.zip"
-    hostile.understating(path, "a/vocab.txt", 32, declared=1000, compression=compression)
+    hostile.understating(path, "a/vocab.txt", 32, declared=1000)
     message, held = peak(lambda: by(path))
-    assert said in message
+    assert "Bad CRC-32" in message
     assert message.startswith(f"{path} cannot be unpacked: ")
-    assert held < 2 << 20
-
-
-@pytest.mark.parametrize("name", ["vocab.txt", "bert_config.json", "tokenizer_config.json"])
-def test_what_would_be_read_into_memory_is_not_even_unpacked(name, released, tmp_path, peak):
-    path = hostile.with_bomb(released("char"), tmp_path / "x.zip", name, 65)
-    message, held = peak(lambda: opened(path).__enter__())
-    assert f"contains a {name} of 68,157,440 bytes" in message
     assert held < 2 << 20
 
 

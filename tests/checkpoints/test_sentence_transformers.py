@@ -9,7 +9,6 @@ from safetensors.numpy import load_file
 
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
 from roformer_tf.checkpoints.sentence_transformers import MODULES, save_modules
-from roformer_tf.checkpoints.whitening import Whitening
 from roformer_tf.cli import main
 from roformer_tf.errors import InputError
 from roformer_tf.inference.embed import VectorSettings
@@ -18,27 +17,19 @@ from roformer_tf.models.encoder import RoFormerEncoder
 TEXTS = ["今天天气很好", "北京", "我们去公园学习中国经济", "好" * 30, "今天天气很好,去公园"]
 
 
-def whitening(size, kept, pooling):
-    rng = np.random.default_rng(5)
-    matrix = rng.normal(size=(size, kept)).astype(np.float32)
-    return Whitening(rng.normal(size=size).astype(np.float32), matrix, pooling)
-
-
 pytestmark = pytest.mark.usefixtures("eager_steps")
 
 
 @pytest.fixture(scope="module")
 def folder(released, tmp_path_factory):
-    """folder(pooling, whitened=False) → a sim model in our layout, with its modules."""
+    """folder(pooling) → a sim model in our layout, with its modules."""
     converted = tmp_path_factory.mktemp("sim") / "model"
     source = str(released("sim_char"))
     assert main(["checkpoints", "convert", source, str(converted), "--to", "own"]) == 0
 
-    def make(pooling, whitened=False):
+    def make(pooling):
         target = shutil.copytree(converted, tmp_path_factory.mktemp("sim") / "model")
         EmbeddingConfig(pooling, 16).save(target)
-        if whitened:
-            whitening(32, 20, pooling).save(target)
         save_modules(target)
         return target
 
@@ -76,32 +67,22 @@ def by_its_modules(folder, texts):
     return np.stack(actual)
 
 
-@pytest.mark.parametrize(
-    ("pooling", "whitened"),
-    [("pooler", False), ("pooler", True), ("mean", False), ("cls", True)],
-)
-def test_the_modules_say_what_we_compute(pooling, whitened, folder):
-    actual = folder(pooling, whitened)
+@pytest.mark.parametrize("pooling", ["pooler", "mean", "cls"])
+def test_the_modules_say_what_we_compute(pooling, folder):
+    actual = folder(pooling)
     embedder = VectorSettings().open(actual)
     assert embedder.config == EmbeddingConfig(pooling, 16)
-    assert embedder.size == (20 if whitened else 32)
     got, want = embedder.embed(TEXTS), by_its_modules(actual, TEXTS)
     np.testing.assert_allclose(got, want, rtol=0, atol=1e-5)
     assert np.abs(want[0] - want[4]).max() > 1e-3
 
 
 def test_modules_of_an_earlier_pooling_are_gone(folder):
-    actual = folder("pooler", whitened=True)
+    actual = folder("pooler")
     assert (actual / "2_Dense").is_dir()
-    assert (actual / "3_Dense").is_dir()
     EmbeddingConfig("mean", 16).save(actual)
-    with pytest.raises(InputError, match="computed from vectors of the pooling pooler, not mean"):
-        save_modules(actual)
-    assert not (actual / MODULES).exists()  # rather none than those of another model
-    (actual / "whitening.safetensors").unlink()
     assert save_modules(actual)
     assert not (actual / "2_Dense").exists()
-    assert not (actual / "3_Dense").exists()
     assert len(json.loads((actual / MODULES).read_text("utf-8"))) == 3
 
 
@@ -135,14 +116,11 @@ def test_a_pooler_that_is_not_there_is_said(released, tmp_path):
 
 
 @pytest.mark.hf
-@pytest.mark.parametrize(
-    ("pooling", "whitened"),
-    [("pooler", False), ("pooler", True), ("mean", False), ("cls", True)],
-)
-def test_sentence_transformers_gives_our_vectors(pooling, whitened, folder, torch):
+@pytest.mark.parametrize("pooling", ["pooler", "mean", "cls"])
+def test_sentence_transformers_gives_our_vectors(pooling, folder, torch):
     from sentence_transformers import SentenceTransformer
 
-    actual = folder(pooling, whitened)
+    actual = folder(pooling)
     texts = [*TEXTS, "学习" * 40]  # one that is cut
     theirs = SentenceTransformer(str(actual), device="cpu").encode(texts)
     np.testing.assert_allclose(

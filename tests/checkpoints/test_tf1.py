@@ -67,20 +67,6 @@ def test_a_changed_byte_is_noticed_wherever_it_is(unpacked):
             read_all(path.with_name("bert_model.ckpt"))
 
 
-def test_a_tensor_larger_than_its_files_is_refused_before_room_is_made_for_it(tmp_path):
-    """A slice of a tensor has the size of the whole tensor, which can be anything."""
-    import tensorflow as tf
-
-    tf.raw_ops.SaveV2(
-        prefix=str(tmp_path / "bert_model.ckpt"),
-        tensor_names=["bert/embeddings/word_embeddings"],
-        shape_and_slices=["10000000 1000 0,1:0,1000"],
-        tensors=[tf.zeros((1, 1000))],
-    )
-    with pytest.raises(InputError, match=r"word_embeddings .*40,000,000,000 bytes.*download them"):
-        read_tensors(tmp_path / "bert_model.ckpt")
-
-
 @pytest.mark.parametrize("name", ["a[1]b", "back\\slash"])
 def test_a_path_that_tensorflow_takes_for_a_pattern_is_refused(name, released, unpacked, read):
     folder = unpacked("word")
@@ -91,12 +77,6 @@ def test_a_path_that_tensorflow_takes_for_a_pattern_is_refused(name, released, u
     with pytest.raises(InputError, match="Rename the folder"):
         write(folder.with_name("new[2]"), checkpoint.config, checkpoint.arrays)
     assert not folder.with_name("new[2]").exists()
-
-
-def test_without_tensorflow_the_error_says_so(unpacked, monkeypatch):
-    monkeypatch.setitem(sys.modules, "tensorflow", None)
-    with pytest.raises(InputError, match="only TensorFlow reads and writes these"):
-        read_tensors(unpacked("word") / "bert_model.ckpt")
 
 
 # --- Writing -----------------------------------------------------------------------------------

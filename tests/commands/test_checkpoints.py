@@ -8,7 +8,7 @@ import shutil
 from importlib.util import find_spec
 
 import pytest
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
 from roformer_tf import cli
 from roformer_tf.cli import main
@@ -92,7 +92,7 @@ def test_vocabulary_adds_words(run, released, tmp_path):
     (tmp_path / "words.txt").write_text("阿里巴巴\n我们\n", encoding="utf-8")
     code, out, err = run(
         *("vocabulary", released("word"), "larger.zip", "--to", "tf1"),
-        *("--add", "words.txt", "--initialise", "characters"),
+        *("--add", "words.txt"),
     )
     assert (code, err) == (0, "")
     assert "1 words are new.\n1 are known or repeated: 我们\n" in out
@@ -105,29 +105,14 @@ def test_vocabulary_adds_words(run, released, tmp_path):
     reason="bert4keras is not installed: `make test` does it",
 )
 @pytest.mark.slow
-def test_verify_exits_with_0_or_names_the_first_layer_that_differs(released, run, tmp_path):
-    """Against a copy of ours, written for bert4keras on the way, with one bias 0.01 larger."""
+def test_verify_prints_the_differences(released, run):
     causal = ("--attention-type", "causal")
-    assert run("convert", released("gpt_char"), "c", "--to", "own", *causal)[0] == 0
-    changed = tmp_path / "c" / "model.safetensors"
-    tensors = load_file(changed)
-    tensors["roformer.encoder.layer.1.output.dense.bias"][5] += 0.01
-    save_file(tensors, changed, metadata={"format": "pt"})
-    verify = ("verify", released("gpt_char"), "--against", "bert4keras", *causal)
-    code, out, err = run(*verify)
+    code, out, err = run("verify", released("gpt_char"), "--against", "bert4keras", *causal)
     assert (code, err) == (0, "")
     assert "attention causal" in out
     row = r"{} +\d\.\de-\d\d +[12]e-05\n"
     table = "".join(map(row.format, ("embeddings", "layer_0", "layer_1", "logits")))
     assert re.search(table + r"\nAll differences are within their bounds\.\n$", out)
-    code, out, err = run(*verify, "--reference", tmp_path / "c")
-    assert code == 1
-    assert re.search(table, out)
-    assert re.fullmatch(
-        r"roformer-tf checkpoints verify: layer_1 is the first output that differs: "
-        r"by \d\.\de-0[123], where 1e-05 is allowed\.\n",
-        err,
-    )
 
 
 def test_average_writes_a_model(run, released):
@@ -157,10 +142,9 @@ BAD = {  # words, what the message has to say
     "convert good.zip new --to keras": ["--to", "huggingface"],
     "convert good.zip new": ["--to"],
     "convert good.zip new --to own --dtype float8": ["--dtype", "bfloat16"],
-    "vocabulary good.zip new --to own": ["give one of --keep FILE, --simplify and --add FILE"],
-    "vocabulary good.zip new --to own --simplify --keep good.zip": ["give one of"],
+    "vocabulary good.zip new --to own": ["give either --simplify or --add FILE"],
+    "vocabulary good.zip new --to own --simplify --add good.zip": ["give either"],
     "vocabulary good.zip new --to own --add nowhere.txt": ["cannot read nowhere.txt"],
-    "vocabulary good.zip new --to own --keep few.txt": ["lacks", "[MASK]"],
     "average good.zip --output new": ["a mean needs two or more models"],
     "average good.zip good.zip": ["--output"],
     "average good.zip nowhere --output new": ["nowhere"],
@@ -179,7 +163,6 @@ def test_bad_input_is_one_message_and_exit_code_2(command, run, released, tmp_pa
     shutil.copy(released("char"), tmp_path / "good.zip")
     shutil.copy(released("word"), tmp_path / "other.zip")
     (tmp_path / "truncated.zip").write_bytes(released("char").read_bytes()[:100_000])
-    (tmp_path / "few.txt").write_text("[PAD]\n[UNK]\n[CLS]\n[SEP]\n")
     before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*")}
     code, out, err = run(*command.split())
     assert (code, out) == (2, "")

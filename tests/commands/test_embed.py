@@ -116,7 +116,7 @@ def test_rows_without_a_text_stop_it_before_anything_is_written(lines, said, run
     ("flags", "said"),
     [
         (["--output", "x.txt"], "x.txt has an unknown format"),
-        ([], "give --output"),
+        ([], "--output must be given"),
         (["--output", "x.npy", "--dimensions", "33"], "dimensions is 33, but the vectors of"),
         (["--output", "x.npy", "--max-length", "2"], "--max-length is 2, but must be at least 3"),
         (["--output", "x.npy", "--batch-size", "0"], "--batch-size is 0"),
@@ -136,47 +136,6 @@ def test_the_precision_that_is_asked_for_is_taken(run, sim, texts, want, tmp_pat
         code, *_ = run("embed", sim, "--input", texts, "--output", output, "--precision", precision)
         assert code == 0
         assert least <= np.abs(np.load(output) - want).max() <= most
-
-
-def test_whitening_is_learnt_once_and_kept(run, own, want, tmp_path):
-    corpus, texts = tmp_path / "corpus.txt", tmp_path / "texts.txt"
-    rng = np.random.default_rng(0)
-    lines = rng.choice(list("今天气很好我们去公园学习北京上海的了在和是不也都"), (90, 6))
-    corpus.write_text("\n".join(map("".join, lines)) + "\n", "utf-8")
-    texts.write_text("\n".join(TEXTS) + "\n", "utf-8")
-    code, _, err = run("embed", own, "--whiten", corpus)
-    assert code == 0
-    assert "has whitening learned from 90 texts" in err
-    code, _, err = run("embed", own, "--input", texts, "--output", tmp_path / "x.npy")
-    assert ", whitened; " in err
-    raw = np.stack([b.vectors for b in VectorSettings().open(own).raw_blocks(map("".join, lines))])[
-        0
-    ]
-    centred = raw - raw.mean(axis=0, dtype=np.float64)
-    _, scales, right = np.linalg.svd(centred, full_matrices=False)
-    actual = np.load(tmp_path / "x.npy")
-    kept = actual.shape[1]
-    (block,) = VectorSettings().open(own).raw_blocks(TEXTS)
-    white = (block.vectors - raw.mean(axis=0, dtype=np.float64)) @ right[:kept].T / scales[:kept]
-    white /= np.linalg.norm(white, axis=1, keepdims=True)
-    # whatever the signs of the directions, the cosines are these
-    np.testing.assert_allclose(actual @ actual.T, white @ white.T, atol=2e-3)
-    assert np.abs(actual @ actual.T - want @ want.T).max() > 0.05
-    again = run("embed", own, "--whiten", corpus)  # of the model, not of what is whitened already
-    assert again[0] == 0
-    run("embed", own, "--input", texts, "--output", tmp_path / "y.npy")
-    np.testing.assert_allclose(np.load(tmp_path / "y.npy"), actual, atol=1e-5)
-
-
-def test_whitening_needs_a_folder_and_enough_texts(run, sim, own, texts):
-    code, _, err = run("embed", sim, "--whiten", texts)
-    assert code == 2
-    assert "is not a folder that whitening can be saved in" in err
-    before = {path.name for path in own.iterdir()}
-    code, _, err = run("embed", own, "--whiten", texts)
-    assert code == 2
-    assert "7 texts" in err
-    assert {path.name for path in own.iterdir()} == before
 
 
 def test_similarity_of_two_texts_is_a_number_and_of_more_a_matrix(run, sim, want):

@@ -29,8 +29,6 @@ COMMANDS = {
     "vocabulary": "checkpoints vocabulary --simplify --to own nowhere",
     "convert": "checkpoints convert nowhere --to own",
     "average": "checkpoints average nowhere nowhere --output",
-    "runs --json": "runs nowhere --json",
-    "cost": "cost nowhere.yaml --json",
 }
 KINDS = {"embed": ".npy", "similarity": ".tsv", "generate": ".tsv", "search": ".tsv"}
 OUTPUTS = {
@@ -74,13 +72,6 @@ def read_only(monkeypatch):
         monkeypatch.setattr(tempfile, "mkstemp", refuse)
 
     return read_only
-
-
-def test_a_model_that_cannot_keep_its_whitening_is_noticed_first(tmp_path, read_only, capsys):
-    (tmp_path / "config.json").write_text("{}")
-    read_only(tmp_path)
-    assert main(["embed", str(tmp_path), "--whiten", "nowhere.txt"]) == 2
-    assert "whitening.safetensors: Read-only file system." in capsys.readouterr().err
 
 
 def test_a_folder_that_is_there_has_to_be_writable_itself(tmp_path, read_only, capsys):

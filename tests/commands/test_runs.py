@@ -60,13 +60,11 @@ learning_rate  0.0001  slow
 """
 
 
-def test_runs_are_compared_in_a_table_and_a_file(run, runs, tmp_path):
-    code, out, err = run("runs", "--json", "out/runs.json", COLUMNS="100")
+@pytest.mark.usefixtures("runs")
+def test_runs_are_compared_in_a_table(run):
+    code, out, err = run("runs", COLUMNS="100")
     assert (code, err) == (0, "")
     assert out == TABLE
-    assert [path.name for path in (tmp_path / "out").iterdir()] == ["runs.json"]
-    arguments = json.loads((tmp_path / "out" / "runs.json").read_text(encoding="utf-8"))
-    assert [item["loss"] for item in arguments["runs"]] == [3.0, 3.0]
 
 
 def test_it_fits_into_the_terminal(run, runs):
@@ -94,7 +92,6 @@ def test_neither_keras_nor_matplotlib_is_loaded_for_the_table(runs):
         (["nowhere"], "there is no folder nowhere"),
         (["empty"], "empty holds no run"),
         (["runs", "empty"], "empty holds no run"),
-        (["runs", "--json", "runs/slow/metrics.jsonl/x"], "cannot write runs/slow/metrics.jsonl/x"),
     ],
 )
 def test_bad_input_is_one_message_and_exit_code_2(run, runs, tmp_path, words, said):
@@ -115,11 +112,10 @@ def test_bad_input_is_one_message_and_exit_code_2(run, runs, tmp_path, words, sa
 )
 def test_a_damaged_file_is_named_with_its_line(run, runs, file, content, said):
     (runs / "slow" / file).write_text(content)
-    code, out, err = run("runs", "--json", "runs.json")
+    code, out, err = run("runs")
     assert (code, out) == (2, "")
     assert err.startswith(f"roformer-tf runs: runs/slow/{file}")
     assert said in err
-    assert not (runs.parent / "runs.json").exists()
 
 
 def test_a_reader_that_has_seen_enough_is_no_failure(runs):

@@ -11,7 +11,6 @@ from safetensors.numpy import load_file, save_file
 
 import roformer_tf
 from roformer_tf.checkpoints.arrays import LazyArrays
-from roformer_tf.checkpoints.whitening import Whitening
 from roformer_tf.conversion.average import AverageConfig, average, distance
 from roformer_tf.conversion.convert import ConvertConfig, OutputConfig, convert
 from roformer_tf.errors import InputError
@@ -202,12 +201,6 @@ def a_task(folder, tmp_path):
     return "have different files task.json, or one has none"
 
 
-def a_whitening(folder, tmp_path):
-    size = json.loads((folder / "config.json").read_text())["hidden_size"]
-    Whitening(np.zeros(size, "f4"), np.eye(size, dtype="f4"), "pooler").save(folder)
-    return "have different files whitening.safetensors"
-
-
 @pytest.mark.parametrize(
     "spoil",
     [
@@ -219,7 +212,6 @@ def a_whitening(folder, tmp_path):
         no_vocabulary,
         other_pooling,
         a_task,
-        a_whitening,
     ],
 )
 @pytest.mark.parametrize("place", [1, 2])

@@ -90,7 +90,9 @@ def test_bert4keras_agrees_about_every_layer(name, flags, heads, released, outpu
         ("mlm/bias", "logits"),
     ],
 )
-def test_a_changed_bias_is_found_in_its_layer(bias, first, released, tmp_path, outputs):
+def test_a_changed_bias_is_found_in_its_layer(
+    bias, first, released, tmp_path, outputs, monkeypatch
+):
     with OpenedSource(released("word")) as source:
         checkpoint = source.checkpoint()
         arrays = dict(checkpoint.arrays)
@@ -102,10 +104,17 @@ def test_a_changed_bias_is_found_in_its_layer(bias, first, released, tmp_path, o
             ),
         )
         convert_checkpoint(changed, None, tmp_path / "other.zip", OutputConfig(to="tf1"))
+    genuine = module.their_outputs
+
+    def of_other(against, source, *rest):
+        with OpenedSource(tmp_path / "other.zip") as other:
+            return genuine(against, other, *rest)
+
+    monkeypatch.setattr(module, "their_outputs", of_other)
     with pytest.raises(
         DifferenceError, match=rf"^{first} is the first output that differs: by .*e"
     ):
-        run(released("word"), "bert4keras", reference=str(tmp_path / "other.zip"))
+        run(released("word"), "bert4keras")
     actual = outputs()
     names = list(actual)
     assert all(actual[name] <= 1e-5 for name in names[: names.index(first)])
@@ -257,12 +266,6 @@ def test_a_missing_library_is_told_with_its_installation(against, said, released
     with pytest.raises(InputError) as caught:
         run(released("word"), against)
     assert said in str(caught.value)
-
-
-@pytest.mark.usefixtures("installed")
-def test_checkpoints_of_other_sizes_are_not_compared(released):
-    with pytest.raises(InputError, match=r"has vocab_size 2003, but .* 1501"):
-        run(released("word"), "bert4keras", reference=str(released("char")))
 
 
 @pytest.mark.usefixtures("installed")

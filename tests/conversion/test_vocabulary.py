@@ -14,7 +14,6 @@ from roformer_tf.conversion.vocabulary import (
     change_vocabulary,
     extend,
     keep_tokens,
-    keep_vocabulary,
     simplify,
 )
 from roformer_tf.errors import InputError
@@ -63,19 +62,6 @@ def test_kept_and_compound_tokens_give_what_bert4keras_recorded(
         assert difference <= bound
 
 
-def test_a_compound_token_may_have_weights(opened_with_tokenizer):
-    checkpoint, _ = opened_with_tokenizer("word")
-    rows = checkpoint.arrays[WORDS].astype(np.float64)
-    changed = keep_tokens(checkpoint, [0, 7, 9], [([1, 2], [3.0, 1.0]), [0, 1, 2]])
-    want = np.stack(
-        [rows[0], rows[7], rows[9], (3 * rows[7] + rows[9]) / 4, rows[[0, 7, 9]].mean(0)]
-    )
-    np.testing.assert_allclose(changed.arrays[WORDS], want, atol=1e-7)
-    assert changed.arrays[WORDS].dtype == np.float32
-    assert changed.arrays.shapes[BIAS] == changed.arrays[BIAS].shape == (5,)
-    assert changed.arrays.shapes[WORDS] == (5, 32)
-
-
 def test_all_else_stays_as_it_was(opened_with_tokenizer):
     checkpoint, _ = opened_with_tokenizer("word_adam")
     changed = keep_tokens(checkpoint, [0, 1, 2])
@@ -100,32 +86,6 @@ def test_ids_without_a_row_are_refused(ids, compound, message, opened_with_token
 
 
 # --- Vocabularies that get smaller -------------------------------------------------------------
-
-
-@pytest.mark.parametrize("name", ["word", "v2_char"])
-def test_kept_tokens_keep_their_rows(name, opened_with_tokenizer):
-    checkpoint, tokenizer = opened_with_tokenizer(name)
-    tokens = ["[PAD]", "[MASK]", "[SEP]", "[CLS]", "[UNK]", "的", "##a", "中"]
-    smaller, kept, *_ = keep_vocabulary(checkpoint, tokenizer, tokens)
-    assert kept.tokens == tokens
-    for weight in {WORDS, BIAS} & checkpoint.arrays.keys():
-        old = checkpoint.arrays[weight]
-        for number, token in enumerate(tokens):
-            assert np.array_equal(smaller.arrays[weight][number], old[tokenizer.vocabulary[token]])
-
-
-@pytest.mark.parametrize(
-    ("tokens", "message"),
-    [
-        (["[PAD]", "[UNK]", "[CLS]", "[SEP]", "的"], r"lacks \[MASK\]"),
-        (["[UNK]", "[PAD]", "[CLS]", "[SEP]", "[MASK]"], r"first token to keep must be \[PAD\]"),
-        (["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "的", "的"], "contains 的 twice"),
-        (["[PAD]", "阿凡达", "x y"], "2 tokens to keep are not in the vocabulary, such as 阿凡达"),
-    ],
-)
-def test_tokens_that_make_no_vocabulary_are_refused(tokens, message, opened_with_tokenizer):
-    with pytest.raises(InputError, match=message):
-        keep_vocabulary(*opened_with_tokenizer("word"), tokens)
 
 
 def test_a_simplified_vocabulary_is_bert4keras_own(opened_with_tokenizer):
@@ -171,24 +131,19 @@ def with_rows(checkpoint, rows):
 # --- Vocabularies that get larger --------------------------------------------------------------
 
 
-@pytest.mark.parametrize("initialise", ["tokens", "characters"])
 @pytest.mark.parametrize("name", ["word", "char", "v2_char"])
-def test_a_new_word_is_the_mean_of_what_stood_for_it(name, initialise, opened_with_tokenizer):
+def test_a_new_word_is_the_mean_of_what_stood_for_it(name, opened_with_tokenizer):
     checkpoint, tokenizer = opened_with_tokenizer(name)
     words = ["我们天气", "unxyzable", "中a"]
     assert not tokenizer.vocabulary.keys() & set(words)
-    actual = extend(checkpoint, tokenizer, words, initialise)
+    actual = extend(checkpoint, tokenizer, words)
     assert actual.added == tuple(words)
     for weight in {WORDS, BIAS} & checkpoint.arrays.keys():
         old, new = checkpoint.arrays[weight], actual.checkpoint.arrays[weight]
         np.testing.assert_array_equal(new[: len(old)], old)
         assert len(new) == len(old) + 3
         for number, word in enumerate(words):
-            tokens = (
-                tokenizer.tokenize(word)
-                if initialise == "tokens"
-                else [token for character in word for token in tokenizer.tokenize(character)]
-            )
+            tokens = tokenizer.tokenize(word)
             ids = [tokenizer.vocabulary.get(token, tokenizer.unk_id) for token in tokens]
             want = old[ids].astype(np.float64).mean(0)
             np.testing.assert_allclose(new[len(old) + number], want, atol=1e-7)
@@ -235,13 +190,12 @@ def test_a_vocabulary_with_gaps_is_refused(opened_with_tokenizer):
 
 @pytest.fixture
 def run(released, tmp_path, capsys):
-    """run("own", "new", keep="a\\nb", …) → the target and what was printed."""
+    """run("own", "new", add="a\\nb", …) → the target and what was printed."""
 
     def change(to, name, source="word", **flags):
-        for flag in ("keep", "add"):
-            if flag in flags:
-                (tmp_path / f"{flag}.txt").write_text(flags[flag], encoding="utf-8")
-                flags[flag] = tmp_path / f"{flag}.txt"
+        if "add" in flags:
+            (tmp_path / "add.txt").write_text(flags["add"], encoding="utf-8")
+            flags["add"] = tmp_path / "add.txt"
         change_vocabulary(
             VocabularyConfig(
                 source=str(released(source)),
@@ -271,14 +225,6 @@ def test_words_are_added_on_disk(to, name, run):
     assert ids[1] == 2003
 
 
-@pytest.mark.parametrize(("to", "name"), LAYOUTS)
-def test_tokens_are_kept_on_disk(to, name, run):
-    tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "我们", "的"]
-    target, _ = run(to, name, keep="\n".join(tokens))
-    assert RoFormerTokenizer.from_pretrained(target).tokens == tokens
-    assert RoFormerForMaskedLM.from_pretrained(target).config.vocab_size == 7
-
-
 @pytest.mark.parametrize("source", ["word", "v2_char", "sim_char"])
 def test_simplified_checkpoints_are_char_level_on_disk(source, run):
     target, out = run("tf1", "new.zip", source, simplify=True)
@@ -292,10 +238,9 @@ def test_simplified_checkpoints_are_char_level_on_disk(source, run):
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        ({}, "give one of --keep FILE, --simplify and --add FILE"),
-        ({"simplify": True, "add": "词"}, "give one of"),
+        ({}, "give either --simplify or --add FILE"),
+        ({"simplify": True, "add": "词"}, "give either"),
         ({"add": " \n\n"}, "is empty: give one word a line"),
-        ({"keep": "阿凡达"}, "not in the vocabulary"),
     ],
 )
 def test_wrong_orders_are_refused(flags, message, run, tmp_path):

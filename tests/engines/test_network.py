@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from roformer_tf.checkpoints.sources import OpenedSource
-from roformer_tf.checkpoints.whitening import Whitening
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.engines.choice import unsupported_reason
 from roformer_tf.engines.model import graph_model
@@ -184,7 +183,7 @@ def test_what_is_written_is_scored_everywhere_as_by_keras(family, engine, rows_o
 
 
 @pytest.mark.parametrize("pooling", ["pooler", "mean", "cls"])
-def test_vectors_are_pooled_whitened_cut_and_made_one_long(pooling, engine, rows_of):
+def test_vectors_are_pooled_cut_and_made_one_long(pooling, engine, rows_of):
     config, arrays, answered = vectors_of(pooling, rows_of)
     for settings, rows_and_vectors in answered:
         network = Network(config, arrays, "vectors", pooling=pooling, **settings)
@@ -195,19 +194,10 @@ def test_vectors_are_pooled_whitened_cut_and_made_one_long(pooling, engine, rows
 
 @cache  # by each engine
 def vectors_of(pooling, rows_of):
-    """A model's config and arrays; plain and whitened, rows and the vectors that Keras gives."""
+    """A model's config and arrays; rows and the vectors that Keras gives."""
     model, arrays = drawn(RoFormerForSentenceSimilarity(config_of("v1")))
-    chance = np.random.default_rng(1)
-    white = Whitening(
-        chance.normal(size=24).astype("float32"),
-        chance.normal(size=(24, 20)).astype("float32"),
-        pooling,
-    )
     answered = []
-    for settings in (
-        {"dimensions": None, "whitening": None},
-        {"dimensions": 7, "whitening": white},
-    ):
+    for settings in ({"dimensions": None}, {"dimensions": 7}):
         embedder = SentenceEmbedder(model.encoder, model.pooler, pooling, **settings)
         arguments = [rows_of(*shape, 40) for shape in SHAPES[:3]]
         answered.append((settings, [(rows, np.asarray(embedder(rows))) for rows in arguments]))

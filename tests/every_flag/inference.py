@@ -48,7 +48,6 @@ def reranking(base):
 PREDICT = "--model {classifier} --input {texts} --output {out}/answers.tsv"
 ASKED = PREDICT.replace("{classifier}", "{nli}") + " --labels 天气 公园"
 EMBED = "--model {mlm} --input {texts} --output {out}/vectors.npy"
-WHITEN = EMBED.replace("{mlm}", "{own_mlm}")
 SIMILARITY = "--model {mlm} --input {pairs_file} --output {out}/scores.tsv"
 PAIRS = "--model {{mlm}} --input {} --output {{out}}/scores.tsv"
 SEARCH = "--model {mlm} --documents {texts} --queries 天气 --output {out}/found.tsv"
@@ -90,10 +89,6 @@ TABLES = {
             Row("--output {out}/other.npy", "other.npy"),
             Row("--pooling cls", "vectors.npy"),
             Row("--dimensions 4", "vectors.npy", lambda _, x: x.shape[1] == 4),
-            Row("--whiten {many}", "vectors.npy", base=WHITEN),
-            Row("--max-length 5", "mlm/whitening.safetensors", base=f"{WHITEN} --whiten {{many}}"),
-            Row("--batch-size 2", "computed", batches(2), base=f"{WHITEN} --whiten {{many}}"),
-            Row("--pooling cls", "mlm/whitening.safetensors", base=f"{WHITEN} --whiten {{many}}"),
             Row("--max-length 5", "vectors.npy"),
             Row("--batch-size 2", "computed", batches(2)),
             Row("--precision int8", "computed", computed_by("onnx", "int8")),

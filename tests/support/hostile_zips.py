@@ -52,9 +52,9 @@ def encrypted(source, target):
     return with_flags(source, target, offset=8, value=1)
 
 
-def understating(target, member, megabytes, *, declared, compression):
+def understating(target, member, megabytes, *, declared):
     """Write a zip with one member of so many megabytes of zeros, and state another size for it."""
-    with zipfile.ZipFile(target, "w", compression) as archive:
+    with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as archive:
         archive.writestr(member, bytes(megabytes * len(BLOCK)))
         archive.getinfo(member).file_size = declared  # the directory is written on closing
     return target

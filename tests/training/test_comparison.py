@@ -11,8 +11,6 @@ from roformer_tf.terminal import printable
 from roformer_tf.training.comparison import (
     FINE_TUNING,
     PRETRAINING,
-    RunsConfig,
-    compare,
     compared,
     differences,
     find_runs,
@@ -335,9 +333,6 @@ def test_names_that_are_no_text_are_spelled_out(tmp_path):
     except OSError:
         pytest.skip("this file system has no such names")
     assert shown(run)[1].split()[0] == r"\udcbb\udcf9\udccf\udcdf"
-    compare(RunsConfig(folder=(run,), json=tmp_path / "runs.json"))
-    (arguments,) = json.loads((tmp_path / "runs.json").read_text(encoding="utf-8"))["runs"]
-    assert arguments["settings"]["output"] == str(run)
 
 
 # --- Settings that differ ----------------------------------------------------------------------
@@ -407,27 +402,6 @@ def test_many_runs_fit_into_a_terminal(tmp_path, width):
     assert max(map(columns, lines)) <= width
     for number in range(25):
         assert any(line.startswith(f"第{number:02}次实验 ") for line in lines)
-
-
-# --- Files -------------------------------------------------------------------------------------
-
-
-def test_json_holds_what_the_tables_show(tmp_path, capsys):
-    write_run(tmp_path / "基线", losses(2.0), [held_out(10, 2.5)], steps=10, seed=0)
-    write_run(tmp_path / "b", [], [], steps=10, seed=1)
-    compare(RunsConfig(folder=(tmp_path,), json=tmp_path / "runs.json"))
-    text = (tmp_path / "runs.json").read_text(encoding="utf-8")
-    assert "基线" in text
-    assert json.loads(text) == compared(read(*find_runs(tmp_path)))
-    first, second = json.loads(text)["runs"]
-    assert (first["name"], first["loss"], first["finished"]) == ("b", None, False)
-    assert (second["held_out_loss"], second["best_step"]) == (2.5, 10)
-    assert second["settings"]["seed"] == 0
-
-
-def test_a_folder_is_no_file(tmp_path):
-    with pytest.raises(InputError, match=r"--json .* is a folder"):
-        RunsConfig(folder=(tmp_path,), json=tmp_path)
 
 
 # --- What the trainings write ------------------------------------------------------------------

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 
 import roformer_tf
-from roformer_tf.checkpoints.whitening import whitening_of
 from roformer_tf.cli import main
 from roformer_tf.engines.model import GraphModel
 from roformer_tf.models.generation_config import GenerationConfig
@@ -21,7 +20,7 @@ from roformer_tf.serving.settings import ServeConfig
 from roformer_tf.tasks.classification import Classification
 from tests.support.random_model import random_writer, save_random_models
 from tests.support.wiring import assert_wired, post
-from tests.wiring.test_vectors import QUERIES, Model, Vectors, finished, random_texts, write
+from tests.wiring.test_vectors import Model, Vectors, random_texts, write
 
 pytestmark = pytest.mark.usefixtures("eager_steps")
 
@@ -127,7 +126,7 @@ def largest(monkeypatch):
     return largest
 
 
-BY_GRAPHS = [*(set(COMMANDS) - {"generate"}), "whiten", "load", "load vectors", "serve"]
+BY_GRAPHS = [*(set(COMMANDS) - {"generate"}), "load", "load vectors", "serve"]
 
 
 @pytest.mark.parametrize("name", sorted(BY_GRAPHS))
@@ -147,12 +146,6 @@ def test_no_more_rows_are_read_at_once_than_was_asked_for(name, models, tmp_path
             app = open_service(config).app
             largest()
             post(app, ("/embed", {"texts": texts}))
-        elif name == "whiten":
-            folder = tmp_path / f"model-{size}"
-            models.weights.save(Vectors(), folder)
-            file = write(tmp_path / "texts.txt", texts)
-            flags = ("--whiten", file, "--batch-size", size, "--dimensions", 4)
-            assert main(["embed", str(folder), *map(str, flags)]) == 0
         else:
             head = columns(name, 0)[0]
             table = write(
@@ -169,38 +162,6 @@ def test_no_more_rows_are_read_at_once_than_was_asked_for(name, models, tmp_path
         return largest()
 
     assert (rows(5), rows(64)) == (5, 24)
-
-
-@pytest.mark.parametrize("flags", [{"max_length": 6}, {"pooling": "cls"}, {}])
-def test_whitening_is_learnt_from_vectors_as_they_are_asked_for(flags, models, tmp_path):
-    texts = write(tmp_path / "texts.txt", random_texts(40, 5))
-    folder, model = tmp_path / "model", models.weights
-    model.save(Vectors(), folder)
-    typed = [word for key, x in flags.items() for word in (f"--{key.replace('_', '-')}", str(x))]
-    assert main(["embed", str(folder), "--whiten", str(texts), *typed]) == 0
-    actual = np.stack([x["vector"] for x in roformer_tf.load(folder)(QUERIES)])
-
-    def whitened(learnt_as, read_as):
-        ids = [model.tokenizer.ids(x) for x in texts.read_text("utf-8").splitlines()]
-        raw = model.raw([item[: learnt_as.max_length - 2] for item in ids], learnt_as)
-        white = whitening_of([raw], learnt_as.pooling)
-        ids = [model.tokenizer.ids(x)[: read_as.max_length - 2] for x in QUERIES]
-        how = Vectors(white=(white.mean, white.matrix))
-        return finished(model.raw(ids, read_as), how)
-
-    asked, kept = Vectors(**flags), Vectors()
-    mistakes = {"not whitened": model.embed(QUERIES, asked)}
-    if flags:
-        mistakes |= {
-            "learnt otherwise": whitened(kept, asked),
-            "not kept": whitened(asked, kept),
-            "ignored": whitened(kept, kept),
-        }
-    # cosines, since the sign of a direction is chance
-    want = whitened(asked, asked)
-    assert_wired(
-        actual @ actual.T, want @ want.T, {k: x @ x.T for k, x in mistakes.items()}, atol=1e-3
-    )
 
 
 def test_paraphrases_are_decided_by_their_own_request(released):

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import keras
 import numpy as np
@@ -15,7 +14,6 @@ import pytest
 
 import roformer_tf
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
-from roformer_tf.checkpoints.whitening import Whitening
 from roformer_tf.cli import main
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.engines.model import onnx_session
@@ -52,18 +50,13 @@ class Vectors:
 
     pooling: str = "mean"
     max_length: int = 64
-    white: Any = None
-    """(mean, matrix)."""
     dimensions: int | None = None
     attention_type: str = "bidirectional"
 
 
-RNG = np.random.default_rng(5)
-WHITE = (RNG.normal(size=H).astype("float32"), RNG.normal(size=(H, H - 4)).astype("float32"))
 CASES = {  # the vectors that a folder is to give, and those without the setting
     "pooling": (Vectors(pooling="cls"), Vectors()),
     "max_length": (Vectors(max_length=8), Vectors(max_length=512)),
-    "whitening": (Vectors(white=WHITE), Vectors()),
     "attention": (Vectors(attention_type="causal"), Vectors()),
 }
 
@@ -86,8 +79,6 @@ class Model:
     def save(self, vectors, folder):
         self.encoders[vectors.attention_type].save_pretrained(folder)
         EmbeddingConfig(vectors.pooling, vectors.max_length).save(folder)
-        if vectors.white is not None:
-            Whitening(*vectors.white, vectors.pooling).save(folder)
 
     def embed(self, texts, how):
         """Vectors (texts, D) of length 1; of a text that is too long its beginning is read."""
@@ -95,7 +86,7 @@ class Model:
         return finished(self.raw(ids, how), how)
 
     def raw(self, ids, how):
-        """Vectors (rows, H) of ids without special tokens, neither whitened nor of length 1."""
+        """Vectors (rows, H) of ids without special tokens, not of length 1."""
         rows = [[self.tokenizer.cls_id, *item, self.tokenizer.sep_id] for item in ids]
         padded = np.zeros((len(rows), max(map(len, rows))), "int32")
         for row, item in zip(padded, rows, strict=True):
@@ -119,9 +110,6 @@ class Model:
 
 
 def finished(vectors, how):
-    if how.white is not None:
-        mean, matrix = how.white
-        vectors = (vectors - mean) @ matrix
     vectors = vectors[:, : how.dimensions]
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
@@ -168,7 +156,7 @@ def model():
 
 @pytest.fixture(scope="module")
 def prepared(model, tmp_path_factory):
-    """prepared("whitening") → its folder, written once."""
+    """prepared("pooling") → its folder, written once."""
 
     @cache
     def make(name):
@@ -306,7 +294,7 @@ def test_what_is_kept_with_a_model_decides_on_its_vectors(
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow writes it")
-@pytest.mark.parametrize("case", ["pooling", "attention"])  # whitening: test_export_vectors.py
+@pytest.mark.parametrize("case", ["pooling", "attention"])
 def test_it_decides_on_the_vectors_of_a_savedmodel(case, prepared, model):
     item = prepared(case)
     want, wrong = (model.embed(QUERIES, how) for how in (item.want, item.lost))
