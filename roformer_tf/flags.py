@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import pairwise, takewhile
+from itertools import chain, pairwise, takewhile
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
@@ -269,13 +269,15 @@ def _flag_name(word: str) -> str:
 def yaml_values(path: Path, settings: type) -> dict[str, list[str]]:
     """The keys of a YAML file as flags, with their words.
 
-    Raises InputError for a file that cannot be read, and for an unknown key.
+    Raises InputError for a file that cannot be read, and for an unknown or repeated key.
     """
     import yaml
 
     try:
         # It reads every value as text: `output: no` is the folder "no".
-        values = yaml.load(path.read_text(encoding="utf-8"), yaml.BaseLoader) or {}
+        loader = yaml.BaseLoader(path.read_text(encoding="utf-8"))
+        root = loader.get_single_node()
+        values = (loader.construct_document(root) if root else None) or {}
     except FileNotFoundError:
         message = Message("there is no file {path}. Check the path and the spelling.", path=path)
         raise InputError(message) from None
@@ -290,6 +292,8 @@ def yaml_values(path: Path, settings: type) -> dict[str, list[str]]:
         message = Message("{path} holds no keys with values, such as `batch-size: 32`.", path=path)
         raise InputError(message)
     known = flag_types(settings)
+    for problem in _keys_twice(root):
+        raise InputError(Message("{path}, {problem}", path=path, problem=problem))
     typed = {}
     for key, value in values.items():
         flag = _dashed(key)
@@ -311,6 +315,32 @@ def yaml_values(path: Path, settings: type) -> dict[str, list[str]]:
 def _dashed(key: Any) -> str:
     """A key of a YAML file as a flag is spelled: learning_rate is learning-rate."""
     return str(key).replace("_", "-")
+
+
+def _keys_twice(root: Any) -> Iterator[Message]:
+    """Describe repeated keys of a mapping; at the top, dashes and underscores are the same."""
+    for node in _nodes(root) if root else ():
+        lines: dict[str, int] = {}
+        for key, _ in node.value if node.id == "mapping" else ():
+            name = _dashed(key.value) if node is root else str(key.value)
+            line = key.start_mark.line + 1
+            if name in lines:
+                yield Message(
+                    "line {line}: {key!r} is in line {earlier} already. Remove one.",
+                    line=line,
+                    key=key.value,
+                    earlier=lines[name],
+                )
+            lines[name] = line
+
+
+def _nodes(node: Any) -> Iterator[Any]:
+    """A YAML node and all nodes in it."""
+    yield node
+    if node.id != "scalar":
+        inner = node.value if node.id == "sequence" else chain.from_iterable(node.value)
+        for child in inner:
+            yield from _nodes(child)
 
 
 def _as_words(value: Any) -> list[str]:
