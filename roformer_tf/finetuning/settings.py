@@ -77,7 +77,7 @@ class FinetuneConfig:
     columns: ColumnsConfig = dataclasses.field(default_factory=ColumnsConfig)
     label_names: Annotated[tuple[str, ...], "NAME"] = ()
     """Names of the labels for everything that shows them, in the order of the labels in the data:
-    for 0 and 1 such as 差评 好评."""
+    for 0 and 1 such as `bad good`."""
     max_length: int | Literal["auto"] = "auto"
     """Maximum number of tokens of a sequence. "auto": hardly any training text is longer."""
     long_texts: LongTexts = "head"

@@ -150,7 +150,9 @@ class Labelling(Part):
 
     def named(self, examples: Examples) -> list[Example]:
         """The examples with the names of labels in place of the values in the data."""
-        names = dict(zip(self.task.label_values, self.task.labels, strict=False))
+        if not self.task.label_values:
+            return list(examples)
+        names = dict(zip(self.task.label_values, self.task.labels, strict=True))
 
         def name(label: Label) -> Label:
             if isinstance(label, tuple):

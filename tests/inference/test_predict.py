@@ -128,6 +128,11 @@ def without(name):
     return lambda folder: (folder / name).unlink()
 
 
+def without_a_vocabulary(folder):
+    (folder / "vocab.txt").unlink()
+    (folder / "tokenizer.json").unlink(missing_ok=True)  # has one, too
+
+
 def with_another_label(folder):
     task = json.loads((folder / "task.json").read_text(encoding="utf-8"))
     (folder / "task.json").write_text(json.dumps(task | {"labels": ["好", "坏"]}))
@@ -142,7 +147,7 @@ def with_another_vocabulary(folder):
     ("change", "message"),
     [
         (without("task.json"), "no fine-tuned model"),
-        (without("vocab.txt"), r"no vocab\.txt"),
+        (without_a_vocabulary, r"no vocab\.txt"),
         (with_another_label, "do not belong together: its task has 2 labels"),
         (with_another_vocabulary, "ids, but its weights have"),
     ],

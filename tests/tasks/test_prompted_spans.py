@@ -179,6 +179,7 @@ def run(tmp_path_factory, eagerly):
     return folder
 
 
+@pytest.mark.slow
 def test_labels_are_learned_by_their_names_and_reported(run):
     report = json.loads((run / "run/report.json").read_text("utf-8"))
     assert (report["task"], report["metric"]) == ("spans", "f1")
@@ -191,6 +192,7 @@ def test_labels_are_learned_by_their_names_and_reported(run):
     assert config["id2label"] == {"0": "entity"}
 
 
+@pytest.mark.slow
 def test_all_routes_ask_for_the_same_labels(run, tmp_path):
     folder = run / "run/model"
     texts = [json.loads(x)["text"] for x in (run / "test.jsonl").read_text("utf-8").splitlines()]
@@ -215,6 +217,7 @@ def test_all_routes_ask_for_the_same_labels(run, tmp_path):
     assert alike([json.loads(x)["spans"] for x in lines], [x["spans"] for x in asked], 1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ["onnx", "openvino"])
 def test_engines_find_what_keras_finds(run, engine):
     pytest.importorskip({"onnx": "onnxruntime"}.get(engine, engine))
@@ -227,6 +230,7 @@ def test_engines_find_what_keras_finds(run, engine):
     assert alike(*predictions, 1e-4)
 
 
+@pytest.mark.slow
 def test_what_it_cannot_do_is_refused(run, tmp_path):
     with pytest.raises(InputError, match="reads a text once for each label"):
         export(run / "run/model", tmp_path / "export", "onnx")
