@@ -19,6 +19,7 @@ from pydantic_core import PydanticCustomError
 
 from roformer_tf.models.generation_config import GenerationConfig
 from roformer_tf.serving.settings import MAX_INPUTS
+from roformer_tf.tasks.base import FIXED_LABELS
 
 # A text for examples, and for the first prediction when the service starts.
 SAMPLE = "今天天气很好，我们去公园。"
@@ -320,10 +321,6 @@ def _has_inputs(value: Any) -> str:
     return INPUTS if isinstance(value, dict) and "inputs" in value else TEXT
 
 
-def _predict_form(value: Any) -> str:
-    return ASKED if isinstance(value, dict) and "labels" in value else _has_inputs(value)
-
-
 def _has_texts(value: Any) -> str:
     return INPUTS if isinstance(value, dict) and "texts" in value else TEXT
 
@@ -553,16 +550,30 @@ class TeiPredictRequest(NamedRequest):
     raw_scores: Literal[False] | None = Field(None, description="Scores are probabilities.")
 
 
-def predict_request(columns: int, of_labels: bool) -> Any:
+def predict_request(columns: int, of_labels: bool, can_be_asked: bool) -> Any:
     """The type of the body of /predict, by the number of texts of an example.
 
-    of_labels: whether `inputs` are accepted, too.
+    of_labels: whether `inputs` are accepted, too. can_be_asked: whether `labels` are.
     """
-    asked = Annotated[AskedRequest, Tag(ASKED)]
-    if not of_labels:
-        return Annotated[
-            Annotated[REQUESTS[columns], Tag(TEXT)] | asked, Discriminator(_predict_form)
-        ]
+    forms: Any = Annotated[REQUESTS[columns], Tag(TEXT)]
+    if can_be_asked:
+        forms |= Annotated[AskedRequest, Tag(ASKED)]
+    if of_labels:
+        forms |= Annotated[_tei_request(columns), Tag(INPUTS)]
+    if not (can_be_asked or of_labels):
+        return REQUESTS[columns]
+
+    def form(value: Any) -> str:
+        if isinstance(value, dict) and "labels" in value:
+            return ASKED
+        return _has_inputs(value) if of_labels else TEXT
+
+    refusal = Discriminator(form, custom_error_type="form", custom_error_message=str(FIXED_LABELS))
+    return Annotated[forms, refusal]
+
+
+def _tei_request(columns: int) -> Any:
+    """The type of Text Embeddings Inference's request for examples of so many texts."""
     inputs: Any = TextOrTexts
     if columns > 1:
         example = {2: Pair, 3: Triple}[columns]
@@ -570,11 +581,7 @@ def predict_request(columns: int, of_labels: bool) -> Any:
             Annotated[example, Tag(TEXTS)] | Annotated[list[example], _SEVERAL, Tag(LISTS)],  # type: ignore[valid-type]
             _one_of(f"must be a list of {columns} texts, or several of them"),
         ]
-    tei = create_model("TeiPredictRequest", __base__=TeiPredictRequest, inputs=(inputs, ...))
-    return Annotated[
-        Annotated[REQUESTS[columns], Tag(TEXT)] | Annotated[tei, Tag(INPUTS)] | asked,
-        Discriminator(_predict_form),
-    ]
+    return create_model("TeiPredictRequest", __base__=TeiPredictRequest, inputs=(inputs, ...))
 
 
 class OpenAiError(BaseModel):

@@ -132,7 +132,7 @@ def _add_predict(
     task = served.task
     columns = len(task.text_columns)
     has_scores = task.decoding.lists_labels or isinstance(task.decoding, NumberDecoding)
-    request_type = predict_request(columns, has_scores)
+    request_type = predict_request(columns, has_scores, task.can_be_asked)
     response_type = Predictions | list[TeiScore] | list[list[TeiScore]]
     sample: dict[str, Any] = {"text": SAMPLE if columns == 1 else [SAMPLE] * columns}
     if task.labelling.lists_texts:

@@ -117,6 +117,11 @@ class Task(TaskSettings):
         """
         return task
 
+    @property
+    def can_be_asked(self) -> bool:
+        """Whether `asked` gives a task."""
+        return False
+
     def asked(self, labels: Sequence[str], template: str | None = None) -> "Task":
         """The task that predicts these labels instead of those of training.
 

@@ -192,14 +192,22 @@ class Pair(Classification):
     has_vector_method: ClassVar[bool] = False
     labelling = part(PairLabelling)
 
+    @property
+    def can_be_asked(self) -> bool:
+        """Whether a label means that the first text entails the second."""
+        return len(self._entailment) == 1
+
+    @property
+    def _entailment(self) -> list[int]:
+        return [i for i, label in enumerate(self.labels) if label.lower() in ENTAILMENT]
+
     def asked(self, labels: Sequence[str], template: str | None = None) -> Task:
         """The task of a model of natural language inference that predicts other labels.
 
         Raises InputError if no label means entailment, for fewer than two labels or repeated ones,
         and for a template without {}.
         """
-        entailment = [i for i, label in enumerate(self.labels) if label.lower() in ENTAILMENT]
-        if len(entailment) != 1:
+        if not self.can_be_asked:
             return super().asked(labels, template)
         names, template = check_asked(labels), TEMPLATE if template is None else template
         if len(names) < 2:
@@ -212,7 +220,7 @@ class Pair(Classification):
         return ZeroShot(
             labels=names,
             hypotheses=tuple(template.replace("{}", name) for name in names),
-            entailment=entailment[0],
+            entailment=self._entailment[0],
             max_length=self.max_length,
             top_k=self.top_k,
         )

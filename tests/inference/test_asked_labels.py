@@ -90,6 +90,12 @@ def test_all_routes_give_the_same_scores(folders, tmp_path):
     assert answers[1]["predictions"][0]["label"] in TASKS["nli"].labels
 
 
+@pytest.mark.parametrize(("name", "takes"), [("nli", True), ("one", False), ("numbers", False)])
+def test_the_description_has_labels_where_they_are_accepted(name, takes, folders):
+    client = testclient.TestClient(create_task_app(load_served_task(folders[name])))
+    assert ("AskedRequest" in client.get("/openapi.json").json()["components"]["schemas"]) == takes
+
+
 @pytest.mark.parametrize("name", ["one", "numbers"])
 def test_other_models_refuse_and_name_those_that_can(folders, name):
     message = "cannot be asked for other labels.*pairs.*entailment"

@@ -151,6 +151,11 @@ class PromptedSpans(Spans):
         """The entities of one label."""
         return 1
 
+    @property
+    def can_be_asked(self) -> bool:
+        """Its labels are part of the input."""
+        return True
+
     def asked(self, labels: Sequence[str], template: str | None = None) -> Task:
         """The task for other labels, with the same threshold. Raises InputError for a template."""
         if template is not None:
