@@ -291,6 +291,9 @@ def name_labels(names: tuple[str, ...], task: Task, sets: Sets) -> tuple[Task, S
             f"label_names has {len(set(names))} different names, but there are {len(task.labels)} "
             f"labels: {', '.join(task.labels)}. Give a name for each, in this order."
         )
+    # The order of labels that are no numbers is easily mistaken.
+    shown = ", ".join(f"{label} → {name}" for label, name in zip(task.labels, names, strict=True))
+    say("names of the labels: {names}", names=shown)
     task = dataclasses.replace(task, labels=tuple(names), label_values=task.labels)
     named = task.labelling.named
     parts = [(named(train), named(valid)) for train, valid in sets.folds]

@@ -402,6 +402,7 @@ def test_labels_have_the_names_given(task, finetune, tmp_path, capsys):
     file = write(tmp_path / "train.tsv", rows)
     names = ["--task", task, "--label-names", "差评", "好评"]  # of 2 and 10
     run = finetune("run", *names, train=file, valid=file, test=file)
+    assert "names of the labels: 2 → 差评, 10 → 好评\n" in capsys.readouterr().out
     report = report_of(run)
     assert [row["label"] for row in report["per_class"]] == ["差评", "好评"]
     assert sum(row["gold"] for row in report["per_class"]) == (25 if task == "multilabel" else 24)
