@@ -10,6 +10,7 @@ import roformer_tf
 from roformer_tf.cli import main
 from roformer_tf.errors import InputError
 from roformer_tf.finetuning.report import pages as report_pages
+from roformer_tf.finetuning.results import print_summary
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.inference.opening import open_finetuned
 from roformer_tf.labelled.examples import Example
@@ -96,6 +97,17 @@ def test_the_figures_are_those_of_every_way_to_predict(run, report, tmp_path, ca
     flags = ["--data", str(source), "--output", str(tmp_path / "figures.json")]
     assert main(["evaluate", str(run / "model"), *flags]) == 0
     assert json.loads((tmp_path / "figures.json").read_text("utf-8"))["test"] == report["test"]
+
+
+def test_the_summary_has_each_systems_figures_on_its_line(run, report, capsys):
+    print_summary(run, report)
+    lines = capsys.readouterr().out.splitlines()
+    shown = [float(line.partition("micro_f1 ")[2].partition(",")[0]) for line in lines[:3]]
+    sources = report["test"], report["lexical"]["test"], report["baseline"]["test"]
+    assert shown == [pytest.approx(x["micro_f1"], abs=1e-4) for x in sources]
+    assert shown[1] not in (shown[0], shown[2])  # otherwise this would show nothing
+    marks = ["test: ", "  without lexical features: ", f"  {report['baseline']['name']}: "]
+    assert [line[: len(mark)] for line, mark in zip(lines, marks, strict=False)] == marks
 
 
 def test_thresholds_suit_the_combined_probabilities(run):

@@ -6,6 +6,7 @@ import pytest
 
 from roformer_tf.cli import main
 from roformer_tf.errors import InputError
+from roformer_tf.training import tracking
 from roformer_tf.training.run_files import read_metrics
 from roformer_tf.training.tracking import tracked
 
@@ -50,6 +51,20 @@ def test_every_line_is_at_wandb_too_and_a_resumed_run_is_the_same_run(
     assert main(["pretrain", *flags]) == 0
     assert [line["step"] for _, line in told[count:]] == [6, 6]
     assert {name for name, _ in told} == {("字", (run / "wandb-id").read_text())}
+
+
+def test_pretrain_passes_tracker_project_and_settings_on(
+    pretrain_flags, tmp_path, monkeypatch, capsys
+):
+    def start(project, output, settings, former):
+        assert (project, output, settings["steps"], former) == ("字", tmp_path / "run", 6, "")
+        raise RuntimeError("no server")
+
+    monkeypatch.setattr(tracking, "find_spec", lambda name: name == "mlflow")
+    monkeypatch.setitem(tracking._STARTERS, "mlflow", start)
+    flags = pretrain_flags(tmp_path / "run", steps=6, tracker="mlflow", project="字")
+    assert main(["pretrain", *flags]) == 2
+    assert "mlflow could not start a run of 字: no server." in capsys.readouterr().err
 
 
 def test_without_a_project_nothing_is_written(tmp_path):
