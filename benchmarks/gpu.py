@@ -1,12 +1,13 @@
 """A pretraining step on one accelerator, on Keras' JAX backend: tokens/s, MFU, time, memory.
 
     python -m benchmarks.gpu --make-rows rows.npz       rows of real text, to be carried to the GPU
-    python -m benchmarks.gpu --rows rows.npz --peers    base and large; 512 to 8,192 tokens; rivals
+    python -m benchmarks.gpu --rows rows.npz            base and large; 512 to 8,192 tokens
+    python -m benchmarks.gpu --size base --lengths 512 --models bert "roformer isolated"
     python -m benchmarks.gpu --size base --lengths 512 --dropout 0 --attention auto plain
     python -m benchmarks.gpu --device cpu --size tiny   seconds, to see that it runs
 
 Besides this package it needs keras, jax and numpy, and safetensors and tqdm, which the package
-always loads: no TensorFlow; --peers needs torch and transformers, and --make-rows what `make demo`
+always loads: no TensorFlow. Other models need torch and transformers, --make-rows what `make demo`
 needs. The step is that of `pretrain`: AdamW, `MaskedTokenLoss`, packed rows, `fit`, in bfloat16.
 Every line of the table is a process of its own. MFU counts the step's useful operations alone, of
 attention what the tokens of a document see of each other: what rematerialisation computes again,
@@ -434,7 +435,13 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--dtype", default="mixed_bfloat16")
     parser.add_argument("--rows", help="file of real rows, of --make-rows; default: random rows")
     parser.add_argument("--make-rows", type=Path, metavar="FILE", help="write real rows, and end")
-    parser.add_argument("--peers", action="store_true", help="transformers on the same rows, too")
+    parser.add_argument(
+        "--models",
+        nargs="+",
+        choices=["ours", *PEERS],
+        default=["ours"],
+        help="of transformers, too",
+    )
     parser.add_argument("--device", choices=["auto", "cpu"], default="auto")
     parser.add_argument("--peak", type=float, help="the device's FLOP/s, where its name is unknown")
     parser.add_argument("--kernels", action="store_true", help="list the longest kernels too")
@@ -453,10 +460,12 @@ def cases(asked: argparse.Namespace) -> Iterator[Case]:
         for length in asked.lengths or ([64] if tiny else LENGTHS):
             shared = {"batch": asked.batch or 4 * tiny, "dropout": hidden, "rows": asked.rows}
             case = Case(size, length, **shared, attention_dropout=attention, dtype=asked.dtype)
-            for form, remat in itertools.product(asked.attention, asked.remat):
-                yield dataclasses.replace(case, attention=form, rematerialize=remat == "on")
-            for model in PEERS if asked.peers else []:
-                yield dataclasses.replace(case, model=model)
+            for model in asked.models:
+                if model != "ours":
+                    yield dataclasses.replace(case, model=model)
+                    continue
+                for form, remat in itertools.product(asked.attention, asked.remat):
+                    yield dataclasses.replace(case, attention=form, rematerialize=remat == "on")
 
 
 def report(asked: argparse.Namespace) -> None:

@@ -45,8 +45,8 @@ class CostConfig:
     checkpoint and have none."""
     peak_flops: float = 989e12
     """Peak floating-point operations per second of one device. Default: an H100 in bfloat16."""
-    utilisation: float = 0.4
-    """Fraction of the peak that a run on one device reaches."""
+    utilisation: float = 0.33
+    """Fraction of the peak that a run on one device reaches. Default: `base` on an H200."""
     efficiency: float = 0.9
     """Speed per device on several devices, relative to a single device."""
     devices: tuple[int, ...] = (1, 8)

@@ -93,7 +93,8 @@ def test_rates_of_dropout_as_they_are_typed():
 
 
 def test_each_case_is_followed_by_its_rivals(monkeypatch):
-    typed = ["--size", "tiny", "base", "--lengths", "64", "--dropout", "0", "--peers"]
+    typed = ["--size", "tiny", "base", "--lengths", "64", "--dropout", "0"]
+    typed += ["--models", "ours", *benchmarks.gpu.PEERS]
     monkeypatch.setattr(sys, "argv", ["gpu", *typed, "--attention", "auto", "plain"])
     actual = [(case.size, case.model, case.attention) for case in cases(benchmarks.gpu.arguments())]
     peers = [(model, "auto") for model in benchmarks.gpu.PEERS]

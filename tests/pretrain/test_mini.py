@@ -158,7 +158,7 @@ def test_the_second_stage_trains_and_continues(written, tmp_path):
 
     joint.main(config("whole", save_every=6))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(joint, "batches", _stopping(joint.batches, after=3))
+        patch.setattr(joint.Batches, "__call__", _stopping(joint.Batches.__call__, at=3))
         with pytest.raises(Exception, match="killed"):
             joint.main(config("parts", save_every=2))
     joint.main(config("parts", save_every=2))
@@ -168,20 +168,19 @@ def test_the_second_stage_trains_and_continues(written, tmp_path):
     )
     for name, variable in first.named_variables().items():
         np.testing.assert_array_equal(variable, second.named_variables()[name], err_msg=name)
-    batches = [inputs for inputs, _ in joint.batches(config("whole"), model.tokenizer, 0)]
+    batches = [joint.Batches(config("whole"))(step) for step in range(6)]
     tokens = (rows / "vocab.txt").read_text(encoding="utf-8").splitlines()
     for row, has_words in ((0, True), (2, False)):  # the last one is of characters
-        learned = {tokens[i] for x in batches for i in x["labels"][row][x["weights"][row] > 0]}
+        learned = {tokens[i] for _, labels, used in batches for i in labels[row][used[row] > 0]}
         assert any(len(token) > 1 for token in learned) == has_words, learned
     losses = [line["loss"] for line in read_metrics(tmp_path / "parts" / "metrics.jsonl")]
     assert np.isfinite(losses).all()
 
 
-def _stopping(batches, after):
-    def stopped(*arguments):
-        for number, batch in enumerate(batches(*arguments)):
-            if number == after:
-                raise RuntimeError("killed")
-            yield batch
+def _stopping(make, at):
+    def stopped(batches, step):
+        if step == at:
+            raise RuntimeError("killed")
+        return make(batches, step)
 
     return stopped

@@ -59,7 +59,7 @@ def test_days_and_money_are_operations_over_what_the_devices_do():
     line = priced(LINE, asked(utilisation=0.5, efficiency=0.8, devices=(1, 3), price=2))
     assert line["days"] == pytest.approx([2, 2 / (3 * 0.8)])
     assert line["usd"] == pytest.approx([2 * 24 * 2, 2 * 24 * 2 / 0.8])
-    assert priced(LINE, asked(peak_flops=989e11))["days"][0] == pytest.approx(10 / 0.4)
+    assert priced(LINE, asked(peak_flops=989e11))["days"][0] == pytest.approx(10 / 0.33)
 
 
 # --- The table -----------------------------------------------------------------------------------
@@ -70,9 +70,9 @@ def test_the_table_says_what_it_assumes():
     assert [*rendered([priced(LINE, config)], config)] == [
         "| recipe | parameters | rows | tokens | FLOPs | days on 1 | on 8 | US$ on 1 | on 8 |",
         "| --- | --: | --: | --: | --: | --: | --: | --: | --: |",
-        "| base | 124.1 M | 5.12e7 | 2.62e10 | 8.54e19 | 2.5 | 0.35 | 180 | 200 |",
+        "| base | 124.1 M | 5.12e7 | 2.62e10 | 8.54e19 | 3 | 0.42 | 218 | 242 |",
         "",
-        "Estimates, not measurements: 40% of 989 TFLOP/s per device, 90% of that on each of "
+        "Estimates, not measurements: 33% of 989 TFLOP/s per device, 90% of that on each of "
         "several; 3 US$ an hour and device.",
     ]
 
