@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +19,7 @@ import roformer_tf
 from tests.support.private_names import PRIVATE_NAMES
 
 PACKAGE = Path(roformer_tf.__file__).parent
+parsed = cache(ast.parse)  # many rules look at the same modules
 
 MAY_IMPORT = {  # folder or top-level module: what it may import, and all that those may import
     "errors": ("translation",),
@@ -115,6 +117,7 @@ OPEN = {"_replace", "_asdict", "_fields", "_make", "_field_defaults", "_exit"}
 RENAMING = {"os.replace", "os.rename", "os.renames", "shutil.move"}
 
 
+@cache
 def sources() -> dict[str, str]:
     """Source of every module of the package by its dotted name."""
     modules = {}
@@ -127,7 +130,7 @@ def sources() -> dict[str, str]:
 
 def imports(source: str) -> Iterator[tuple[str, bool]]:
     """Every imported name in full, and whether it is imported only in a function, or for types."""
-    tree = ast.parse(source)
+    tree = parsed(source)
     functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
     in_functions = {
         id(node)
@@ -188,7 +191,7 @@ def renaming_calls(source: str) -> list[str]:
     `x.replace(y)` with a single argument is a path's; a text's has two, a config's has names.
     """
     calls = [name for name, _ in imports(source) if name in RENAMING]
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             lone = len(node.args) == 1 and not node.keywords
             whole = ast.unparse(node.func)
@@ -206,7 +209,7 @@ def own_names(modules: dict[str, str]) -> set[str]:
     """The private names that the package gives to functions, classes, attributes and variables."""
     names = set()
     for source in modules.values():
-        for node in ast.walk(ast.parse(source)):
+        for node in ast.walk(parsed(source)):
             if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
                 names.add(node.name)
             elif isinstance(getattr(node, "ctx", None), ast.Store):
@@ -242,7 +245,7 @@ def private_imports(source: str) -> Iterator[str]:
 
 def private_uses(source: str, own: set[str]) -> Iterator[str]:
     """Uses of private names that are not our own: as attributes, by getattr, and in strings."""
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         text, name = "", ""
         if isinstance(node, ast.Attribute):
             text, name = ast.unparse(node), node.attr
@@ -285,7 +288,7 @@ def classes_named_twice(modules: dict[str, str]) -> dict[str, list[str]]:
     """Public classes of one name in several modules, which readers would confuse."""
     places_of: dict[str, list[str]] = {}
     for module, source in modules.items():
-        for node in ast.parse(source).body:
+        for node in parsed(source).body:
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places_of.setdefault(node.name, []).append(module)
     return {name: places for name, places in places_of.items() if len(places) > 1}

@@ -8,6 +8,7 @@ import io
 import re
 import tokenize
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -57,20 +58,23 @@ def refused(text: str) -> list[str]:
     ]
 
 
+parsed = cache(ast.parse)
+
+
 def prose(path: Path) -> Iterator[tuple[int, str]]:
     """Line number and text of every comment, docstring and message in a Python file."""
     source = path.read_text(encoding="utf-8")
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type == tokenize.COMMENT:
             yield token.start[0], token.string
-    for node in ast.walk(ast.parse(source)):
+    for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Constant) and isinstance(node.value, str) and " " in node.value:
             yield node.lineno, node.value
 
 
 def stored_names(path: Path) -> Iterator[tuple[int, str]]:
     """Line number and name of every variable and parameter that a Python file sets."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(parsed(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.lineno, node.id
         elif isinstance(node, ast.arg):
@@ -123,6 +127,6 @@ def test_classes_have_standard_names():
     assert not [
         f"{path.relative_to(ROOT)}:{node.lineno}: {node.name}"
         for path in python_files()
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for node in ast.walk(parsed(path.read_text(encoding="utf-8")))
         if isinstance(node, ast.ClassDef) and node.name.lstrip("_") in CLASSES
     ]

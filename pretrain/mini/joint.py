@@ -259,11 +259,12 @@ def main(config: JointConfig) -> None:
 
 def fetched(config: JointConfig, start: int) -> grain.IterDataset:
     """The batches from a step on, which a thread or several processes make ahead."""
-    made = prefetched(grain.MapDataset.range(start, config.steps).map(Batches(config)))
+    batches = prefetched(grain.MapDataset.range(start, config.steps).map(Batches(config)))
     if not config.workers:
-        return made
+        return batches
     flags.FLAGS(sys.argv[:1])  # grain reads flags of its own, which have to be parsed before
-    return made.mp_prefetch(grain.MultiprocessingOptions(config.workers, per_worker_buffer_size=8))
+    options = grain.MultiprocessingOptions(config.workers, per_worker_buffer_size=8)
+    return batches.mp_prefetch(options)
 
 
 def held_out(config: JointConfig, tokenizer: RoFormerTokenizer) -> Any:

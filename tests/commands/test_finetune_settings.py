@@ -251,6 +251,7 @@ def test_the_best_weights_are_those_of_the_validation_sets_metric(finetune, tmp_
     assert report["test"]["mae"] > 0.5 > errors[0]  # nothing is learnt yet
 
 
+@pytest.mark.slow
 def test_seeds_differ_and_the_validation_set_chooses_among_them(finetune, tmp_path):
     """`valid` is `test` mirrored: the better on the one, the worse on the other."""
     files = {

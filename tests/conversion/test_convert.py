@@ -243,11 +243,10 @@ def test_a_form_is_kept_or_refused_and_never_left_out(form, named, refusing, sty
     "families",
     [
         pytest.param(("gpt_char", "sim_char", "v2_char", "word_project"), id="four ways to build"),
-        pytest.param(
-            ("word", "char", "sim_char_ft", "word_adam"), id="others", marks=pytest.mark.slow
-        ),
+        pytest.param(("word", "char", "sim_char_ft", "word_adam"), id="others"),
     ],
 )
+@pytest.mark.slow
 def test_bert4keras_computes_the_recorded_outputs_from_our_zips(
     families, converted, recorded, tmp_path, record_property
 ):

@@ -118,7 +118,7 @@ TABLES = {
     "pretrain": (
         PRETRAIN,
         [
-            Row("--output {out}/other", "other/metrics.jsonl"),
+            Row("--output {out}/other", "other/metrics.jsonl", slow=True),
             Row(
                 "--extend-vocab {words}",
                 "run/model/vocab.txt",
@@ -128,7 +128,12 @@ TABLES = {
                 ).replace("--rows {rows}", "--corpus {passages} --length 16"),
             ),
             Row("--architecture {other_architecture}", "run/model/config.json"),
-            Row(f"--stages {STAGES}", "computed", lambda _, x: x[-1][-1] == (2, 16)),
+            Row(
+                f"--stages {STAGES}",
+                "computed",
+                lambda _, x: x[-1][-1] == (2, 16),
+                slow=True,
+            ),
             Row("--one-schedule", LINES, base=f"{PRETRAIN} --stages {STAGES}", slow=True),
             Row("--save-every 1", JUDGED, lambda *texts: '"step": 1' in texts[1]),
             Row("--ema 0.5", JUDGED),
@@ -206,7 +211,7 @@ TABLES = {
     "finetune": (
         FINETUNE,
         [
-            Row("--output {out}/other", "other/metrics.jsonl"),
+            Row("--output {out}/other", "other/metrics.jsonl", slow=True),
             Row("--test {more_examples}", REPORT, slow=True),
             Row(
                 "--strict",
@@ -231,7 +236,7 @@ TABLES = {
             ),
             Row("--seeds 2", REPORT, slow=True),
             Row("--folds 2", REPORT, slow=True),
-            Row("--sweep", REPORT),
+            Row("--sweep", REPORT, slow=True),
             Row("--no-baseline", REPORT),
             Row(
                 "--lexical-features yes",
@@ -282,7 +287,7 @@ TABLES = {
             Row("--max-length 6", LINES),
             Row("--long-texts head-tail", LINES, base=f"{ONE_BATCH} --max-length 6"),
             Row("--pooling mean", LINES),
-            Row("--crf", LINES, base=TAGS),
+            Row("--crf", LINES, base=TAGS, slow=True),
             Row("--label-prompts", LINES, base=f"{TAGS} --task spans"),
             Row("--from-scratch", LINES),
             Row("--adapt yes", LINES, slow=True),

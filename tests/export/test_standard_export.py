@@ -64,7 +64,9 @@ def opened(runtime, path):
     return lambda inputs: {x.get_any_name(): y for x, y in model(inputs).items()}
 
 
-RUNTIMES = ["onnxruntime", pytest.param("openvino", marks=needs_openvino)]
+# Slow, because it compiles every graph; spans and answers export to it in quick tests.
+OPENVINO = pytest.param("openvino", marks=[needs_openvino, pytest.mark.slow])
+RUNTIMES = ["onnxruntime", OPENVINO]
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +170,7 @@ def test_load_and_serve_take_it(name, finetuned, tmp_path):
     assert load_served_task(tmp_path / "out").choice.engine == "onnx"
 
 
-@pytest.mark.parametrize("to", ["onnx", pytest.param("openvino", marks=needs_openvino)])
+@pytest.mark.parametrize("to", ["onnx", OPENVINO])
 def test_logits_of_a_regression_are_what_it_predicts(to, finetuned, tmp_path):
     export(finetuned("regression"), tmp_path / "out", to)
     tokenizer = load_finetuned(finetuned("regression"))[1]
@@ -183,7 +185,7 @@ def test_logits_of_a_regression_are_what_it_predicts(to, finetuned, tmp_path):
     assert not (tmp_path / "out" / "model.onnx").exists() or to == "onnx"
 
 
-@pytest.mark.parametrize("to", ["onnx", pytest.param("openvino", marks=needs_openvino)])
+@pytest.mark.parametrize("to", ["onnx", OPENVINO])
 @pytest.mark.parametrize(("source", "dimensions"), [("sim_char", 7), ("word", None)])
 def test_vectors(source, dimensions, to, released, tmp_path):
     folder = released(source)
@@ -205,7 +207,7 @@ def test_vectors(source, dimensions, to, released, tmp_path):
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="one backend is enough")
-@pytest.mark.parametrize("to", ["onnx", pytest.param("openvino", marks=needs_openvino)])
+@pytest.mark.parametrize("to", ["onnx", OPENVINO])
 @pytest.mark.parametrize("name", ["classification", "sim"])
 def test_the_lines_of_its_card_give_our_numbers(
     name, to, finetuned, released, tmp_path, monkeypatch

@@ -104,6 +104,7 @@ def test_a_killed_and_a_frozen_worker_change_not_a_byte(cluster, configure, expe
     cluster.add_worker()
 
 
+@pytest.mark.slow
 def test_a_worker_that_wakes_up_after_the_end_changes_nothing(cluster, configure, expected, when):
     config = configure(cluster)
     frozen, *_ = running(cluster)

@@ -15,6 +15,7 @@ def everything_finite(folder):
     return all(np.isfinite(keras.ops.convert_to_numpy(v)).all() for v in model.weights)
 
 
+@pytest.mark.slow
 def test_an_absurd_learning_rate_stops_the_run_with_one_message(pretrain_flags, tmp_path, capsys):
     """It rises by 0.02 every step: first steps that do no harm, then ones that no model bears."""
     run = tmp_path / "run"

@@ -41,6 +41,9 @@ FLAGS = {
     "optimizer": "muon",  # which learns in fewer steps
 }
 
+# `make demo` as a whole; its corpus and its baselines have quick tests.
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
