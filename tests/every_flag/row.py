@@ -26,7 +26,7 @@ class Row(NamedTuple):
     exits: tuple[int, int] = (0, 0)
     """Exit codes of the two runs."""
     slow: bool = False
-    """Whether the row is left to the slow tests: the same setting has a quick row or test elsewhere."""
+    """Whether it is a slow test: the same setting has a quick row or test elsewhere."""
 
 
 def has(*texts: str) -> Callable[[Any, Any], bool]:
