@@ -440,7 +440,7 @@ def arguments() -> argparse.Namespace:
         nargs="+",
         choices=["ours", *PEERS],
         default=["ours"],
-        help="of transformers, too",
+        help="ours, and those of transformers that are trained on the same rows",
     )
     parser.add_argument("--device", choices=["auto", "cpu"], default="auto")
     parser.add_argument("--peak", type=float, help="the device's FLOP/s, where its name is unknown")
@@ -461,11 +461,11 @@ def cases(asked: argparse.Namespace) -> Iterator[Case]:
             shared = {"batch": asked.batch or 4 * tiny, "dropout": hidden, "rows": asked.rows}
             case = Case(size, length, **shared, attention_dropout=attention, dtype=asked.dtype)
             for model in asked.models:
-                if model != "ours":
+                if model == "ours":
+                    for form, remat in itertools.product(asked.attention, asked.remat):
+                        yield dataclasses.replace(case, attention=form, rematerialize=remat == "on")
+                else:
                     yield dataclasses.replace(case, model=model)
-                    continue
-                for form, remat in itertools.product(asked.attention, asked.remat):
-                    yield dataclasses.replace(case, attention=form, rematerialize=remat == "on")
 
 
 def report(asked: argparse.Namespace) -> None:

@@ -10,10 +10,8 @@ weights stay those of an ordinary masked language model: the second objective ha
 """
 
 import json
-import sys
 import zlib
 from dataclasses import dataclass, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -164,46 +162,40 @@ class Batches:
 
     def __init__(self, config: JointConfig) -> None:
         self.config = config
+        self.files: Any = None
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Batches, (self.config,)
 
     def __call__(self, step: int) -> Any:
         """Inputs with labels, labels and weights."""
-        config, titles, texts = self.config, *self.pairs
+        self.files = self.files or self.open()
+        config, (titles, texts, *sources) = self.config, self.files
         epoch, position = divmod(step, len(titles) // config.pair_batch_size)
         order = np.random.default_rng((config.seed, epoch)).permutation(len(titles))
         chosen = order[position * config.pair_batch_size :][: config.pair_batch_size]
         inputs, labels, weights = keras.tree.map_structure(
-            lambda *parts: np.concatenate(parts), *(source[step] for source in self.sources)
+            lambda *parts: np.concatenate(parts), *(source[step] for source in sources)
         )
         pairs = {"titles": titles[chosen], "texts": texts[chosen]}
         return inputs | pairs | {"labels": labels}, labels, weights
 
-    @cached_property
-    def pairs(self) -> tuple[np.ndarray, np.ndarray]:
-        """Titles (N, T) and texts (N, S)."""
-        return read_pairs(self.config, RoFormerTokenizer.from_pretrained(self.config.rows))
-
-    @cached_property
-    def sources(self) -> list[grain.MapDataset]:
-        """The batches of words, and those of characters."""
+    def open(self) -> tuple[np.ndarray, np.ndarray, grain.MapDataset, grain.MapDataset]:
+        """Titles (N, T), texts (N, S), the batches of words and those of characters."""
         config = self.config
         tokenizer = RoFormerTokenizer.from_pretrained(config.rows)
-        sizes = {
-            config.rows: config.batch_size - config.character_rows,
-            config.characters: config.character_rows,
-        }
-        return [
-            pretraining_batches(
-                PreparedRows.open(Path(rows)),
+
+        def rows(folder: str, size: int) -> grain.MapDataset:
+            return pretraining_batches(
+                PreparedRows.open(Path(folder)),
                 batch_size=size,
                 seed=config.seed + 1,  # another order than before
                 objective=make_objective("masked", tokenizer, config.masking),
                 mixing=config.mixing,
             )
-            for rows, size in sizes.items()
-        ]
+
+        words = rows(config.rows, config.batch_size - config.character_rows)
+        return *read_pairs(config, tokenizer), words, rows(config.characters, config.character_rows)
 
 
 def main(config: JointConfig) -> None:
@@ -262,7 +254,7 @@ def fetched(config: JointConfig, start: int) -> grain.IterDataset:
     batches = prefetched(grain.MapDataset.range(start, config.steps).map(Batches(config)))
     if not config.workers:
         return batches
-    flags.FLAGS(sys.argv[:1])  # grain reads flags of its own, which have to be parsed before
+    flags.FLAGS.mark_as_parsed()  # grain reads flags of its own, with their defaults
     options = grain.MultiprocessingOptions(config.workers, per_worker_buffer_size=8)
     return batches.mp_prefetch(options)
 

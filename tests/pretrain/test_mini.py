@@ -105,6 +105,47 @@ def test_contrast_is_the_cross_entropy_of_both_directions():
     assert float(contrast(a, b, 0.1)) == pytest.approx(expected, rel=1e-5)
 
 
+def test_the_loss_is_that_of_words_and_of_both_vectors_of_the_pairs():
+    keras.utils.set_random_seed(0)
+    sizes = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
+    sizes |= dict.fromkeys(("hidden_dropout_prob", "attention_probs_dropout_prob"), 0.0)
+    model = RoFormerForMaskedLM(RoFormerConfig(vocab_size=30, intermediate_size=16, **sizes))
+    config = JointConfig(init_from="", rows="", characters="", pairs="", output="", pair_weight=0.7)
+    trained = joint.JointModel(model, config)
+    trained.compile(
+        joint.make_optimizer(config.optimizer, model.trainable_variables, 2),
+        joint.MaskedTokenLoss(),
+    )
+    rng = np.random.default_rng(0)
+    words = rng.integers(1, 30, (3, 6))
+    rows = {
+        "token_ids": words,
+        "masked_positions": np.tile([2, 4], (3, 1)),
+        "labels": words[:, [1, 3]],
+    }
+    weights = np.array([[1, 1], [1, 0], [0, 1]], "float32")
+    texts = {"titles": padded(rng, 4), "texts": padded(rng, 7)}
+    inputs = rows | texts
+    actual = trained.compute_loss(inputs, rows["labels"], trained(inputs), weights)
+    losses = keras.ops.convert_to_numpy(model(rows))
+    hidden = [keras.ops.convert_to_numpy(model.encoder({"token_ids": x})) for x in texts.values()]
+    first = contrast(*(x[:, 0] for x in hidden), config.temperature)
+    means = [
+        np.stack([x[ids > 0].mean(axis=0) for x, ids in zip(each, tokens, strict=True)])
+        for each, tokens in zip(hidden, texts.values(), strict=True)
+    ]
+    pairs = float(first) + float(contrast(*means, config.temperature))
+    expected = (losses * weights).sum() / 4 + 0.7 * pairs
+    assert float(actual) == pytest.approx(expected, rel=1e-5)
+
+
+def padded(rng, length):
+    """Three texts of tokens, of which the last one is shorter."""
+    tokens = rng.integers(1, 30, (3, length))
+    tokens[-1, length - 2 :] = 0
+    return tokens
+
+
 def test_the_stages_read_what_the_earlier_ones_wrote(tmp_path, monkeypatch):
     """The second stage has rows of words and of characters, with one vocabulary."""
     commands, stages = [], []
