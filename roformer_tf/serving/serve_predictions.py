@@ -115,7 +115,7 @@ def task_routes(
         width=lambda example: max(_characters(example), BATCH_TOKENS // batch_size),
     )
     # What the page needs to draw its form and the prediction.
-    names = ("title", "headline", "labels", "text_columns", "spaced_units")
+    names = ("title", "headline", "labels", "text_columns", "spaced_units", "can_be_asked")
     health: dict[str, Any] = {"task": task.name, "limits": asdict(limits)}
     health |= {name: getattr(task, name) for name in names}
     health["lists_texts"] = task.labelling.lists_texts
