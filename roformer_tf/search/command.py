@@ -129,7 +129,9 @@ def search(config: SearchConfig) -> None:
         reranker = open_reranker(config.rerank, vectors.engine, vectors.precision)
     with ExitStack() as stack:
         queries = stack.enter_context(_queries(config))
-        folder = config.index or Path(stack.enter_context(_scratch())) / "index"
+        # Errors are ignored, since Windows cannot remove a file that another program has opened.
+        scratch = TemporaryDirectory(prefix="roformer-tf-", ignore_cleanup_errors=True)
+        folder = config.index or Path(stack.enter_context(scratch)) / "index"
         if config.documents is None or is_index(folder):
             with SearchIndex(folder) as index:
                 vectors = index.manifest.settings(vectors)
@@ -140,7 +142,7 @@ def search(config: SearchConfig) -> None:
         if not config.queries:
             return
         index = stack.enter_context(SearchIndex(folder))
-        index.check_model(embedder)
+        index.manifest.check_model(folder, embedder)
         if config.where is not None:
             parse_filter(config.where, index.fields)
         retriever = Retriever(
@@ -226,9 +228,3 @@ def _delete(folder: Path, ids: Sequence[str]) -> None:
     report(f"{folder}: {len(set(ids)) - len(missing):,} documents deleted.")
     if missing:
         report(f"warning: no document has the id {', '.join(missing)}.")
-
-
-def _scratch() -> "TemporaryDirectory[str]":
-    """A folder for an index that is not kept."""
-    # Errors are ignored, since Windows cannot remove a file that another program has opened.
-    return TemporaryDirectory(prefix="roformer-tf-", ignore_cleanup_errors=True)

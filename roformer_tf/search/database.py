@@ -24,7 +24,7 @@ try:
 finally:
     if hasattr(os, "RTLD_DEEPBIND"):
         sys.setdlopenflags(_FLAGS)
-Connection = sqlite3.Connection
+Connection, DatabaseError, connect = sqlite3.Connection, sqlite3.Error, sqlite3.connect
 
 FILE = "index.sqlite"
 # Version of the tables.
@@ -54,6 +54,17 @@ SCHEMA = (
     # Names of the metadata that any document has had, for messages
     "CREATE TABLE IF NOT EXISTS fields (name TEXT PRIMARY KEY) WITHOUT ROWID",
 )
+
+
+# What to do about an error of SQLite, by words of its message.
+ADVICE = {
+    "locked": "Another process is writing; try again when it has finished.",
+    "readonly": "Check the permissions of the folder.",
+    "unable to open": "Check the permissions of the folder.",
+    "no such module": "The SQLite of this process has no full-text search (FTS5). Import sqlite3 "
+    "before TensorFlow, or use a Python of python.org, conda or your system's packages.",
+}
+DAMAGED = "If it is damaged, remove it, and make the index again from its documents."
 
 
 def is_index(folder: Path) -> bool:
@@ -139,23 +150,7 @@ def explained(folder: Path) -> Iterator[None]:
         for text, number in (("full", errno.ENOSPC), ("disk I/O error", errno.EIO)):
             if text in reason:
                 raise OSError(number, os.strerror(number), str(folder / FILE)) from None
-        if "locked" in reason:
-            raise InputError(
-                f"{folder} is in use: another process has been writing for {PATIENCE} seconds. "
-                "Try again when it has finished."
-            ) from None
-        if "readonly" in reason or "unable to open" in reason:
-            raise InputError(
-                f"cannot open {folder / FILE}: {reason}. Check the permissions of the folder."
-            ) from None
         if "no such table" in reason:  # a process was killed while it created the tables
             raise no_index(folder) from None
-        if "no such module" in reason:
-            raise InputError(
-                "the SQLite of this process has no full-text search (FTS5). Import sqlite3 before "
-                "TensorFlow, or use a Python of python.org, conda or your system's packages."
-            ) from None
-        raise InputError(
-            f"{folder} is damaged: {reason}. Remove it, and make the index again from its "
-            "documents."
-        ) from None
+        advice = next((x for text, x in ADVICE.items() if text in reason), DAMAGED)
+        raise InputError(f"{folder} cannot be used: {reason}. {advice}") from None
