@@ -24,7 +24,9 @@ try:
 finally:
     if hasattr(os, "RTLD_DEEPBIND"):
         sys.setdlopenflags(_FLAGS)
-Connection, DatabaseError, connect = sqlite3.Connection, sqlite3.Error, sqlite3.connect
+Connection = sqlite3.Connection
+DatabaseError = sqlite3.Error
+connect = sqlite3.connect
 
 FILE = "index.sqlite"
 # Version of the tables.
@@ -105,26 +107,30 @@ def open_to_write(folder: Path) -> Connection:
 
 def open_to_read(folder: Path) -> Connection:
     """Open the database of an index for queries only; where nothing can be written, too."""
-    address = (folder / FILE).resolve().as_uri()
-    # "rw", not "ro": a connection of the latter kind cannot remove SQLite's files when it closes
-    for mode in ("mode=rw", "mode=ro&immutable=1"):
-        connection = sqlite3.connect(
-            f"{address}?{mode}",
-            uri=True,
-            timeout=PATIENCE,
-            isolation_level=None,
-            check_same_thread=False,  # `SearchIndex` has a lock
-        )
-        try:
-            connection.execute("PRAGMA query_only = ON")
-            connection.execute("SELECT count(*) FROM sqlite_master")
-        except sqlite3.OperationalError as error:
-            connection.close()
-            if "immutable" in mode or "locked" in str(error):
-                raise
-        else:
-            return connection
-    raise AssertionError("the last mode returns or raises")
+    try:
+        # "rw", not "ro": a connection of the latter kind cannot remove SQLite's files when it
+        # closes
+        return _opened(folder, "mode=rw")
+    except sqlite3.OperationalError as error:
+        if "locked" in str(error):
+            raise
+        return _opened(folder, "mode=ro&immutable=1")
+
+
+def _opened(folder: Path, mode: str) -> Connection:
+    connection = sqlite3.connect(
+        f"{(folder / FILE).resolve().as_uri()}?{mode}",
+        uri=True,
+        timeout=PATIENCE,
+        isolation_level=None,
+        check_same_thread=False,  # `SearchIndex` has a lock
+    )
+    try:
+        connection.execute("SELECT count(*) FROM sqlite_master")
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
 
 
 @contextmanager

@@ -27,10 +27,10 @@ from roformer_tf.serving import command, serve_predictions
 from roformer_tf.serving.serve_predictions import (
     BATCH_TOKENS,
     ServedTask,
-    WorkerPart,
     load_served_task,
 )
-from roformer_tf.serving.settings import ServeConfig
+from roformer_tf.serving.service import open_service
+from roformer_tf.serving.settings import ServeConfig, WorkerPart
 from roformer_tf.tasks.classification import Classification
 from tests.support.service_app import create_task_app
 
@@ -110,7 +110,7 @@ def test_what_is_asked_for_computes(
     else:
         pooling = None if kind == "labels" else "mean"
         config = ServeConfig(model=(folder,), engine=engine, precision=precision, pooling=pooling)
-        command.open_service(config)  # it predicts once before anyone asks
+        open_service(config)  # it predicts once before anyone asks
     wanted = {USUAL[kind]} if engine == "auto" else {asked} if engine != "keras" else set()
     assert computed() == wanted
 

@@ -77,7 +77,7 @@ def test_no_text_of_a_condition_becomes_sql(text):
         ("year >", "cannot read 'year >'"),
         ("lang = 1 and year > lang", "cannot read 'year > lang'"),
         ("yearin (1)", "cannot read 'yearin (1)'"),
-        ("year = 'x", "cannot read \"year = 'x\""),
+        ("year = 'x", 'cannot read "year = \'x"'),
         ("(year = 1", "is no condition"),
         ("year = 1)", 'is no condition: near ")"'),
         ("year = 1 lang = 2", "is no condition"),

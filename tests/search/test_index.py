@@ -329,7 +329,10 @@ def test_a_damaged_index_is_named(folder):
     content = (folder / FILE).read_bytes()
     for damaged in (b"x" * len(content), content[: len(content) // 2]):
         (folder / FILE).write_bytes(damaged)
-        with pytest.raises(InputError, match=r"cannot be used: .*If it is damaged, remove it"), SearchIndex(folder) as it:
+        with (
+            pytest.raises(InputError, match=r"cannot be used: .*If it is damaged, remove it"),
+            SearchIndex(folder) as it,
+        ):
             it.search(QUERIES, VECTORS, 50, hybrid=True)
     (folder / FILE).write_bytes(content)
     with sqlite3.connect(folder / FILE) as database:
@@ -369,6 +372,9 @@ def test_a_python_without_full_text_search_is_named(folder, monkeypatch):
 def test_an_index_that_is_locked_for_long_is_named(folder, indexed, monkeypatch):
     monkeypatch.setattr("roformer_tf.search.database.PATIENCE", 0.1)
     writer = open_to_write(folder)
-    with transaction(writer), pytest.raises(InputError, match="database is locked. Another process is writing"):
+    with (
+        transaction(writer),
+        pytest.raises(InputError, match="database is locked.* Another process is writing"),
+    ):
         delete_documents(folder, ["1"])
     writer.close()

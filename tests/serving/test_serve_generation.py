@@ -20,11 +20,12 @@ from roformer_tf.inference.generate import nearest_paraphrases, sampling_setting
 from roformer_tf.models.generation_config import GenerationConfig
 from roformer_tf.models.heads import RoFormerForMaskedLM, RoFormerForSentenceSimilarity
 from roformer_tf.models.incremental import IncrementalDecoder
-from roformer_tf.serving.command import open_service, serve
+from roformer_tf.serving.command import serve
 from roformer_tf.serving.serve_generation import (
     ServedGenerator,
     load_served_generator,
 )
+from roformer_tf.serving.service import open_service
 from roformer_tf.serving.settings import GenerationLimits, Limits, ServeConfig
 from tests.support.random_model import TINY, random_writer, tokenizer_of
 from tests.support.service_app import create_generation_app
@@ -59,7 +60,8 @@ def sim():
 def address(model, running):
     limits = Limits(max_texts=8, max_characters=1000)
     of_writing = GenerationLimits(max_text_tokens=100, max_request_tokens=400, max_samples=10)
-    with running(create_generation_app(ServedGenerator("诗", model), 32, limits, of_writing)) as at:
+    settings = {"limits": limits, "generation_limits": of_writing}
+    with running(create_generation_app(ServedGenerator("诗", model), **settings)) as at:
         yield at
 
 
@@ -383,7 +385,9 @@ def test_a_short_text_completes_before_a_long_one_of_its_batch(model, running, s
 
 
 def test_an_overloaded_service_returns_503(model, running, steps):
-    app = create_generation_app(ServedGenerator("m", model), 1, Limits(max_waiting=1))
+    app = create_generation_app(
+        ServedGenerator("m", model), batch_size=1, limits=Limits(max_waiting=1)
+    )
     question = {"text": "天", "max_tokens": 2, "min_tokens": 2}
     with running(app) as at, ThreadPoolExecutor(2) as pool:
         first = pool.submit(ask, at, question)
@@ -453,7 +457,7 @@ def test_the_service_documents_its_requests_and_responses(model, folder, running
     assert set(described["components"]["schemas"]["GenerateRequest"]["properties"]) == names
     responses = operation["responses"]
     assert set(responses["200"]["content"]) == {"application/json", "text/event-stream"}
-    assert set(responses) == {"200", "400", "408", "413", "415", "422", "500", "503"}
+    assert set(responses) == {"200", "default"}
 
 
 def test_the_source_decides_on_the_routes(model, folder, finetuned, tmp_path):
@@ -475,8 +479,9 @@ def test_the_source_decides_on_the_routes(model, folder, finetuned, tmp_path):
         with pytest.raises(InputError, match=said):
             serve(ServeConfig(model=(str(source),), port=0))
     assert paths(model=(str(masked),), attention_type="causal")[1] == {"/generate"}
-    with pytest.raises(InputError, match="--top-k is about labels"):
-        serve(ServeConfig(model=(str(folder),), port=0, top_k=3))
+    for more in ({}, {"pooling": "cls"}):
+        with pytest.raises(InputError, match="--top-k is about labels"):
+            serve(ServeConfig(model=(str(folder),), port=0, top_k=3, **more))
 
 
 def test_a_model_of_another_language_is_served(model, monkeypatch):

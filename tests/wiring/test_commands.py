@@ -10,12 +10,12 @@ import roformer_tf
 from roformer_tf.cli import main
 from roformer_tf.engines.model import GraphModel
 from roformer_tf.models.generation_config import GenerationConfig
-from roformer_tf.serving.command import open_service
 from roformer_tf.serving.serve_generation import (
     GenerationJob,
     generate_batch,
     load_served_generator,
 )
+from roformer_tf.serving.service import open_service
 from roformer_tf.serving.settings import ServeConfig
 from roformer_tf.tasks.classification import Classification
 from tests.support.random_model import random_writer, save_random_models
