@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -194,12 +194,9 @@ def _queries(config: SearchConfig) -> Iterator[Sequence[str]]:
 
 def _is_file(query: str) -> bool:
     """Whether one query is the name of a file."""
-    if is_stdin(query) or is_url(query):
-        return True
-    try:
-        return Path(query).is_file()
-    except (OSError, ValueError):  # longer than a name, or with a character that none has
-        return False
+    with suppress(OSError, ValueError):  # longer than a name, or with a character that none has
+        return is_stdin(query) or is_url(query) or Path(query).is_file()
+    return False
 
 
 def _add(config: SearchConfig, folder: Path, embedder: TextEmbedder, path: str) -> None:

@@ -253,14 +253,14 @@ def word_scores(connection: Connection, query: str, numbers: np.ndarray) -> np.n
     scores = np.zeros(len(numbers), np.float32)
     if not rare:  # FTS5 refuses an empty expression
         return scores
-    matches = connection.execute(
+    cursor = connection.execute(
         "SELECT rowid, -bm25(words, ?, ?) FROM words WHERE words MATCH ?",
         (*WEIGHTS, " OR ".join(map(_quoted, rare[:RAREST]))),
     )
-    found = np.array(matches.fetchall()).reshape(-1, 2)
-    rowids = found[:, 0].astype(np.int64)
+    matches = np.array(cursor.fetchall()).reshape(-1, 2)
+    rowids = matches[:, 0].astype(np.int64)
     allowed = np.isin(rowids, numbers)
-    scores[np.searchsorted(numbers, rowids[allowed])] = found[allowed, 1]
+    scores[np.searchsorted(numbers, rowids[allowed])] = matches[allowed, 1]
     return scores
 
 

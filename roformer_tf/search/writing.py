@@ -20,6 +20,7 @@ from roformer_tf.search.database import (
     Connection,
     explained,
     is_index,
+    no_index,
     open_to_write,
     transaction,
 )
@@ -96,7 +97,7 @@ def delete_documents(folder: str | Path, ids: Sequence[str]) -> list[str]:
     folder = Path(folder)
     with explained(folder):
         if not is_index(folder):
-            raise InputError(f"{folder} is no index: there is nothing to delete.")
+            raise no_index(folder)
         with closing(open_to_write(folder)) as connection, transaction(connection):
             read_manifest(connection, folder)
             missing = [x for x in dict.fromkeys(ids) if not _delete(connection, _identity(x, ""))]

@@ -126,11 +126,9 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 def check_tls(api: ApiConfig) -> None:
-    """Raise InputError for files that are no certificate and its key, or one without the other."""
-    if api.tls_certificate is None and api.tls_key is None:
+    """Raise InputError for files that are no certificate and its key."""
+    if api.tls_certificate is None:
         return
-    if api.tls_certificate is None or api.tls_key is None:
-        raise InputError("--tls-certificate and --tls-key belong together. Give both.")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
         # An empty password instead of a question in the terminal.

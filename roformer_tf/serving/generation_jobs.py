@@ -149,8 +149,6 @@ def jobs_of(
     if body.paraphrases:
         if getattr(model, "pooler", None) is None:
             raise InputError("paraphrases need a sim model: this one has no pooler for vectors.")
-        if config.beams > 1:
-            raise InputError("paraphrases are sampled, so they exclude beams. Give one of both.")
         config = sampling_settings(config, body.paraphrases)
     # Before the texts are tokenized, which takes long for many of them.
     check_number("max_tokens", config.max_tokens, at_most=limits.max_text_tokens, hint=LIMIT)

@@ -124,11 +124,8 @@ class Options(BaseModel):
     choices: Choices
 
 
-class ChoicesRequest(JsonRequest):
+class ChoicesRequest(Options, JsonRequest):
     """A text and its choices."""
-
-    text: Text
-    choices: Choices
 
     @property
     def items(self) -> list[list[str]]:

@@ -12,13 +12,13 @@ OpenAI's /v1/completions is in `openai_completions`.
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Body, Request
 
-from roformer_tf.engines.choice import Choice, KerasPrecision
+from roformer_tf.engines.choice import Choice
+from roformer_tf.errors import InputError
 from roformer_tf.inference.embed import embedder_of
 from roformer_tf.inference.generate import nearest_paraphrases, open_generator
 from roformer_tf.models.generation_config import GenerationConfig
@@ -46,20 +46,24 @@ TITLE = "文本生成 · Text generation"
 EXAMPLE = {"text": SAMPLE, "max_tokens": 16, "seed": 1}
 
 
-def load_served_generator(
-    source: str | Path,
-    attention: str | None = None,
-    precision: KerasPrecision = "float32",
-) -> ServedGenerator:
-    """Open a causal language model, and generate once. Raises InputError as `open_generator`."""
-    model = open_generator(source, attention, precision)
-    name = model_name(source)
+def load_served_generator(source: str, config: ServeConfig) -> ServedGenerator:
+    """Open a causal language model, and generate once. Raises InputError as `open_generator`.
+
+    Also raised for an engine and a precision that it does not support.
+    """
+    precision = config.precision or "float32"
+    if config.engine not in ("auto", "keras") or precision == "int8":
+        raise InputError(
+            f"{source} is a causal language model, which only Keras runs, in float32 or "
+            "bfloat16. Omit --engine."
+        )
+    model, name = open_generator(source, config.attention_type, precision), model_name(source)
     embedder = None if getattr(model, "pooler", None) is None else embedder_of(model, name)
     served = ServedGenerator(name, model, embedder, Choice("keras", precision))
     if embedder is not None:
         nearest_paraphrases(model, [SAMPLE], [[SAMPLE[:3]]], 1)
-    config = GenerationConfig(max_tokens=16)
-    job = GenerationJob(SAMPLE, model.encode_prompt(SAMPLE), config, 0, 0, Event())
+    ids, settings = model.encode_prompt(SAMPLE), GenerationConfig(max_tokens=16)
+    job = GenerationJob(SAMPLE, ids, settings, 0, 0, Event())
     generate_batch(served, [job], lambda *_: None)
     return served
 

@@ -14,16 +14,14 @@ choice X is {"text": X, "choices": [X, …]}, or {"texts": [{"text": X, "choices
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, replace
 from functools import partial
-from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Body, Response
 
-from roformer_tf.engines.choice import Choice, Engine, Precision
+from roformer_tf.engines.choice import Choice
 from roformer_tf.inference.opening import open_finetuned
 from roformer_tf.inference.text_files import report
 from roformer_tf.labelled.examples import Example
-from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.serving.application import ModelRoutes, check_texts, json_response
 from roformer_tf.serving.batching import Batcher, deliver_all
 from roformer_tf.serving.monitoring import ServiceMetrics
@@ -56,29 +54,24 @@ class ServedTask(NamedTuple):
 
 
 def load_served_task(
-    folder: Path,
-    batch_size: int = BATCH_SIZE,
-    precision: Precision | None = None,
-    top_k: int | None = None,
-    engine: Engine = "auto",
-    part: WorkerPart | None = None,
+    source: str, config: ServeConfig, part: WorkerPart | None = None
 ) -> ServedTask:
     """Open what `finetune` or `export` wrote, and predict once."""
     threads, shared = part or (None, None)
-    opened = open_finetuned(folder, engine, precision, threads, shared)
+    opened = open_finetuned(source, config.engine, config.precision, threads, shared)
     if part is None:  # else the first process has printed it
         report(*opened.notes)
-    opened = replace(opened, task=opened.task.decoding.with_top_k(top_k))
+    opened = replace(opened, task=opened.task.decoding.with_top_k(config.top_k))
     task = opened.task
 
     def run(examples: list[Example], asked: Task | None = None) -> list[Prediction]:
         model = opened.with_task(asked) if asked else opened
-        return model.predict(examples, batch_size)
+        return model.predict(examples, config.batch_size)
 
     # Two batches of different shape: TensorFlow's plan for the second serves all later shapes.
     for text, count in (("好" * 100, 2), (SAMPLE, 1)):
         run([as_example(task.labelling.sample(text), task)] * count)
-    return ServedTask(model_name(folder), task, run, opened.choice)
+    return ServedTask(model_name(source), task, run, opened.choice)
 
 
 def as_example(texts: Sequence[str], task: Task) -> Example:

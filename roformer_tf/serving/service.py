@@ -3,7 +3,6 @@
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from fastapi import FastAPI
@@ -79,9 +78,7 @@ def _load(
         if not (gives_vectors or predicts):
             gives_vectors = opened.has_embedding_file and not opened.generates
     if predicts:
-        task = load_served_task(
-            Path(source), config.batch_size, config.precision, config.top_k, config.engine, part
-        )
+        task = load_served_task(source, config, part)
         return task_routes(task._replace(name=name), metrics, config)
     if config.top_k is not None and len(config.model) == 1:  # of several, another may have labels
         raise InputError(
@@ -89,15 +86,9 @@ def _load(
             "serves vectors. Requests have their own `top` or `top_k`."
         )
     if gives_vectors:
-        return vector_routes(
-            load_served_vectors(source, config)._replace(name=name), metrics, config
-        )
-    if config.engine not in ("auto", "keras") or config.precision == "int8":
-        raise InputError(
-            f"{source} is a causal language model, which only Keras runs, in float32 or "
-            "bfloat16. Omit --engine."
-        )
-    generator = load_served_generator(source, config.attention_type, config.precision or "float32")
+        vectors = load_served_vectors(source, config)
+        return vector_routes(vectors._replace(name=name), metrics, config)
+    generator = load_served_generator(source, config)
     return generation_routes(generator._replace(name=name), metrics, config)
 
 

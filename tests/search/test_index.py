@@ -374,7 +374,7 @@ def test_an_index_that_is_locked_for_long_is_named(folder, indexed, monkeypatch)
     writer = open_to_write(folder)
     with (
         transaction(writer),
-        pytest.raises(InputError, match="database is locked.* Another process is writing"),
+        pytest.raises(InputError, match=r"database is locked\. Another process is writing"),
     ):
         delete_documents(folder, ["1"])
     writer.close()

@@ -29,7 +29,6 @@ from roformer_tf.serving.command import (
 from roformer_tf.serving.serve_predictions import (
     ServedTask,
     as_example,
-    load_served_task,
 )
 from roformer_tf.serving.service import open_service
 from roformer_tf.serving.settings import GenerationLimits, Limits, ServeConfig
@@ -41,7 +40,7 @@ from roformer_tf.tasks.regression import Regression
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.tasks.tagging import Tagging
 from tests.support.random_model import random_model
-from tests.support.service_app import create_task_app
+from tests.support.service_app import create_task_app, served_task
 
 TASK = Classification(labels=("坏", "好"))
 PAIR = Pair(labels=("0", "1"), text_columns=("a", "b"))
@@ -203,7 +202,7 @@ LETTERS = "今天气很好我们去公园学习北京上海"
 
 @pytest.fixture(scope="module")
 def model(finetuned):
-    return load_served_task(finetuned("classification"), batch_size=32)
+    return served_task(finetuned("classification"), batch_size=32)
 
 
 def test_the_service_documents_its_requests_and_responses(running):
@@ -639,7 +638,7 @@ def test_multiple_choice_is_served(running, ask, tmp_path):
     task = TASKS["multiple-choice"](text_columns=("text", "choices"), max_length=32)
     random_model(task).save_pretrained(tmp_path)
     task.save(tmp_path)
-    served = load_served_task(tmp_path, precision="float32")
+    served = served_task(tmp_path, precision="float32")
     question = {"text": "今天天气", "choices": ["很好", "学习", "公园"]}
     with running(create_task_app(served)) as address:
         status, response = ask(address, "/predict", question)
