@@ -10,6 +10,7 @@ import time
 import zlib
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -198,12 +199,12 @@ class JsonBodies:
         scope["headers"] = [*headers, (b"content-type", b"application/json")]
         try:
             body = await asyncio.wait_for(self._read(coding, receive), BODY_SECONDS)
-        except asyncio.TimeoutError:  # the same as TimeoutError only since Python 3.11
-            reason = f"the body took longer than {BODY_SECONDS} seconds"
-            await failure(Request(scope), 408, reason)(scope, receive, send)
-            return
-        except HTTPException as error:
-            await failure(Request(scope), error.status_code, error.detail)(scope, receive, send)
+        # asyncio's is the same as TimeoutError only since Python 3.11
+        except (HTTPException, asyncio.TimeoutError) as error:
+            status, reason = 408, f"the body took longer than {BODY_SECONDS} seconds"
+            if isinstance(error, HTTPException):
+                status, reason = error.status_code, error.detail
+            await failure(Request(scope), status, reason)(scope, receive, send)
             return
         messages = iter([{"type": "http.request", "body": body}])
 
@@ -258,19 +259,18 @@ def check_lengths(items: list[Any], limits: Limits) -> None:
             )
 
 
-async def json_response(
-    key: str, items: Iterable[Any], limits: Limits, more: Mapping[str, Any] | None = None
-) -> Response:
-    """The response {key: [item, …], **more}, or, without a key, the list alone.
+async def json_response(content: Any, limits: Limits, short: bool = False) -> Response:
+    """The response of a list, or of an object whose last value is one; any iterable is a list.
 
-    Status 413 for one that is too large. Meanwhile other requests are served: the tags of long
-    texts take seconds to encode.
+    Status 413 for one that is too large. Meanwhile other requests are served, unless it is short:
+    the tags of long texts take seconds to encode, few items less than another thread to start.
     """
-    content = await asyncio.to_thread(_json_list, items, limits.max_answer_megabytes * MEGABYTE)
+    *head, (key, items) = content.items() if isinstance(content, dict) else [("", content)]
+    encode = partial(_json_list, items, limits.max_answer_megabytes * MEGABYTE)
+    body = encode() if short else await asyncio.to_thread(encode)
     if key:
-        rest = b"".join(b",%s:%s" % (_as_json(k), _as_json(x)) for k, x in (more or {}).items())
-        content = b"{%s:%s%s}" % (_as_json(key), content, rest)
-    return Response(content, media_type="application/json")
+        body = _as_json({**dict(head), key: []}).removesuffix(b"[]}") + body + b"}"
+    return Response(body, media_type="application/json")
 
 
 def _json_list(items: Iterable[Any], max_bytes: int) -> bytes:

@@ -90,10 +90,8 @@ def serve(config: ServeConfig) -> None:
 
 def _print_address(name: str, listener: socket.socket, api: ApiConfig) -> None:
     address, port = listener.getsockname()[:2]
-    risks = [
-        *(["use (--api-key)"] if api.key is None else []),
-        *(["eavesdrop on (--tls-certificate)"] if api.tls_certificate is None else []),
-    ]
+    flags = {"use (--api-key)": api.key, "eavesdrop on (--tls-certificate)": api.tls_certificate}
+    risks = [risk for risk, value in flags.items() if value is None]
     if risks and not ipaddress.ip_address(address).is_loopback:
         print(
             f"warning: anyone who can reach {address} can {' and '.join(risks)} this service. "

@@ -44,13 +44,13 @@ def add_embeddings(
         results: list[TextVector] = await batcher.results(queries)
         vectors = cut([x.numbers for x in results], body.dimensions, served.embedder.model)
         tokens = sum(x.tokens for x in results)
-        more = {
+        content = {
             "object": "list",
             "model": served.name,
             "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+            "data": _items(vectors, body.encoding_format == "base64"),
         }
-        items = _items(vectors, body.encoding_format == "base64")
-        return await json_response("data", items, config.limits, more)
+        return await json_response(content, config.limits)
 
 
 def _check_inputs(inputs: list[Any], tokenizer: RoFormerTokenizer, config: ServeConfig) -> None:

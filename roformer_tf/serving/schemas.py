@@ -301,16 +301,17 @@ def _listed(value: Any) -> Any:
     return [value] if is_one else value
 
 
-ONE_OR_LIST = BeforeValidator(_listed, json_schema_input_type=str | list[str])
-TokenId = Annotated[int, Field(ge=0, lt=2**31)]
-TokenIds = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
 _SEVERAL = Field(min_length=1, max_length=MAX_INPUTS, fail_fast=True)
 ManyTexts = Annotated[list[Text], _SEVERAL]
+ONE_OR_LIST = BeforeValidator(_listed, json_schema_input_type=Text | ManyTexts)
 TextOrTexts = Annotated[ManyTexts, ONE_OR_LIST]
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+TokenIds = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
+ManyIds = Annotated[list[TokenIds], _SEVERAL]
 TextsOrIds = Annotated[
-    Annotated[ManyTexts, Tag("(texts)")] | Annotated[list[TokenIds], _SEVERAL, Tag("(ids)")],
+    Annotated[ManyTexts, Tag("(texts)")] | Annotated[ManyIds, Tag("(ids)")],
     Discriminator(lambda value: "(ids)" if _first_is_list(value) else "(texts)"),
-    BeforeValidator(_listed, json_schema_input_type=str | list[str] | list[int] | list[list[int]]),
+    BeforeValidator(_listed, json_schema_input_type=Text | ManyTexts | TokenIds | ManyIds),
 ]
 
 

@@ -41,6 +41,8 @@ from roformer_tf.tasks.decoding import NumberDecoding
 
 # Tokens of a batch: twice what keeps a CPU busy.
 BATCH_TOKENS = 2048
+# Characters of the texts of a short response.
+SHORT = 1000
 
 
 class ServedTask(NamedTuple):
@@ -141,9 +143,10 @@ def _add_predict(
             predictions = await batcher.results(examples)
         as_json: Any = map(asked.decoding.as_json, examples, predictions)
         if inputs is None:
-            return await json_response("predictions", as_json, limits)
+            short = sum(len(text) for each in examples for text in each.texts) <= SHORT
+            return await json_response({"predictions": as_json}, limits, short)
         as_json = map(_label_scores, as_json)
-        return await json_response("", next(as_json) if is_single else as_json, limits)
+        return await json_response(next(as_json) if is_single else as_json, limits)
 
 
 def _label_scores(prediction: dict[str, Any]) -> list[dict[str, Any]]:

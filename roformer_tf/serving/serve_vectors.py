@@ -107,8 +107,8 @@ def add_vectors(
         vectors = [x.numbers for x in await batcher.results(list(map(VectorQuery, texts)))]
         if tei:
             vectors = cut(vectors, body.dimensions, served.embedder.model)
-            return await json_response("", numbers(vectors), config.limits)
-        return await json_response("vectors", numbers(vectors), config.limits)
+            return await json_response(numbers(vectors), config.limits)
+        return await json_response({"vectors": numbers(vectors)}, config.limits)
 
 
 def _add_search(
@@ -132,7 +132,7 @@ def _add_search(
         # Texts are read query by query while the response is written, so that its size limit also
         # limits memory: 128 queries may find 13,000 documents of any length.
         results = (_as_json(index.read(hits)) for hits in all_hits)
-        return await json_response("results", results, config.limits)
+        return await json_response({"results": results}, config.limits)
 
 
 def _as_json(results: "Sequence[Result]") -> list[dict[str, Any]]:

@@ -307,10 +307,11 @@ def test_an_overloaded_service_returns_503_and_recovers(running):
         assert ask(at, body=body)[0] == 200
 
 
-def test_a_bug_gives_status_500_and_the_service_continues(running):
+@pytest.mark.parametrize("error", [ZeroDivisionError, InputError])
+def test_a_bug_gives_status_500_and_the_service_continues(error, running):
     def fails(examples):
         if examples[0].texts == ("坏",):
-            raise ZeroDivisionError("secret")
+            raise error("secret")
         return by_length(examples)
 
     with running(create_task_app(ServedTask("m", TASK, fails))) as at:
