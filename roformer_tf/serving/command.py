@@ -124,7 +124,9 @@ def listening(host: str, port: int) -> socket.socket:
 
 
 def check_tls(api: ApiConfig) -> None:
-    """Raise InputError for files that are no certificate and its key."""
+    """Raise InputError for files that are no certificate and its key, or one without the other."""
+    if (api.tls_certificate is None) != (api.tls_key is None):
+        raise InputError("--tls-certificate and --tls-key belong together. Give both.")
     if api.tls_certificate is None:
         return
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)

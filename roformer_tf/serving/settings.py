@@ -83,8 +83,6 @@ class ApiConfig:
     def __post_init__(self) -> None:
         if self.key == "":
             raise InputError(f"the key of --api-key or {KEY_VARIABLE} is empty. Give a long one.")
-        if (self.tls_certificate is None) != (self.tls_key is None):
-            raise InputError("--tls-certificate and --tls-key belong together. Give both.")
         if self.root_path and not self.root_path.startswith("/"):
             raise InputError(f"--root-path is {self.root_path}, but must begin with /.")
 
