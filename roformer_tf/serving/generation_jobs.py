@@ -248,7 +248,9 @@ def _streamed(
                 if chunk := text.add(token):  # a token may need the next one to become text
                     yield lines(chunk)
             ((whole,),) = await results  # raises what failed
-            yield lines(text.rest(whole.text)) + lines(whole)
+            if rest := text.rest(whole.text):
+                yield lines(rest)
+            yield lines(whole)
         except Exception:
             yield f"data: {bytes(failure(request, 500, FAILURE).body).decode()}\n\n"
             raise  # for the log

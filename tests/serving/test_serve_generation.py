@@ -313,6 +313,7 @@ def test_a_stream_sends_each_piece_at_once(model, address, steps):
     assert last["score"] == pytest.approx(item["score"], abs=1e-4)
     assert "".join(pieces + [event["text"] for event in more]) == item["text"]
     assert len(more) > 5
+    assert all(event["text"] for event in more)
 
 
 LONG = {"text": "今天", "max_tokens": 200, "min_tokens": 200}
