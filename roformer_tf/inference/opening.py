@@ -278,7 +278,7 @@ class OpenedModel:
     ) -> Finetuned:
         """The model with a head for a task. Parameters as of `finetuned`."""
         # Labels allow bfloat16: the likeliest one rarely changes.
-        choice, tokenizer = self.choice(lossy=True), self.tokenizer
+        choice, tokenizer = self.choice(lossy=not task.texts_apart), self.tokenizer
         notes = [choice.note] if choice.note else []
         if self.precision == "int8":
             measured = f"roformer-tf evaluate {self.name} --precision int8 --data F"
@@ -290,7 +290,8 @@ class OpenedModel:
             # One of several server processes maps the graph that the first one has written.
             model = onnx_session(shared, "logits", choice.precision, threads)
         else:
-            network = self.network(task.decoding.graph_part)
+            part, pooling = task.decoding.graph_part, cast(Pooling, self.checkpoint.config.pooling)
+            network = self.vector_network(pooling, part) if part == "pooled" else self.network(part)
             model = graph_model(network, choice.engine, choice.precision, threads)
         # Decoding needs weights that a graph does not hold: those of a random field.
         task = task.decoding.with_arrays(self.checkpoint.arrays)

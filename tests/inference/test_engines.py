@@ -19,8 +19,12 @@ from roformer_tf.inference.opening import (
     share_weights,
 )
 from roformer_tf.labelled.examples import Example
-from tests.inference.conftest import TASKS
+from roformer_tf.tasks.vectors.embedding import Embedding
+from roformer_tf.tasks.vectors.paraphrase import Paraphrase
+from roformer_tf.tasks.vectors.sentence_vectors import BELONGS
+from tests.inference.conftest import TASKS, TOKENIZER
 from tests.support.finetuned import load_finetuned
+from tests.support.random_model import save_random_models
 
 pytestmark = pytest.mark.usefixtures("eager_steps")
 TEXTS = ["今天天气很好", "北京", "我们去公园学习" * 9, "很好", "今", "上海的天气"]
@@ -55,6 +59,19 @@ def test_every_task_is_answered_as_by_keras(name, engine, finetuned):
         np.testing.assert_allclose(got.scores, item.scores, rtol=0, atol=1e-5)
         is_number = isinstance(item.label, float)
         assert got.label == (pytest.approx(item.label, abs=1e-5) if is_number else item.label)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+@pytest.mark.parametrize(("kind", "pooling"), [(Embedding, "mean"), (Paraphrase, "pooler")])
+def test_vectors_are_compared_as_by_keras(kind, pooling, engine, tmp_path):
+    tasks = {"vectors": kind(text_columns=("a", "b"))}
+    folder = save_random_models(tasks, tmp_path, TOKENIZER, pooling=pooling)["vectors"]
+    actual, want = (open_finetuned(folder, name, "float32") for name in (engine, "keras"))
+    examples = [Example(pair, BELONGS, "") for pair in zip(TEXTS[::2], TEXTS[1::2], strict=True)]
+    for got, expected in zip(actual.predict(examples), want.predict(examples), strict=True):
+        assert got.label.rank == expected.label.rank
+        np.testing.assert_allclose(got.scores, expected.scores, rtol=0, atol=1e-5)
+    assert len({float(x.scores[0]) for x in want.predict(examples)}) == len(examples)
 
 
 WITHOUT = """

@@ -131,6 +131,8 @@ class ParaphraseDecoding(RetrievalDecoding):
 
     def run(self, model: Any, encoded: "EncodedTexts", batch_size: int) -> list[np.ndarray]:
         """A vector (H,) for each sequence; nothing is generated."""
+        if not hasattr(model, "embed_rows"):  # a graph, which has no other output
+            return super().run(model, encoded, batch_size)
         return list(model.embed_rows(encoded.token_ids, encoded.segment_ids, batch_size))
 
 

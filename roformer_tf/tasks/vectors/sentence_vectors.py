@@ -182,6 +182,7 @@ class VectorObjective(TrainingObjective):
 class VectorDecoding(NumberDecoding):
     """Vectors of sequences → cosines. Scores (1,): the cosine of the first two texts."""
 
+    graph_part = "pooled"
     number_name: ClassVar[str] = "cosine"
     chosen_fields: ClassVar[tuple[str, ...]] = ("threshold",)
 
