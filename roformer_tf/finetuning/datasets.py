@@ -113,8 +113,11 @@ class LabelledDataset:
         (inputs, targets, weights): `token_ids` and `segment_ids` (batch_size, T) int32, targets for
         the task's loss, weights float32, 0 where the last batch is filled up. Call `fit` with
         `shuffle=False`; otherwise it warns on TensorFlow that it does not shuffle.
-        Raises InputError for a label that the task does not know.
+        Raises InputError for a label that the task does not know, and for a task whose loss
+        compares several sequences, such as multiple-choice and embedding.
         """
+        if self.task.texts_apart or self.task.compares:
+            raise InputError(f"{self.task.name} compares sequences: use roformer_tf.finetune.")
         _check_type("the tokenizer", tokenizer, RoFormerTokenizer, "Give model.tokenizer.")
         check_number("batch_size", batch_size, at_least=1)
         encoded = self.task.labelling.encode(self.examples, tokenizer)

@@ -175,3 +175,21 @@ def test_settings_of_a_file_are_checked(settings, said, reviews):
 def test_arguments_of_its_methods_are_checked(call, said, reviews, model):
     with pytest.raises(InputError, match=said):
         call(LabelledDataset.from_file(reviews, max_length=64), model)
+
+
+@pytest.mark.parametrize(
+    ("task", "row"),
+    [
+        ("embedding", {"query": "今天天气", "positive": "天气"}),
+        ("paraphrase", {"text": "今天天气", "synonyms": ["天气", "气"]}),
+        ("multiple-choice", {"text": "今天", "choices": ["天", "气"], "label": 0}),
+        ("reranking", {"query": "今天", "documents": ["天", "气"], "labels": [0, 1]}),
+    ],
+)
+def test_tasks_that_compare_sequences_are_refused(task, row, tmp_path, model):
+    path = tmp_path / "a.jsonl"
+    line = json.dumps(row, ensure_ascii=False) + "\n"
+    path.write_text("".join(line.replace("气", sign) for sign in "气很好"), "utf-8")
+    data = LabelledDataset.from_file(path, task)
+    with pytest.raises(InputError, match=rf"^{task} compares sequences: use roformer_tf\.finetune"):
+        data.batches(model.tokenizer)
