@@ -45,11 +45,11 @@ def checked_inputs(
     if "token_ids" not in arrays:
         raise InputError(f"the inputs have no token_ids. {takes}.")
     arrays = {name: _as_array(name, x) for name, x in arrays.items()}
-    ends = (config.vocab_size, config.type_vocab_size, None)
-    for name, end in zip(ENCODER_INPUTS, ends, strict=True):
-        if name in arrays:
-            _check_shape(name, arrays[name], arrays["token_ids"])
-            _check_values(name, arrays[name], end)
+    ends = {"token_ids": config.vocab_size, "segment_ids": config.type_vocab_size}
+    for name, x in arrays.items():
+        _check_shape(name, x, arrays["token_ids"])
+        if name in ENCODER_INPUTS:
+            _check_values(name, x, ends.get(name))
     return arrays
 
 
@@ -71,13 +71,15 @@ def _as_array(name: str, x: Any) -> Any:
 
 def _check_shape(name: str, x: Any, token_ids: Any) -> None:
     shape, wanted = tuple(x.shape), tuple(token_ids.shape)
-    if len(shape) != 2:
+    if len(shape) != 2 or (name == "token_ids" and shape[1] == 0 != shape[0]):
         raise InputError(
             f"{name} has the shape {shape}, but must be (batch, length). A single text is a batch "
-            "of one."
+            "of one, and has at least one token."
         )
-    # While a function is traced, sizes can be unknown (None).
-    if any(None not in (a, b) and a != b for a, b in zip(shape, wanted, strict=True)):
+    # Of other inputs only the batch is that of the tokens. While a function is traced, sizes can be
+    # unknown (None).
+    axes = len(shape) if name in ENCODER_INPUTS else 1
+    if any(None not in (a, b) and a != b for a, b in zip(shape[:axes], wanted, strict=False)):
         raise InputError(f"{name} has the shape {shape}, but token_ids {wanted}. Make them equal.")
 
 

@@ -42,6 +42,7 @@ WRONG = {
     "floats": ({"token_ids": IDS.astype("float32")}, "token_ids is of dtype float32"),
     "strings": ({"token_ids": np.array([["a", "b"]])}, "token_ids is of dtype"),
     "one row": ({"token_ids": IDS[0]}, r"shape \(4,\).*\(batch, length\)"),
+    "no token": ({"token_ids": IDS[:, :0]}, r"shape \(1, 0\).*at least one token"),
     "three axes": ({"token_ids": IDS[None]}, r"shape \(1, 1, 4\)"),
     "two lengths": ({"token_ids": IDS, "segment_ids": IDS[:, :2] * 0}, r"\(1, 2\).*\(1, 4\)"),
     "ragged": ({"token_ids": [[2, 3], [2]]}, "different lengths"),
@@ -101,3 +102,11 @@ def test_keys_are_checked_wherever_a_model_is_called(how, tiny):
     }
     with pytest.raises(InputError, match="attention_mask is sequence_ids here"):
         calls[how]()
+
+
+@pytest.mark.parametrize("shape", [(2,), (1, 2), (2, 2, 1)])
+@pytest.mark.parametrize("name", ["masked_positions", "labels"])
+def test_other_inputs_have_the_batch_of_the_tokens(name, shape, tiny):
+    model = RoFormerForMaskedLM(tiny(num_hidden_layers=1))
+    with pytest.raises(InputError, match=f"{name} has the shape"):
+        model({"token_ids": np.repeat(IDS, 2, 0), name: np.zeros(shape, "int32")})
