@@ -62,8 +62,9 @@ class HubModel(NamedTuple):
 
 def locate(source: str | Path) -> Path:
     """The path of a source, as `registry.locate`; a model of the hub is downloaded if necessary."""
-    model = HubModel.parse(source)
-    if model is None:
+    if not isinstance(source, str | Path):
+        raise InputError(f"{source!r} is no model. Give a path or a name as a str, or a Path.")
+    if (model := HubModel.parse(source)) is None:
         return registry.locate(source)
     return _cached(model) or download(model, again=False)
 

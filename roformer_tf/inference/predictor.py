@@ -100,7 +100,7 @@ class Predictor:
         # Iterating a dictionary or a data frame gives its keys, whose predictions would be wrong
         # without an error; a set has no order.
         is_unordered = isinstance(texts, bytes | Mapping | Set) or hasattr(texts, "columns")
-        if is_unordered or not isinstance(texts, Iterable):
+        if is_unordered or not isinstance(texts, Iterable) or getattr(texts, "ndim", 1) == 0:
             raise InputError(
                 f"the texts are {_shown(texts)}, but must be one text or a list of texts. Give "
                 f"{self._example}, or several of them in a list."

@@ -13,6 +13,7 @@ from roformer_tf.files import check_writable
 from roformer_tf.inference.embed import TextEmbedder, VectorSettings
 from roformer_tf.inference.prediction_files import STANDARD, check_output, opened_text, tsv_line
 from roformer_tf.inference.text_files import TextFileConfig, check_not_blank, checked_texts, report
+from roformer_tf.readers.kinds import KINDS
 from roformer_tf.readers.streams import is_stdin, is_url
 from roformer_tf.search.database import is_index
 from roformer_tf.search.documents import checked_documents
@@ -193,9 +194,10 @@ def _queries(config: SearchConfig) -> Iterator[Sequence[str]]:
 
 
 def _is_file(query: str) -> bool:
-    """Whether one query is the name of a file."""
+    """Whether one query is the name of a file, perhaps of one that is missing."""
+    is_named = Path(query).suffix.lower() in KINDS and len(query.split()) == 1
     with suppress(OSError, ValueError):  # longer than a name, or with a character that none has
-        return is_stdin(query) or is_url(query) or Path(query).is_file()
+        return is_named or is_stdin(query) or is_url(query) or Path(query).is_file()
     return False
 
 

@@ -110,7 +110,7 @@ def parse_vocabulary(text: str) -> dict[str, int]:
     repeated line gets the next id without using it up: lines a, b, a, c give a=2, b=1, c=2.
     """
     vocabulary: dict[str, int] = {}
-    for line in io.StringIO(text, newline=None):
+    for line in io.StringIO(text.removeprefix("\ufeff"), newline=None):  # Notepad's mark
         fields = line.split()
         vocabulary[fields[0] if fields else ""] = len(vocabulary)
     return vocabulary

@@ -95,6 +95,12 @@ def test_it_works_without_the_hub_after_a_download(server, monkeypatch):
         locate(f"{NAME}@v1")
 
 
+@pytest.mark.parametrize("source", [None, 3, b"model", ["model"]])
+def test_what_is_no_name_is_refused(source):
+    with pytest.raises(InputError, match=r"is no model\. Give a path or a name"):
+        roformer_tf.load(source)
+
+
 def test_a_folder_of_this_name_comes_first(server, released):
     shutil.copytree(released("hf_char"), NAME)
     assert locate(NAME) == Path(NAME)

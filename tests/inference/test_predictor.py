@@ -289,6 +289,7 @@ def test_a_classifier_of_transformers_has_the_task_of_its_problem_type(finetuned
         ("classification", None, "the texts are None, but must be one text or a list"),
         ("classification", 3, "the texts are 3,"),
         ("classification", float("nan"), "the texts are nan,"),
+        ("classification", np.array("好"), "the texts are array('好'"),
         ("classification", b"x", "the texts are b'x',"),
         ("classification", {"text": "x"}, "the texts are {'text': 'x'},"),
         ("classification", ["好", None, 3], "text 1 is None. An example is a str"),

@@ -214,6 +214,7 @@ def test_a_reranker_counts_as_much_as_its_weight(weight, sim, tmp_path, eagerly)
         (["--documents", "DOCUMENTS", "--queries", "甲", "--top", "0"], "top is 0"),
         (["--documents", "EMPTY", "--queries", "甲"], "1 row has no text"),
         (["--documents", "DOCUMENTS", "--queries", "EMPTY"], "1 row has no text"),
+        (["--documents", "DOCUMENTS", "--queries", "问题.txt"], "there is no file 问题.txt"),
         (["--index", "NOWHERE", "--queries", "甲"], "is no index. Make one"),
         (["--documents", "EMPTY", "--index", "NOWHERE"], "1 row has no text"),
         (["--documents", "-", "--queries", "-"], "cannot both be the standard input"),

@@ -53,6 +53,12 @@ def test_a_repeated_line_takes_the_next_id_without_using_it_up(tmp_path):
     assert (vocabulary["a"], vocabulary["b"], vocabulary["c"]) == (7, 6, 7)
 
 
+def test_a_byte_order_mark_is_no_part_of_the_first_token(tmp_path):
+    path = tmp_path / "vocab.txt"
+    path.write_text("\n".join([*SPECIAL_TOKENS, "我"]), encoding="utf-8-sig")
+    assert read_vocabulary(path) == {x: n for n, x in enumerate([*SPECIAL_TOKENS, "我"])}
+
+
 def test_a_token_is_the_first_field_of_its_line(tmp_path):
     lines = SPECIAL_LINES + " a\tb\r\nc\u2028d\n\n\rd"
     (tmp_path / "vocab.txt").write_bytes(lines.encode())
