@@ -3,14 +3,20 @@
 import re
 import unicodedata
 
+# The characters of names below in traditional Chinese.
+_SIMPLIFIED = str.maketrans(
+    "內評論標題語問饋對話價詳點聞復見發詢訴單戶輸據籤類別緒極傾種註級圖領稱結屬關負",
+    "内评论标题语问馈对话价详点闻复见发询诉单户输据签类别绪极倾种注级图领称结属关负",
+)
+
 
 def folded(name: str) -> str:
     """A column's name, normalized for comparison.
 
-    "Text A " and "text_a" are equal, and so are 情感（0/1） and 情感.
+    "Text A " and "text_a" are equal, and so are 情感（0/1） and 情感, 標籤 and 标签.
     """
     # What follows a bracket explains the name; a name of punctuation alone stays as it is.
-    name = unicodedata.normalize("NFKC", name).casefold()
+    name = unicodedata.normalize("NFKC", name).casefold().translate(_SIMPLIFIED)
     name = re.sub(r"(?<=.)\s*[(\[【〔].*$", "", name.strip())
     return re.sub(r"[\W_]", "", name) or name
 

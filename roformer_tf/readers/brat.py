@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 from roformer_tf.errors import InputError
 from roformer_tf.readers.lines import damage, text_lines
@@ -20,18 +20,12 @@ from roformer_tf.readers.lines import damage, text_lines
 _ENTITY = re.compile(r"(T\S*)\t(\S+) (\d+) ([\d ;]*?)(\d+)\t(.*?)[\r\n]*")
 
 
-class AnnotatedLine(NamedTuple):
-    """A line of a text, with its entities."""
-
-    place: str
-    """File and line: "news.txt:3"."""
-    cells: dict[str, Any]
-    """{"text": line, "entities": [{"start", "end", "label", "text"}]}, in characters of the line;
-    empty if it has a problem."""
-    problem: str = ""
+# Of a line: its place, such as "news.txt:3"; {"text": line, "entities": [{"start", "end", "label",
+# "text"}]} in characters of the line, empty if it has a problem; and the problem, or "".
+Cells: TypeAlias = tuple[str, dict[str, Any], str]
 
 
-def annotated_lines(path: str | Path, encoding: str = "auto") -> Iterator[AnnotatedLine]:
+def annotated_lines(path: str | Path, encoding: str = "auto") -> Iterator[Cells]:
     """The lines, except blank ones, of an annotated text, or of all in a folder.
 
     path: a `.ann` file, or a folder of them. Raises InputError where a file is missing, or
@@ -48,7 +42,7 @@ def annotated_lines(path: str | Path, encoding: str = "auto") -> Iterator[Annota
         yield from _lines(text, annotations, encoding)
 
 
-def _lines(text: Path, annotations: Path, encoding: str) -> Iterator[AnnotatedLine]:
+def _lines(text: Path, annotations: Path, encoding: str) -> Iterator[Cells]:
     """The lines of one text."""
     lines = list(text_lines(text, encoding))
     begins = list(accumulate(map(len, lines), initial=0))
@@ -75,6 +69,6 @@ def _lines(text: Path, annotations: Path, encoding: str) -> Iterator[AnnotatedLi
     for index, line in enumerate(lines):
         place, line = f"{text}:{index + 1}", line.rstrip("\r\n")
         if problem := damage(line) or problems.get(index, ""):
-            yield AnnotatedLine(place, {}, problem)
+            yield place, {}, problem
         elif line.strip() or index in entities:
-            yield AnnotatedLine(place, {"text": line, "entities": entities[index]})
+            yield place, {"text": line, "entities": entities[index]}, ""

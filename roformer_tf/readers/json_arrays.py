@@ -10,8 +10,8 @@ from roformer_tf.readers.lines import SAMPLE, is_utf8, utf16_codec
 from roformer_tf.readers.records import NO_OBJECT, Record
 from roformer_tf.readers.streams import opened
 
-# The beginning of a file with an array: the file itself, or, as in SQuAD, the value of "data".
-_ARRAY = re.compile(r'\s*(\{[^\[{]*"data"\s*:\s*)?\[')
+# The beginning of a file with an array that is, as in SQuAD, the value of "data".
+_ARRAY = re.compile(r'\{[^\[{]*"data"\s*:\s*\[')
 
 # Columns of a question, and their names in nested files.
 _QUESTION = {
@@ -22,15 +22,15 @@ _QUESTION = {
 }
 
 
-def find_json(path: str | Path, encoding: str = "auto") -> tuple[str, bool]:
-    """The encoding of a file, and whether it is one array, or an object with the array "data"."""
+def find_json(path: str | Path, encoding: str, nested: bool) -> tuple[str, bool]:
+    """The encoding of a file, and whether it is one array, or `nested` an object with "data"."""
     with opened(path) as stream:
         head = stream.read(SAMPLE)
     codec = encoding
     if encoding == "auto":
         codec = utf16_codec(head) or ("utf-8" if is_utf8(head) else "gb18030")
-    text = head.decode(codec, "replace")
-    return codec, _ARRAY.match(text.lstrip("\ufeff")) is not None
+    text = head.decode(codec, "replace").lstrip("\ufeff").lstrip()
+    return codec, text.startswith("[") or (nested and _ARRAY.match(text) is not None)
 
 
 def json_array(path: str | Path, encoding: str) -> Iterator[Record]:

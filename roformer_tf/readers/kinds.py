@@ -101,6 +101,8 @@ def _by_content(path: str | Path, file: StoredFile) -> str:
             f"{path} is a spreadsheet of the old kind, .xls, by another name. Open it in Excel or "
             "WPS, and save it as .xlsx."
         )
+    if text and head.startswith(b"\x1f\x8b"):
+        raise InputError(f"{path} is compressed by gzip. Add .gz to its name.")
     if text or not head or head.startswith(_OLE[:4]):
         return ""
     if head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):

@@ -132,15 +132,24 @@ def sentences(lines: Iterable[str], tags: re.Pattern[str] | None) -> Iterator[Re
         京 I-LOC      → {"units": ("北", "京", "人"), "tags": ("B-LOC", "I-LOC", "O")}
         人 O
 
-    Columns are separated by tabs or spaces, sentences by blank lines. A sentence has a problem if a
-    line has no tag, or one that does not match `tags`. With None no tags are read.
+    Columns are separated by tabs or spaces, sentences by blank lines. Lines before a sentence that
+    begin with "# " and have no tag, or another number of columns, are comments. A sentence has a
+    problem if a line has no tag, or one that does not match `tags`. With None no tags are read.
     """
     numbered = enumerate(lines, start=1)
     for blank, group in groupby(numbered, key=lambda numbered: not numbered[1].strip()):
         sentence = [] if blank else [(n, _columns_of(line)) for n, line in group]
         sentence = [(n, cells) for n, cells in sentence if cells[0] != "-DOCSTART-"]
+        while sentence and _is_comment(sentence[0][1], sentence[-1][1], tags):
+            del sentence[0]
         if sentence:
             yield _sentence(sentence, tags)
+
+
+def _is_comment(cells: list[str], last: list[str], tags: re.Pattern[str] | None) -> bool:
+    """Whether a line is a comment, such as "# id 7", and not the unit # with its tag."""
+    is_unit = len(cells) == len(last) and (tags is None or tags.fullmatch(cells[-1]))
+    return cells[0].startswith("# ") or (cells[0] == "#" and len(cells) > 1 and not is_unit)
 
 
 def _sentence(lines: list[tuple[int, list[str]]], tags: re.Pattern[str] | None) -> Record:

@@ -300,19 +300,15 @@ def _is_filled(record: Record) -> bool:
 
 
 def _json(path: str | Path, kind: str, encoding: str) -> Table:
-    """JSON lines, or in a .json file one array of objects.
+    """JSON lines, or one array of objects; in a .json file also as the "data" of an object.
 
     Columns are the keys of the first records, in order of appearance.
     """
     notes: tuple[str, ...] = ()
-    if kind == "json":
-        codec, is_array = find_json(path, encoding)
-        if codec not in ("utf-8", encoding):
-            notes = (Message("It is read as {encoding}.", encoding=codec.upper()),)
-    if kind == "json" and is_array:
-        records = json_array(path, codec)
-    else:
-        records = json_records(text_lines(path, encoding))
+    codec, is_array = find_json(path, encoding, nested=kind == "json")
+    if kind == "json" and codec not in ("utf-8", encoding):
+        notes = (Message("It is read as {encoding}.", encoding=codec.upper()),)
+    records = json_array(path, codec) if is_array else json_records(text_lines(path, encoding))
     rows = (
         Row(f"{path}:{number}", cells, problem) for number, cells, problem in questions_of(records)
     )

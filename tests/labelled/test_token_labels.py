@@ -178,6 +178,15 @@ def test_a_row_that_does_not_fit_is_skipped_and_named(tmp_path, name, capsys):
     assert message in err
 
 
+def test_an_array_may_have_the_name_of_json_lines(tmp_path):
+    rows = [{"text": f"第{i}条", "data": [0], "label": "01"[i % 2]} for i in range(4)]
+    path = tmp_path / "a.jsonl"
+    path.write_text("\ufeff\n" + json.dumps(rows, indent=1), "utf-8")
+    assert [item.label for item in read(path)[1]] == ["0", "1", "0", "1"]
+    path.write_text('{"data": [0], "text": "一", "label": 1}\n', "utf-8")  # a line, no nesting
+    assert read(path, "classification")[1][0].texts == ("一",)
+
+
 def test_one_array_may_be_a_single_line_of_any_length(tmp_path):
     rows = [{"text": f"第{i}条" + '很好[{,"' * 4000, "label": "01"[i % 2]} for i in range(300)]
     path = tmp_path / "a.json"

@@ -82,6 +82,14 @@ def test_sentences_are_between_blank_lines_with_tags_or_without():
     assert next(iter(sentences(["北\n"], ANY))).problem == "has no tag next to '北'"
 
 
+@pytest.mark.parametrize("tags", [TYPED, None])
+def test_comments_before_a_sentence_are_no_units(tags):
+    lines = ["# id 7\tdomain=zh\n", "# text = 北京\n", "北 _ B-LOC\n", "# _ O\n", "\n"]
+    lines += ["# _ O\n", "京 _ O\n"]
+    units = [record.cells["units"] for record in sentences(lines, tags)]
+    assert units == [("北", "#"), ("#", "京")]
+
+
 @pytest.mark.parametrize("columns", [None, ["b"]])
 def test_parquet_rows_are_numbered_over_batches(columns):
     source = io.BytesIO()
