@@ -1,12 +1,19 @@
 """A cell of a table → a text, a label, or an error."""
 
+import ast
 import math
+import re
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from roformer_tf.readers.lines import damage
 from roformer_tf.readers.spreadsheets import UncomputedFormula
 
+# Around labels: byte order marks and zero-width spaces, left by files that were joined or copied.
+_INVISIBLE = "\ufeff\u200b\u200c\u200d\u2060"
+# Numbers as spreadsheets show them.
+_THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?", re.ASCII)
 UNCOMPUTED = "a formula without a stored value: open the file in Excel or WPS, and save it"
 
 
@@ -39,7 +46,7 @@ def read_texts(cells: dict[str, Any], column: str) -> tuple[str, ...]:
 
 
 def read_label(value: Any) -> str:
-    """A label as text, without white space around it; NaN means a missing label.
+    """A label as text, without white space or invisible characters around it; NaN means none.
 
     Raises BadCellError for a missing label, and for a list of labels.
     """
@@ -48,7 +55,7 @@ def read_label(value: Any) -> str:
     _check_computed(value)
     if is_missing(value):
         raise BadCellError("has no label")
-    return _sound(str(value).strip(), "label")
+    return _sound(_stripped(value), "label")
 
 
 def read_labels(value: Any, separator: str) -> tuple[str, ...]:
@@ -56,6 +63,9 @@ def read_labels(value: Any, separator: str) -> tuple[str, ...]:
     _check_computed(value)
     if value is None:
         return ()
+    if isinstance(value, str) and value.strip().startswith("[") and value.strip().endswith("]"):
+        with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            value = ast.literal_eval(value.strip())  # a list as pandas or JSON writes it
     if not isinstance(value, list | tuple):
         value = value.split(separator) if isinstance(value, str) else [value]
     return tuple(sorted({read_label(label) for label in value if str(label).strip()}))
@@ -63,7 +73,11 @@ def read_labels(value: Any, separator: str) -> tuple[str, ...]:
 
 def is_missing(value: Any) -> bool:
     """Whether a label is missing: empty, null or NaN. The text "nan" is a label: 男 in pinyin."""
-    return value is None or value != value or not str(value).strip()  # only NaN differs from itself
+    return value is None or value != value or not _stripped(value)  # only NaN differs from itself
+
+
+def _stripped(value: Any) -> str:
+    return str(value).strip().strip(_INVISIBLE).strip()
 
 
 def without_nan(labels: Sequence[Any]) -> list[Any]:
@@ -73,8 +87,10 @@ def without_nan(labels: Sequence[Any]) -> list[Any]:
     return rest if numbers else list(labels)
 
 
-def to_number(value: Any) -> float | None:
-    """A finite number, also if spelled as text; else None."""
+def to_number(value: Any, thousands: bool = False) -> float | None:
+    """A finite number, also if spelled as text, or with `thousands` as 1,234.5; else None."""
+    if thousands and isinstance(value, str) and _THOUSANDS.fullmatch(value.strip()):
+        value = value.replace(",", "")
     # float(True) is 1.0, but True is no number in a table.
     try:
         number = float(value)

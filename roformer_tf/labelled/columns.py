@@ -35,6 +35,9 @@ from roformer_tf.translation import Message, either
 # Values are labels if there are at most this many different ones, even if none repeats.
 FEW_LABELS = 50
 
+# Separators between labels, besides the default one.
+OTHER_SEPARATORS = ";；、|，"
+
 _CODE = re.compile(r"(?=.*\d)[\w.@:/?=&+-]+( [\d:]+)?", re.ASCII)  # an id, a phone, a URL, a time
 _BY_CONTENT = Message("by its content")
 
@@ -386,7 +389,7 @@ class LabelSample:
     @cached_property
     def numbers(self) -> list[float | None]:
         """The labels as numbers; None for any other label."""
-        return [to_number(value) for value in self.labels]
+        return [to_number(value, thousands=True) for value in self.labels]
 
     @property
     def has_decimals(self) -> bool:
@@ -404,7 +407,7 @@ class LabelSample:
     @cached_property
     def why_several(self) -> str:
         """Why examples of a single text have several labels each; "" if they do not."""
-        if len(self.texts) != 1:
+        if len(self.texts) != 1 or self.has_decimals:
             return ""
         if any(isinstance(value, list | tuple) for value in self.labels):
             return Message("the labels are lists")
@@ -413,11 +416,7 @@ class LabelSample:
         texts = [str(value) for value in self.labels]
         if not texts:
             return ""
-        # Commas also occur in names of classes. In lists of labels the parts repeat: there are not
-        # more of them than different cells.
-        separated = sum(self.separator in text for text in texts)
-        parts = {part.strip() for text in texts for part in text.split(self.separator)}
-        if 10 * separated >= len(texts) and len(parts) <= len(set(texts)):
+        if separated := self._separated_by(self.separator):
             return Message(
                 "{separator!r} separates several in {number:,} of {of:,} examples",
                 separator=self.separator,
@@ -425,3 +424,22 @@ class LabelSample:
                 of=len(texts),
             )
         return ""
+
+    def _separated_by(self, separator: str) -> int:
+        """In how many cells a separator is between labels; 0 if it is part of their names."""
+        # Commas also occur in names of classes. In lists of labels the parts repeat: there are not
+        # more of them than different cells.
+        texts = [str(value) for value in self.labels]
+        separated = sum(separator in text for text in texts)
+        parts = {part.strip() for text in texts for part in text.split(separator)}
+        return separated if 10 * separated >= len(texts) and len(parts) <= len(set(texts)) else 0
+
+    def check_separator(self, path: str | Path) -> None:
+        """Raise InputError if another separator than the default one is between the labels."""
+        are_texts = all(isinstance(value, str) for value in self.labels)
+        if are_texts and self.separator == "," and not self._separated_by(","):
+            for sign in filter(self._separated_by, OTHER_SEPARATORS):
+                raise InputError(
+                    f"{path}: {sign!r} is between labels. Give --label-separator "
+                    f"{shlex.quote(sign)}, or a sign that no label has if these are single labels."
+                )

@@ -111,6 +111,8 @@ def find_layout(
     candidates = LabelSample(texts, label, without_nan(labels), columns.label_separator)
     selected, why = (chosen, "") if chosen else _guess_task(sample, candidates, tasks)
     _check_texts(path, selected, texts, tasks)
+    if selected.labelling.separates_labels:
+        candidates.check_separator(path)
     note = _describe(sample, selected.name, why, (texts, text_note), (label, label_note))
     note = _sentences(note, _note_spellings(selected, labels, columns.label_separator))
     return Layout(selected, texts, label, _with_format(note, path, columns.encoding, table))

@@ -43,6 +43,8 @@ class Labelling(Part):
     """Whether a file may have texts alone, which then belong together."""
     rows_per_example: ClassVar[int] = 1
     """Sequences that an example is trained on, if no text is read in windows."""
+    separates_labels: ClassVar[bool] = False
+    """Whether a cell may hold several labels with a separator between them."""
     min_labels: ClassVar[int] = 2
     """Different labels that are needed to learn anything."""
     default_max_length: ClassVar[int] = 1024

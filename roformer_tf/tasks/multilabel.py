@@ -35,6 +35,7 @@ ENOUGH = 300
 class MultilabelLabelling(Labelling):
     """Several labels between separators. Target (C,) float32: 1 for each label of the example."""
 
+    separates_labels: ClassVar[bool] = True
     min_labels: ClassVar[int] = 1
     may_name_labels: ClassVar[bool] = True
 

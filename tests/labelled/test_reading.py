@@ -401,6 +401,7 @@ def test_impossible_columns_are_refused(columns):
         ("text", ["1.0", "2.0", "1.0"], "classification"),
         ("text", ["0.5", "1", "2"], "regression"),
         ("text", ["0.5", "nan", "2"], "regression"),
+        ("text", ["1,000.5", "999", "1,200"], "regression"),
         ("text", ["nan", "nü", "nan"], "classification"),
         ("text", ["甲,乙", "乙", "甲", "乙"], "multilabel"),
         ("text", ["食品,饮料", "家电,数码", "家电,数码"], "classification"),
@@ -416,6 +417,11 @@ def test_the_task_is_guessed_from_columns_and_labels(write, columns, labels, tas
     layout = find_layout(path, ColumnsConfig(), None, TASKS)
     assert layout.task.name == task
     assert "a guess" in layout.report
+
+
+def test_names_may_be_in_traditional_chinese(write):
+    layout, examples = read(write("a.tsv", "內容\t類別\n很好\t好\n很差\t壞\n"))
+    assert (layout.text_columns, layout.label_column, len(examples)) == (("內容",), "類別", 2)
 
 
 def test_a_column_named_labels_means_several(write):
@@ -476,11 +482,17 @@ def test_a_label_may_be_called_nan(write, name):
     ("task", "written", "label"),
     [
         ("classification", " 好 ", "好"),
+        ("classification", "\ufeff好\u200b", "好"),
         ("classification", 3, "3"),
         ("regression", "-1.5e1", -15.0),
+        ("regression", "-1,234,567.5", -1234567.5),
         ("regression", 2, 2.0),
         ("multilabel", "甲, 乙,,甲", ("乙", "甲")),
         ("multilabel", ["x", 2], ("2", "x")),
+        ("multilabel", "['乙', '甲']", ("乙", "甲")),
+        ("multilabel", '["乙"]', ("乙",)),
+        ("multilabel", "[]", ()),
+        ("multilabel", "[乙]", ("[乙]",)),
         ("multilabel", "", ()),
         ("multilabel", None, ()),
     ],
@@ -494,6 +506,22 @@ def test_the_separator_of_labels_can_be_given(write):
     path = write("a.csv", "text,label\nx,甲|乙\ny,甲\n")
     layout, examples = read(path, label_separator="|")
     assert (layout.task.name, examples[0]) == ("multilabel", (("x",), ("乙", "甲")))
+
+
+@pytest.mark.parametrize("sign", [";", "；", "、", "|", "，"])
+def test_another_separator_of_labels_is_asked_for(write, sign):
+    path = write("a.tsv", f"text\tlabels\nx\t甲{sign}乙\ny\t甲\nz\t乙\n")
+    with pytest.raises(InputError, match=f"label-separator .*{re.escape(sign)}"):
+        read(path)
+    assert read(path, label_separator=sign)[1][0] == (("x",), ("乙", "甲"))
+    assert read(path, label_separator="#")[1][0] == (("x",), (f"甲{sign}乙",))
+
+
+def test_a_sign_in_the_names_of_labels_is_no_separator(write):
+    lists = [["金融、保险"], ["金融"], ["保险"]]
+    assert read(write("a.jsonl", as_jsonl([("x", label) for label in lists])))[1][0][1]
+    path = write("a.tsv", "text\tlabels\nx\t金融、保险\ny\t体育\n")
+    assert read(path)[1][0] == (("x",), ("金融、保险",))
 
 
 # CoNLL
@@ -636,6 +664,7 @@ BAD = {  # name: content, task, what the message says
         "regression",
         r"word\.tsv:3 has .*'bad'.* no num",
     ),
+    "huge.tsv": ("text\tlabel\nx\t0.5\ny\t1e300\n", "regression", r"huge\.tsv:3 has .*'1e300'"),
     "inf.tsv": ("text\tlabel\nx\t0.5\ny\tinf\n", "regression", r"inf\.tsv:3 has .*'inf'.* no num"),
     "order.jsonl": (
         '{"A": "x", "B": "y", "C": "z", "label": "C"}\n{"A": "x", "B": "y", "C": "z", "label": 1}',
@@ -655,6 +684,7 @@ BAD = {  # name: content, task, what the message says
         r"unlabelled\.jsonl:2 has no 'labels'",
     ),
     "broken.jsonl": (as_jsonl([("x", 1)]) + "{", None, r"broken\.jsonl:2 is not JSON"),
+    "gzip.csv": (gzip.compress(b"text,label\n"), None, r"gzip\.csv is compressed by gzip"),
     "list.jsonl": ("[1]\n", None, r"list\.jsonl:1 is not a JSON object"),
     "half.jsonl": (
         '{"text": "\\ud83d", "label": 1}',

@@ -151,6 +151,7 @@ def test_batches_have_each_row_once_and_places_that_find_it(encode):
 BAD = [
     ({"label": 3}, r"label '3', but it is an index from 0 to 1, or one of 好、坏"),
     ({"label": -1}, "has the label '-1'"),
+    ({"label": 0.5}, "has the label '0.5'"),
     ({"label": "中"}, "has the label '中'"),
     ({"choices": ["好"]}, "has 1 texts in 'choices', but needs 2 or more"),
     ({"choices": ["好", " "]}, "has an empty text in 'choices'"),
@@ -171,7 +172,7 @@ def test_bad_rows_are_named(change, said, tmp_path):
 
 @pytest.mark.parametrize("task", [None, "multiple-choice"])
 def test_labels_are_indices_or_texts(task, tmp_path):
-    labels = [1, "坏", "1", 0, "好"]
+    labels = [1, "坏", "1", 0.0, "好"]
     rows = [{"text": f"天气{n}", "choices": ["好", "坏"], "label": x} for n, x in enumerate(labels)]
     layout = find_layout(path := written(tmp_path / "a.jsonl", rows), ColumnsConfig(), task, TASKS)
     assert layout.task is MultipleChoice

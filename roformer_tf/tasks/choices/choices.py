@@ -12,7 +12,7 @@ import numpy as np
 
 from roformer_tf.engines.network import OutputKind
 from roformer_tf.labelled.batches import TrainingData
-from roformer_tf.labelled.cells import BadCellError, find_cell, read_label, read_text
+from roformer_tf.labelled.cells import BadCellError, find_cell, read_label, read_text, to_number
 from roformer_tf.labelled.choices import GAP, ChoiceBatches, EncodedChoices, encode_choices
 from roformer_tf.labelled.column_names import CHOICES, folded
 from roformer_tf.labelled.encoding import EncodedTexts, Rows, rows_side_by_side
@@ -125,14 +125,14 @@ class ChoiceLabelling(ListLabelling):
         name = read_label(value)
         if name in candidates and not isinstance(value, int):
             return candidates.index(name)
-        number = int(name) if name.isdecimal() else -1
-        if not 0 <= number < len(candidates):
+        number = to_number(name)  # 1.0 next to missing labels in pandas
+        if number is None or number not in range(len(candidates)):
             shown = "、".join(candidates[:SHOWN]) + ("…" if len(candidates) > SHOWN else "")
             raise BadCellError(
                 f"has the label {name!r}, but it is an index from 0 to {len(candidates) - 1}, or "
                 f"one of {shown}"
             )
-        return number
+        return int(number)
 
     @classmethod
     def question(cls, example: Example) -> Question:
