@@ -30,6 +30,8 @@ from roformer_tf.engines.onnx_graph import OnnxGraph, SeenKeys
 # The first with all operators in use, and the format of that time: old runtimes open it as well.
 OPSET, IR_VERSION = 18, 8
 LOGITS, HIDDEN, VECTOR = "logits", "last_hidden_state", "sentence_embedding"
+# All inputs and outputs that a graph may have.
+NAMED = {*STANDARD_INPUTS, *ANSWER_OUTPUTS, LOGITS, HIDDEN, VECTOR}
 # Names of the network's inputs here.
 NAMES = dict(zip(("token_ids", "attention_mask", "segment_ids"), STANDARD_INPUTS, strict=True))
 

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from roformer_tf.errors import InputError
 from roformer_tf.models.generation_config import GenerationConfig
-from roformer_tf.models.generator import Callbacks, Continuation, Generator, OnDone, OnToken
+from roformer_tf.models.generator import (
+    Continuation,
+    Generator,
+    GivenUp,
+    OnDone,
+    OnToken,
+    Prompt,
+)
 
 if TYPE_CHECKING:
     from roformer_tf.config import RoFormerConfig
@@ -59,9 +66,9 @@ class GenerationMixin:
         *,
         rows: int = ROWS,
         turns: Sequence[int] | None = None,
-        on_token: OnToken | None = None,
-        on_done: OnDone | None = None,
-        given_up: Callable[[int], bool] | None = None,
+        on_token: OnToken = lambda *_: None,
+        on_done: OnDone = lambda *_: None,
+        given_up: GivenUp = lambda _: False,
     ) -> list[list[Continuation]]:
         """Continue prompts of token ids, such as those of `encode_prompt`: a list for each.
 
@@ -84,8 +91,12 @@ class GenerationMixin:
             self.check_stops(each)
         if self._generator is None:
             self._generator = Generator(self)
-        callbacks = Callbacks(on_token, on_done, given_up or (lambda _: False))
-        return self._generator.write(prompts, config, rows, turns or turns_of(prompts), callbacks)
+        limit, every = self.config.max_position_embeddings, (turns or turns_of(prompts))
+        requests = [
+            Prompt(number, list(ids), settings, turn, min(settings.max_tokens, limit - len(ids)))
+            for number, (ids, settings, turn) in enumerate(zip(prompts, config, every, strict=True))
+        ]
+        return self._generator.write(requests, rows, on_token, on_done, given_up)
 
     def check_stops(self, config: GenerationConfig) -> None:
         """Raise InputError if beams should stop at a text that is not a single token."""

@@ -11,9 +11,8 @@ import pytest
 from roformer_tf.engines.model import onnx_session
 from roformer_tf.errors import DifferenceError, InputError
 from roformer_tf.export import formats
-from roformer_tf.export.command import ExportConfig, export_model
+from roformer_tf.export.command import ExportConfig, export, export_model, task_outputs
 from roformer_tf.export.formats import check_export
-from roformer_tf.export.task_export import export, task_outputs
 from roformer_tf.inference.opening import open_finetuned, predict
 from roformer_tf.labelled.examples import Example
 from roformer_tf.serving.serve_predictions import load_served_task
@@ -225,8 +224,6 @@ def test_an_earlier_export_is_replaced_and_nothing_else(finetuned, tmp_path):
 
 
 def test_what_is_missing_is_said_before_anything_is_loaded(tmp_path, monkeypatch):
-    with pytest.raises(InputError, match=r"there is no task\.json"):
-        export(tmp_path, tmp_path / "out", "savedmodel")
     monkeypatch.setattr(formats, "find_spec", lambda name: None if name == "onnx" else 1)
     check_export("savedmodel", tmp_path / "out")
     with pytest.raises(InputError, match=r"needs onnx: run `pip install 'roformer-tf\[onnx\]'`"):
