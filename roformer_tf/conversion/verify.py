@@ -171,11 +171,7 @@ def their_outputs(
         if checkpoint.layout != layout:
             convert_checkpoint(checkpoint, None, scratch / "checkpoint", OutputConfig(to=layout))
             source = opened.enter_context(OpenedSource(scratch / "checkpoint"))
-        np.savez(
-            scratch / "inputs.npz",
-            token_ids=inputs["token_ids"],
-            segment_ids=inputs["segment_ids"],
-        )
+        np.savez(scratch / "inputs.npz", **inputs)
         _run(against, source.folder, scratch, _options(against, checkpoint))
         with np.load(scratch / "outputs.npz") as file:
             return dict(file)

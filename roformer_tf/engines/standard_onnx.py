@@ -8,7 +8,7 @@ The first token of a text is the first that is not padding. A vector has the out
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from onnx import ModelProto, TensorProto, helper
@@ -17,7 +17,7 @@ from roformer_tf.config import RoFormerConfig
 from roformer_tf.engines.model import ANSWER_OUTPUTS, STANDARD_INPUTS
 from roformer_tf.engines.network import (
     EACH_TOKEN,
-    PRECISION,
+    ORDERED,
     Array,
     Linear,
     Network,
@@ -25,10 +25,8 @@ from roformer_tf.engines.network import (
     OutputKind,
     write,
 )
-from roformer_tf.engines.onnx_graph import OnnxGraph, SeenKeys
+from roformer_tf.engines.onnx_graph import OnnxGraph
 
-# The first with all operators in use, and the format of that time: old runtimes open it as well.
-OPSET, IR_VERSION = 18, 8
 LOGITS, HIDDEN, VECTOR = "logits", "last_hidden_state", "sentence_embedding"
 # All inputs and outputs that a graph may have.
 NAMED = {*STANDARD_INPUTS, *ANSWER_OUTPUTS, LOGITS, HIDDEN, VECTOR}
@@ -55,28 +53,11 @@ def standard_model(network: Network) -> ModelProto:
         graph.rename(value, name)
     axes = ["batch_size", "sequence_length"]
     by_token = {HIDDEN, LOGITS} if network.part in EACH_TOKEN else {HIDDEN}
-    shapes: dict[str, list[str | None]] = {
-        name: [*axes]
-        if name in ANSWER_OUTPUTS
-        else [*(axes if name in by_token else axes[:1]), None]
+    shapes = {
+        name: axes if name in ANSWER_OUTPUTS else [*axes[: 1 + (name in by_token)], None]
         for name in named
     }
-    value_info = helper.make_tensor_value_info
-    onnx_graph = helper.make_graph(
-        graph.nodes,
-        "roformer",
-        [value_info(name, TensorProto.INT64, axes) for name in STANDARD_INPUTS],
-        [value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()],
-        list(graph.constants.values()),
-    )
-    model = helper.make_model(
-        onnx_graph,
-        ir_version=IR_VERSION,
-        opset_imports=[helper.make_opsetid("", OPSET)],
-        producer_name="roformer_tf",
-    )
-    helper.set_model_props(model, {PRECISION: "float32"})
-    return model
+    return graph.model(dict.fromkeys(STANDARD_INPUTS, (TensorProto.INT64, axes)), shapes)
 
 
 def scale_of(network: Network) -> OutputKind | None:
@@ -87,6 +68,10 @@ def scale_of(network: Network) -> OutputKind | None:
 
 class StandardGraph(OnnxGraph):
     """An ONNX graph without fused operations; a node is named after its layer."""
+
+    # The first with all operators in use, and the format of that time: old runtimes open it, too.
+    opsets: ClassVar = {"": 18}
+    ir_version = 8
 
     def __init__(self, config: RoFormerConfig) -> None:
         super().__init__(config)
@@ -120,12 +105,12 @@ class StandardGraph(OnnxGraph):
         """Which tokens are not padding: (B, T) bool."""
         return self.node("Cast", NAMES["attention_mask"], to=TensorProto.BOOL)
 
-    def visible(self, attention_type: str | None, token_ids: str, segment_ids: str) -> SeenKeys:
+    def visible(self, token_ids: str, segment_ids: str) -> str:
         """A bias of the scores: (B, 1, T) for padding alone, else (B, T, T)."""
-        if attention_type in ("causal", "unilm"):
-            return super().visible(attention_type, token_ids, segment_ids)
+        if self.attention_type in ORDERED:
+            return super().visible(token_ids, segment_ids)
         seen = self.node("Unsqueeze", self._counted(token_ids), self.integers(1))
-        return SeenKeys(bias=self._bias(seen))
+        return self._bias(seen)
 
     def lookup(self, name: str, table: Array, ids: str) -> str:
         """One Gather."""
@@ -166,21 +151,18 @@ class StandardGraph(OnnxGraph):
         shifted = self.node("Add", mean, self.constant("epsilon", norm.epsilon))
         return self.node("Div", x, self.node("Sqrt", shifted))
 
-    def attend(
-        self, query: str, key: str, value: str, visible: SeenKeys, positions: str | None
-    ) -> str:
+    def attend(self, query: str, key: str, value: str, visible: str, positions: str | None) -> str:
         """Rotate, MatMul, Softmax and MatMul."""
         self._layer = self._layer.rpartition("/")[0]
-        bias = visible.bias
         # A bias that differs from query to query is needed at the positions alone.
-        if positions is not None and visible.of_queries:
-            bias = self.gather(bias, positions)
+        if positions is not None and self.attention_type in ORDERED:
+            visible = self.gather(visible, positions)
         query = self._rotated(self._heads(query), positions)
         key, value = self._rotated(self._heads(key), None), self._heads(value)
         # Scaled before the product, as transformers' attention does.
         query = self.node("Mul", query, self.constant("scale_of_scores", self.head_size**-0.5))
         scores = self.node("MatMul", query, self.node("Transpose", key, perm=[0, 1, 3, 2]))
-        scores = self.node("Add", scores, self.node("Unsqueeze", bias, self.integers(1)))
+        scores = self.node("Add", scores, self.node("Unsqueeze", visible, self.integers(1)))
         values = self.node("MatMul", self.node("Softmax", scores, axis=-1), value)
         joined = self.node("Transpose", values, perm=[0, 2, 1, 3])
         return self.node("Reshape", joined, self.integers(0, 0, self.heads * self.head_size))
@@ -225,11 +207,7 @@ class StandardGraph(OnnxGraph):
     def mean_of_tokens(self, x: str, token_ids: str) -> str:
         """A weighted sum over the sum of the weights; of no token at all 0."""
         self._layer = "mean"
-        weights = self.node("Cast", NAMES["attention_mask"], to=TensorProto.FLOAT)
-        weights = self.node("Unsqueeze", weights, self.integers(2))
-        total = self.node("ReduceSum", self.node("Mul", x, weights), self.integers(1), keepdims=0)
-        count = self.node("ReduceSum", weights, self.integers(1), keepdims=0)
-        return self.node("Div", total, self.node("Max", count, self.constant("least", 1e-9)))
+        return super().mean_of_tokens(x, token_ids)
 
     def unit(self, x: str, dimensions: int | None) -> str:
         """A slice and one norm."""

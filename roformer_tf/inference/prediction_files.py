@@ -7,7 +7,6 @@ text. In an .xlsx every text has the type of a text, and is written unchanged.
 import csv
 import io
 import json
-import os
 import re
 import sys
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -17,6 +16,7 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from roformer_tf.errors import InputError
 from roformer_tf.files import check_writable, is_folder, temporary_file
+from roformer_tf.terminal import until_pipe_closes
 
 if TYPE_CHECKING:
     from roformer_tf.labelled.examples import Example
@@ -269,10 +269,9 @@ def opened_text(output: str, encoding: str = "utf-8") -> Iterator[TextIO]:
         sys.stdout.flush()
         out = io.TextIOWrapper(sys.stdout.buffer, **text)
         try:
-            yield out
-            out.flush()
-        except BrokenPipeError:  # `… | head` has read enough; Python flushes once more at exit
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            with until_pipe_closes():
+                yield out
+                out.flush()
         finally:
             out.detach()  # closing it would close the standard output
     else:
