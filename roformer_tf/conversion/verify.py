@@ -171,7 +171,7 @@ def their_outputs(
         if checkpoint.layout != layout:
             convert_checkpoint(checkpoint, None, scratch / "checkpoint", OutputConfig(to=layout))
             source = opened.enter_context(OpenedSource(scratch / "checkpoint"))
-        np.savez(scratch / "inputs.npz", **inputs)
+        np.savez(scratch / "inputs.npz", **inputs)  # type: ignore[arg-type]
         _run(against, source.folder, scratch, _options(against, checkpoint))
         with np.load(scratch / "outputs.npz") as file:
             return dict(file)

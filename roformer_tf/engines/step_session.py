@@ -137,7 +137,7 @@ def _step_model(network: Network) -> tuple[ModelProto, dict[str, Array]]:
     names = [f"{kind}_{i}" for i in range(graph.layers) for kind in ("key", "value")]
     kept = ["batch", config.num_attention_heads, "slots", config.head_size]
     embedded, angles = ["batch", 1, config.embedding_size], ["batch", config.head_size // 2]
-    floats: dict[str, list[str | int]] = {
+    floats: dict[str, list[Any]] = {
         "word": embedded,
         "segment": embedded,
         "cos": angles,
