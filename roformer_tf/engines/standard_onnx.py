@@ -86,6 +86,11 @@ class StandardGraph(OnnxGraph):
         output = output or f"{self._layer}/{kind}_{len(self.nodes)}"
         return super().node(kind, *inputs, output=output, **attributes)
 
+    def constant(self, name: str, values: Any, dtype: Any = np.float32) -> str:
+        """A constant; the nodes after a weight are named after its layer."""
+        self._layer = name.rpartition("/")[0] or self._layer
+        return super().constant(name, values, dtype)
+
     def rename(self, old: str, new: str) -> None:
         """Rename a tensor; OpenVINO would know one after an Identity by both names."""
         for node in self.nodes:
@@ -112,14 +117,8 @@ class StandardGraph(OnnxGraph):
         seen = self.node("Unsqueeze", self._counted(token_ids), self.integers(1))
         return self._bias(seen)
 
-    def lookup(self, name: str, table: Array, ids: str) -> str:
-        """One Gather."""
-        self._layer = name
-        return super().lookup(name, table, ids)
-
     def dense(self, x: str, layer: Linear) -> str:
         """MatMul, Add, and an activation of Erf, Tanh or Relu."""
-        self._layer = layer.name
         y = self._product(x, layer)
         if layer.activation == "relu":
             return self.node("Relu", y)
@@ -137,14 +136,12 @@ class StandardGraph(OnnxGraph):
 
     def add_norm(self, name: str, x: str, y: str, norm: Norm, bias: Array | None = None) -> str:
         """Add, and the norm."""
-        self._layer = name
         if bias is not None:
             x = self.node("Add", x, self.constant(f"{name}/bias", bias))
         return self.norm(name, self.node("Add", x, y), norm)
 
     def norm(self, name: str, x: str, norm: Norm) -> str:
         """LayerNormalization; or the root of the mean square from simple operators."""
-        self._layer = name
         if norm.gamma is not None:
             return super().norm(name, x, norm)
         mean = self.node("ReduceMean", self.node("Mul", x, x), self.integers(-1))
@@ -203,13 +200,3 @@ class StandardGraph(OnnxGraph):
             mask = NAMES["attention_mask"]
             self._first = self.node("ArgMax", mask, axis=1, keepdims=1)
         return self._first
-
-    def mean_of_tokens(self, x: str, token_ids: str) -> str:
-        """A weighted sum over the sum of the weights; of no token at all 0."""
-        self._layer = "mean"
-        return super().mean_of_tokens(x, token_ids)
-
-    def unit(self, x: str, dimensions: int | None) -> str:
-        """A slice and one norm."""
-        self._layer = VECTOR
-        return super().unit(x, dimensions)

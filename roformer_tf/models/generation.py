@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from roformer_tf.errors import InputError
-from roformer_tf.models.generation_config import GenerationConfig
+from roformer_tf.models.generation_config import ROWS, GenerationConfig
 from roformer_tf.models.generator import (
     Continuation,
     Generator,
@@ -20,9 +20,6 @@ from roformer_tf.models.generator import (
 if TYPE_CHECKING:
     from roformer_tf.config import RoFormerConfig
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-
-ROWS = 64
-"""Default number of texts that are generated at the same time."""
 
 
 class GenerationMixin:
@@ -86,7 +83,7 @@ class GenerationMixin:
         if config is None or isinstance(config, GenerationConfig):
             config = [config or GenerationConfig()] * len(prompts)
         for number, prompt in enumerate(prompts):
-            self._check_fits(number, prompt)
+            self.check_fits(prompt, f"prompt {number}")
         for each in dict.fromkeys(config):
             self.check_stops(each)
         if self._generator is None:
@@ -109,13 +106,14 @@ class GenerationMixin:
                     "it. Omit beams, or stop at another text."
                 )
 
-    def _check_fits(self, number: int, prompt: Sequence[int]) -> None:
+    def check_fits(self, prompt: Sequence[int], name: str) -> None:
+        """Raise InputError, with its name, for a prompt without tokens, or one that is too long."""
         limit = self.config.max_position_embeddings
         if not len(prompt):
-            raise InputError(f"prompt {number} has no tokens. Give at least [CLS].")
+            raise InputError(f"{name} has no tokens. Give at least [CLS].")
         if len(prompt) >= limit:
             raise InputError(
-                f"prompt {number} has {len(prompt):,} tokens, but the model is for texts of up to "
+                f"{name} has {len(prompt):,} tokens, but the model is for texts of up to "
                 f"{limit:,}, including the new tokens. Give a shorter one, or a model with a "
                 "larger max_position_embeddings."
             )

@@ -1,4 +1,4 @@
-"""Sampling of the next token. NumPy alone.
+"""Sampling of the next token, by NumPy.
 
 Axes: B texts, V vocabulary.
 """
@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from roformer_tf.top_k import top_k as largest
 
 Floats = npt.NDArray[np.floating[Any]]
 Ints = npt.NDArray[np.integer[Any]]
@@ -76,15 +78,8 @@ def distribution(
 
 def _likeliest(weights: Floats, count: int) -> Distribution:
     """The largest weights of each text, largest first; of equal ones the lower id."""
-    if count < weights.shape[1]:
-        ids = np.sort(np.argpartition(-weights, count - 1, axis=1)[:, :count], axis=1)
-        weights = np.take_along_axis(weights, ids, axis=1)
-    else:
-        ids = np.broadcast_to(np.arange(weights.shape[1]), weights.shape)
-    order = np.argsort(-weights, axis=1, kind="stable")
-    return Distribution(
-        np.take_along_axis(ids, order, axis=1), np.take_along_axis(weights, order, axis=1)
-    )
+    ids = np.stack([largest(row, count) for row in weights])
+    return Distribution(ids, np.take_along_axis(weights, ids, axis=1))
 
 
 def draw(distribution: Distribution, uniform: Floats) -> Ints:
