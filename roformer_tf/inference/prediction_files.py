@@ -71,11 +71,6 @@ def cells(example: "Example", prediction: "Prediction", task: "Task") -> dict[st
     )
 
 
-def bad_cells(problem: str, task: "Task") -> dict[str, Any]:
-    """The columns of a row without a prediction, and the reason."""
-    return dict.fromkeys(cell_names(task)) | {ERROR: problem}
-
-
 def tsv_line(cells: Iterable[Any], between: str = ",") -> str:
     """Cells with tabs between them, and a line break; a tuple is joined by `between`."""
     return "\t".join(_tsv_cell(value, between) for value in cells) + "\n"
