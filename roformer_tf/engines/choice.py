@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_packages
 from roformer_tf.machine import has_accelerator, multiplies_bfloat16
 
 if TYPE_CHECKING:
@@ -139,8 +139,5 @@ def _check(engine: Engine, precision: Precision) -> None:
             f"--engine {engine} has no {precision} on a CPU. Engines with it: "
             f"{', '.join(FASTEST[precision])}."
         )
-    if missing := [name for name in MODULES.get(engine, ()) if find_spec(name) is None]:
-        raise InputError(
-            f"--engine {engine} needs {', '.join(missing)}: "
-            f"`pip install 'roformer-tf[{EXTRAS[engine]}]'`."
-        )
+    if engine != "keras":
+        check_packages(f"--engine {engine}", EXTRAS[engine], *MODULES[engine])

@@ -10,7 +10,7 @@ import numpy as np
 
 from roformer_tf.engines.choice import Engine, Precision
 from roformer_tf.engines.network import BYTE, PRECISION, SEVEN_BITS, Network
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_packages
 from roformer_tf.machine import instructions, usable_cores
 
 # The graph's file in a folder that `export` wrote as onnx or int8.
@@ -112,11 +112,9 @@ def onnx_session(
     precision: of a file without that metadata. threads: default: one for each core that the process
     may use. Raises InputError where it cannot be opened.
     """
-    try:
-        import onnxruntime
-    except ModuleNotFoundError:
-        name = "an ONNX model" if isinstance(graph, bytes) else graph
-        raise InputError(f"{name} needs onnxruntime: `pip install 'roformer-tf[onnx]'`.") from None
+    check_packages("an ONNX model", "onnx", "onnxruntime")
+    import onnxruntime
+
     if not is_sound(onnxruntime):
         raise InputError(
             f"onnxruntime is {onnxruntime.__version__}, whose attention is wrong under some masks. "

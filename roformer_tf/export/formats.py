@@ -15,7 +15,6 @@ folder also holds the tokenizer's files, the settings that `roformer-tf serve` n
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -27,7 +26,7 @@ from roformer_tf.checkpoints.huggingface import MODEL_CARD, write_graph_config
 from roformer_tf.engines.choice import unsupported_reason
 from roformer_tf.engines.model import ONNX, OPENVINO, onnx_session, openvino_file
 from roformer_tf.engines.network import INPUTS, MASKED_POSITIONS, SEVEN_BITS, Network
-from roformer_tf.errors import DifferenceError, InputError
+from roformer_tf.errors import DifferenceError, InputError, check_packages
 from roformer_tf.files import check_writable, temporary_folder, write_text
 from roformer_tf.models.rows import Forward
 from roformer_tf.templates import environment, markdown
@@ -150,10 +149,7 @@ def check_export(to: Format, output: Path) -> None:
             f"TensorFlow writes a SavedModel, but Keras runs on {keras.backend.backend()}. Models "
             "are the same on every backend: set KERAS_BACKEND=tensorflow for the export."
         )
-    needed = NEEDED.get(to, ("onnx", "onnxruntime"))
-    if missing := [name for name in needed if find_spec(name) is None]:
-        package = f"roformer-tf[{EXTRAS.get(to, 'onnx')}]"
-        raise InputError(f"{to} needs {', '.join(missing)}: run `pip install '{package}'`.")
+    check_packages(to, EXTRAS.get(to, "onnx"), *NEEDED.get(to, ("onnx", "onnxruntime")))
     check_writable(output)
     if output.exists() and not _is_export(output):
         raise InputError(f"{output} exists, and is not an export. Choose another --output.")

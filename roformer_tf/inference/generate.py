@@ -6,8 +6,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 
-import numpy as np
-
 from roformer_tf.checkpoints.detection import is_language_model
 from roformer_tf.engines.choice import KerasPrecision
 from roformer_tf.errors import InputError, check_numbers
@@ -252,7 +250,7 @@ def nearest_paraphrases(
         different.append([x for x in dict.fromkeys(each) if x and x not in (text, itself)])
     # All vectors are computed together: each text, followed by its candidates.
     rows = [x for text, each in zip(texts, different, strict=True) for x in (text, *each)]
-    vectors = np.stack(model.embed_rows([tokenizer.encode(x)[0] for x in rows]))
+    vectors = model.embed(rows)
     chosen, start = [], 0
     for each in different:
         own, rest = vectors[start], vectors[start + 1 : start + 1 + len(each)]

@@ -17,7 +17,7 @@ from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_packages
 from roformer_tf.files import check_writable, is_folder, temporary_file
 from roformer_tf.terminal import until_pipe_closes
 
@@ -104,13 +104,7 @@ def check_output(output: str | None) -> None:
 def check_format(output: str) -> None:
     """Raise InputError where a file of that name needs a package that is not installed."""
     if output.lower().endswith(".xlsx"):
-        try:
-            import openpyxl  # noqa: F401
-        except ImportError:
-            raise InputError(
-                f"{output} is written by openpyxl, which is not installed. Run `pip install "
-                "'roformer-tf[xlsx]'`, or name a .csv file."
-            ) from None
+        check_packages(output, "xlsx", "openpyxl", otherwise="name a .csv file")
 
 
 @contextmanager

@@ -160,15 +160,10 @@ class Generator:
         for index, row in enumerate(rows):
             by_config.setdefault(row.prompt.config, []).append(index)
         for config, indices in by_config.items():
-            scores = logits[indices]
             own = [rows[index] for index in indices]
-            if config.repetition_penalty != 1:
-                seen = _padded([row.prompt.ids + row.ids for row in own])
-                scores = penalize_repetition(scores, seen, config.repetition_penalty)
-            if self._sep is not None and config.min_tokens:
-                early = [len(row.ids) < config.min_tokens for row in own]
-                scores = scores.copy()
-                scores[early, self._sep] = -np.inf
+            written = [(row.prompt, row.ids) for row in own]
+            ends = [] if self._sep is None else [self._sep]
+            scores = _adjusted(logits[indices], config, written, ends)
             if config.sampled:
                 likely = distribution(scores, config.temperature or 1.0, config.top_k, config.top_p)
                 tokens[indices] = draw(likely, np.array([row.random.random() for row in own]))
@@ -233,15 +228,9 @@ class Generator:
         """Log-probabilities (K, V) of the next tokens of the running beams."""
         from scipy.special import log_softmax, softmax
 
-        written, config = [list(beam.token_ids) for beam in search.running], prompt.config
-        if config.repetition_penalty != 1:
-            seen = _padded([[*prompt.ids, *ids] for ids in written])
-            logits = penalize_repetition(logits, seen, config.repetition_penalty)
-        if len(written[0]) < config.min_tokens:
-            logits = logits.copy()
-            logits[:, list(search.ends)] = -np.inf
-        logits64 = logits.astype(np.float64)
-        if config.length_penalty is None:
+        written = [(prompt, beam.token_ids) for beam in search.running]
+        logits64 = _adjusted(logits, prompt.config, written, search.ends).astype(np.float64)
+        if prompt.config.length_penalty is None:
             return np.log(softmax(logits64, axis=-1) + SMALLEST)
         return np.asarray(log_softmax(logits64, axis=-1))
 
@@ -287,12 +276,24 @@ def _batches(prompts: Sequence[Prompt], rows: int) -> Iterator[list[Prompt]]:
         yield batch
 
 
-def _padded(rows: Sequence[Sequence[int]]) -> npt.NDArray[np.int64]:
-    """Rows of ids, shorter ones padded with −1."""
-    seen = np.full((len(rows), max(map(len, rows))), -1, np.int64)
-    for number, row in enumerate(rows):
-        seen[number, : len(row)] = row
-    return seen
+def _adjusted(
+    logits: npt.NDArray[np.float32],
+    config: GenerationConfig,
+    written: Sequence[tuple[Prompt, Sequence[int]]],
+    ends: Sequence[int],
+) -> npt.NDArray[np.float32]:
+    """Logits (B, V) after penalties, without the ids in `ends` where a text is too short.
+
+    written: the prompt and the new tokens of each text.
+    """
+    if config.repetition_penalty != 1:
+        seen = [[*prompt.ids, *ids] for prompt, ids in written]
+        logits = penalize_repetition(logits, seen, config.repetition_penalty)
+    early = np.flatnonzero([len(ids) < config.min_tokens for _, ids in written])
+    if len(early) and len(ends):
+        logits = logits.copy()
+        logits[np.ix_(early, ends)] = -np.inf
+    return logits
 
 
 def _log_probability(logits: npt.NDArray[np.float32], token: int) -> float:

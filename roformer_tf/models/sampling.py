@@ -3,6 +3,7 @@
 Axes: B texts, V vocabulary.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,16 +25,14 @@ class Distribution(NamedTuple):
     probabilities: Floats
 
 
-def penalize_repetition(logits: Floats, seen: Ints, penalty: float) -> Floats:
+def penalize_repetition(logits: Floats, seen: Sequence[Sequence[int]], penalty: float) -> Floats:
     """Make tokens less likely that are already in the text (CTRL, arXiv 1909.05858, 4.1).
 
-    logits (B, V), seen (B, T) int, negative for padding → (B, V). As in transformers, the logit of
-    such a token is divided by the penalty if it is above 0, and else multiplied by it.
+    logits (B, V), seen: the ids of each text → (B, V). As in transformers, the logit of such a
+    token is divided by the penalty if it is above 0, and else multiplied by it.
     """
-    if penalty == 1:
-        return logits
-    rows, positions = np.nonzero(seen >= 0)
-    tokens = seen[rows, positions]
+    rows = np.repeat(np.arange(len(seen)), list(map(len, seen)))
+    tokens = np.concatenate(seen)
     old = logits[rows, tokens]
     penalized = logits.copy()
     penalized[rows, tokens] = np.where(old > 0, old / penalty, old * penalty)
