@@ -68,11 +68,11 @@ def average(config: AverageConfig) -> None:
     # All sources stay open: arrays are read one by one while the mean is written.
     with ExitStack() as stack:
         opened = [stack.enter_context(OpenedSource(source)) for source in config.sources]
-        first, *others = map(read_stored, opened)
-        for name, other in zip(config.sources[1:], others, strict=True):
+        first, *rest = map(read_stored, opened)
+        for name, other in zip(config.sources[1:], rest, strict=True):
             if difference := _difference(first, other):
                 raise InputError(f"{config.sources[0]} and {name} have different {difference}")
-        checkpoints = [first.checkpoint, *(other.checkpoint for other in others)]
+        checkpoints = [first.checkpoint, *(other.checkpoint for other in rest)]
         distances = [distance(checkpoints[0].arrays, other.arrays) for other in checkpoints[1:]]
         mean = mean_of(checkpoints)
         convert_checkpoint(

@@ -303,9 +303,10 @@ class _Writer:
         return Linear(name, self._array(f"{name}/kernel"), self._optional(f"{name}/bias"))
 
     def _projection(self, where: str, role: str) -> Linear:
-        """The layer of queries, keys or values, (H, H), with the dimensions of a pair K/2 apart.
+        """The layer of queries, keys or values, (H, H).
 
-        Scores do not depend on the order of dimensions, if queries and keys have the same.
+        The dimensions of a pair are separated by K/2: scores do not depend on the order of
+        dimensions, if queries and keys have the same.
         """
         name, kernel, bias, _ = self._linear(f"{where}/{role}")  # (H, N, K) and (N, K)
         if role != "value" and self.config.rotary_style == "interleaved":

@@ -118,13 +118,8 @@ def candidates(model: Any, texts: Sequence[str], top: int = 5) -> list[list[list
     by_row = dict(masked_logits(masked.model, rows, positions))
     logits = [by_row[row] for row in range(len(rows))]
     check_finite(logits)
-    ordinary = np.flatnonzero(
-        [
-            token is not None and not (token[:1] == "[" and token[-1:] == "]")
-            for token in tokenizer.tokens
-        ]
-    )
-    return [[_likeliest(scores, ordinary, tokenizer, top) for scores in row] for row in logits]
+    allowed = _allowed(tokenizer, logits[0].shape[1] if texts else 0)
+    return [[_likeliest(scores, allowed, tokenizer, top) for scores in row] for row in logits]
 
 
 def filled(text: str, masks: Sequence[Sequence[Candidate]], form: str = "［{}］") -> str:
@@ -181,13 +176,17 @@ def _check(text: str) -> None:
         raise InputError(f"there is no {MASK} in {text!r}. Put one where a token is missing.")
 
 
+def _allowed(tokenizer: RoFormerTokenizer, size: int) -> np.ndarray:
+    """Which ids (V,) are ordinary tokens: not special, and not a gap in the vocabulary."""
+    tokens = [*tokenizer.tokens, *[None] * (size - tokenizer.vocab_size)]
+    return np.array([x is not None and not (x[:1] == "[" and x[-1:] == "]") for x in tokens])
+
+
 def _likeliest(
-    logits: np.ndarray, ordinary: np.ndarray, tokenizer: RoFormerTokenizer, top: int
+    logits: np.ndarray, allowed: np.ndarray, tokenizer: RoFormerTokenizer, top: int
 ) -> list[Candidate]:
-    """The most probable of the ordinary tokens (ids): softmax in float64."""
-    allowed = np.full(len(logits), -np.inf)
-    allowed[ordinary] = logits[ordinary]
+    """The most probable of the allowed ids: softmax in float64."""
     # A sum of 50,000 exponentials in float32 would change the last digits that are printed.
-    shares = softmax(allowed, np.float64)
-    best = top_k(shares, min(top, len(ordinary)))
+    shares = softmax(np.where(allowed, logits, -np.inf), np.float64)
+    best = top_k(shares, min(top, int(allowed.sum())))
     return [Candidate(str(tokenizer.tokens[i]), float(shares[i])) for i in best]

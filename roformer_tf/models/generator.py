@@ -292,7 +292,7 @@ def _adjusted(
     early = np.flatnonzero([len(ids) < config.min_tokens for _, ids in written])
     if len(early) and len(ends):
         logits = logits.copy()
-        logits[np.ix_(early, ends)] = -np.inf
+        logits[early[:, None], list(ends)] = -np.inf
     return logits
 
 
