@@ -50,6 +50,8 @@ PRECISION = "precision"
 BYTE, SEVEN_BITS = 127, 63
 # Added to the score of a masked key: its exponential is 0 in float32 and in bfloat16.
 UNSEEN = -10_000.0
+# Instead of a node: the position of the first token of each text.
+FIRST = "first"
 # Where keys are hidden from some queries only.
 ORDERED = ("causal", "unilm")
 
@@ -139,18 +141,15 @@ class Graph(Protocol):
     ) -> Node:
         """Rotate query and key, (B, P, H) and (B, T, H), then weigh the values: (B, P, H).
 
-        Dimensions m and m + K/2 of a head are a pair. `positions` (B, P) of the queries; None: all
-        T positions.
+        Dimensions m and m + K/2 of a head are a pair. `positions` (B, P) of the queries, or FIRST;
+        None: all T positions.
         """
 
     def split(self, x: Node, parts: int) -> list[Node]:
         """x in equal parts along its last axis."""
 
-    def first(self) -> Node:
-        """The positions of the first tokens."""
-
     def gather(self, x: Node, positions: Node) -> Node:
-        """x (B, T, H) at positions (B, P) → (B, P, H)."""
+        """x (B, T, H) at positions (B, P), or FIRST → (B, P, H)."""
 
     def only(self, x: Node) -> Node:
         """x (B, 1, H) → (B, H)."""
@@ -250,7 +249,7 @@ class _Writer:
     def classifier(self) -> Node:
         """Two dense layers on the first token ("cls"), or one on the mean of all."""
         if self.config.pooling == "cls":
-            x = self.hidden(self.graph.first())
+            x = self.hidden(FIRST)
             x = self._dense("classifier/dense", x, self.config.hidden_act)
             return self.graph.only(self._dense("classifier/out_proj", x))
         mean = self.graph.mean_of_tokens(self.hidden(), self.graph.input("token_ids"))
@@ -269,8 +268,7 @@ class _Writer:
         if pooling == "mean":
             hidden = self.hidden() if hidden is None else hidden
             return graph.mean_of_tokens(hidden, graph.input("token_ids"))
-        first = graph.first()
-        x = self.hidden(first) if hidden is None else graph.gather(hidden, first)
+        x = self.hidden(FIRST) if hidden is None else graph.gather(hidden, FIRST)
         return graph.only(self._dense("pooler/dense", x) if pooling == "pooler" else x)
 
     def vectors(self, hidden: Node | None = None) -> Node:

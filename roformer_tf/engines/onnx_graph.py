@@ -15,6 +15,7 @@ from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.engines.network import (
     EACH_TOKEN,
+    FIRST,
     ORDERED,
     PRECISION,
     UNSEEN,
@@ -247,10 +248,6 @@ class OnnxGraph:
         self.nodes.append(helper.make_node("Split", [x], names, axis=-1, num_outputs=parts))
         return names
 
-    def first(self) -> str:
-        """A marker instead of a tensor: there `gather` is a slice."""
-        return FIRST
-
     def gather(self, x: str, positions: str) -> str:
         """A slice, or GatherND."""
         if positions == FIRST:  # faster than GatherND
@@ -293,7 +290,3 @@ class OnnxGraph:
             return self.node("Sigmoid", x)
         scaled = self.node("Mul", x, self.constant("scale", meaning.scale))
         return self.node("Add", scaled, self.constant("offset", meaning.offset))
-
-
-# Stands for the position of the first token of each text.
-FIRST = "first"

@@ -14,6 +14,7 @@ import openvino as ov
 from openvino import opset13 as ops
 
 from roformer_tf.engines.network import (
+    FIRST,
     ORDERED,
     UNSEEN,
     Array,
@@ -186,10 +187,6 @@ class OpenVinoGraph:
         """One split."""
         return list(ops.split(x, self.axis(-1), parts).outputs())
 
-    def first(self) -> Any:
-        """A marker instead of a tensor: there `gather` is a slice."""
-        return FIRST
-
     def gather(self, x: Any, positions: Any) -> Any:
         """A slice, or a gather within each row."""
         if positions is FIRST:
@@ -227,10 +224,6 @@ class OpenVinoGraph:
             return ops.sigmoid(x)
         scaled = ops.multiply(x, self.constant("scale", meaning.scale))
         return ops.add(scaled, self.constant("offset", meaning.offset))
-
-
-# Represents the position of the first token of each text.
-FIRST = object()
 
 
 def _parameter(name: str, shape: Sequence[int], dtype: Any) -> Any:

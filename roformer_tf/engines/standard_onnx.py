@@ -17,6 +17,7 @@ from roformer_tf.config import RoFormerConfig
 from roformer_tf.engines.model import ANSWER_OUTPUTS, STANDARD_INPUTS
 from roformer_tf.engines.network import (
     EACH_TOKEN,
+    FIRST,
     ORDERED,
     Array,
     Linear,
@@ -174,8 +175,9 @@ class StandardGraph(OnnxGraph):
         # (T, K/2) for all heads, or (B, 1, P, K/2) of the queries at some positions
         cos, sin = self._rotation()
         if positions is not None:
+            at = self._at(positions)
             cos, sin = (
-                self.node("Unsqueeze", self.node("Gather", table, positions), self.integers(1))
+                self.node("Unsqueeze", self.node("Gather", table, at), self.integers(1))
                 for table in (cos, sin)
             )
         a, b = self.split(x, 2)
@@ -194,9 +196,12 @@ class StandardGraph(OnnxGraph):
         )
         return names
 
-    def first(self) -> str:
-        """The positions (B, 1) of the first tokens that are no padding."""
-        if not self._first:
-            mask = NAMES["attention_mask"]
-            self._first = self.node("ArgMax", mask, axis=1, keepdims=1)
-        return self._first
+    def gather(self, x: str, positions: str) -> str:
+        """GatherND; the first token may follow padding."""
+        return super().gather(x, self._at(positions))
+
+    def _at(self, positions: str) -> str:
+        """Positions (B, P); of FIRST those (B, 1) of the first tokens that are no padding."""
+        if positions == FIRST and not self._first:
+            self._first = self.node("ArgMax", NAMES["attention_mask"], axis=1, keepdims=1)
+        return self._first if positions == FIRST else positions
