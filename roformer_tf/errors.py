@@ -2,6 +2,7 @@
 
 import math
 import operator
+from importlib.util import find_spec
 from typing import Any
 
 from roformer_tf.translation import Message, Translator, terminal_language
@@ -38,6 +39,18 @@ TRY_AGAIN = 75
 
 class DifferenceError(RuntimeError):
     """Outputs that should be equal differ: commands print the message and exit with code 1."""
+
+
+def check_packages(user: str, extra: str, *packages: str, otherwise: str = "") -> None:
+    """Raise InputError, with the command that installs them, where packages are missing.
+
+    user: what needs them. extra: ours that installs them. otherwise: what can be done instead.
+    """
+    if missing := [name for name in packages if find_spec(name) is None]:
+        instead = f", or {otherwise}" if otherwise else ""
+        raise InputError(
+            f"{user} needs {', '.join(missing)}: `pip install 'roformer-tf[{extra}]'`{instead}."
+        )
 
 
 def check_number(

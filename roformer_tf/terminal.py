@@ -1,10 +1,12 @@
 """What commands print: tables, and the progress of a long task."""
 
 import io
+import os
 import shutil
 import sys
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Literal
 
 from tqdm import tqdm
@@ -22,6 +24,16 @@ NARROWEST = 40
 def say(text: str, **values: Any) -> None:
     """Print a message in the language of the terminal."""
     print(Translator(terminal_language())(text, **values), flush=True)
+
+
+@contextmanager
+def until_pipe_closes() -> Iterator[None]:
+    """Write to the standard output, until its reader, such as `head`, has read enough."""
+    try:
+        yield
+        sys.stdout.flush()
+    except BrokenPipeError:  # Python would flush again at exit
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def terminal_width() -> int:

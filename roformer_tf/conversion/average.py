@@ -17,17 +17,17 @@ from typing import Annotated
 import numpy as np
 
 from roformer_tf.checkpoints.arrays import LazyArrays
-from roformer_tf.checkpoints.detection import described
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.conversion.convert import (
     OutputConfig,
+    Stored,
     check_target,
     convert_checkpoint,
-    extra_files,
+    read_stored,
 )
 from roformer_tf.errors import InputError
 from roformer_tf.files import parse_json
-from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, check_fits, find_tokenizer
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 logger = logging.getLogger(__name__)
 
@@ -68,14 +68,16 @@ def average(config: AverageConfig) -> None:
     # All sources stay open: arrays are read one by one while the mean is written.
     with ExitStack() as stack:
         opened = [stack.enter_context(OpenedSource(source)) for source in config.sources]
-        checkpoints = [described(source.checkpoint(), source) for source in opened]
-        mean = average_checkpoints(checkpoints, config.sources)
-        tokenizer = _common_tokenizer(opened)
-        if tokenizer is not None:
-            check_fits(tokenizer, mean.config.vocab_size, config.sources[0])
-        files = _common_files(checkpoints, opened)
+        first, *rest = map(read_stored, opened)
+        for name, other in zip(config.sources[1:], rest, strict=True):
+            if difference := _difference(first, other):
+                raise InputError(f"{config.sources[0]} and {name} have different {difference}")
+        checkpoints = [first.checkpoint, *(other.checkpoint for other in rest)]
         distances = [distance(checkpoints[0].arrays, other.arrays) for other in checkpoints[1:]]
-        convert_checkpoint(mean, tokenizer, config.output, OutputConfig(to="own"), files)
+        mean = mean_of(checkpoints)
+        convert_checkpoint(
+            mean, first.tokenizer, config.output, OutputConfig(to="own"), first.files
+        )
     shown = ", ".join(f"{value:.2f}" for value in distances)
     print(
         f"{config.output} is written: the mean of {len(checkpoints)} models. Distances from the "
@@ -89,15 +91,12 @@ def average(config: AverageConfig) -> None:
         )
 
 
-def average_checkpoints(checkpoints: Sequence[Checkpoint], names: Sequence[str]) -> Checkpoint:
-    """The mean of checkpoints, in the dtypes of the first.
+def mean_of(checkpoints: Sequence[Checkpoint]) -> Checkpoint:
+    """The mean of checkpoints with equal shapes, in the dtypes of the first.
 
-    Each array is computed on access; sums are float64. Raises InputError, with the names, if
-    architectures or weights differ.
+    Each array is computed on access; sums are float64.
     """
     first = checkpoints[0]
-    for name, other in zip(names[1:], checkpoints[1:], strict=True):
-        _check_equal(names[0], first, name, other)
 
     def mean(tensor: str) -> np.ndarray:
         # float64: the sum of several float32 or bfloat16 models must not lose digits.
@@ -121,20 +120,31 @@ def distance(first: LazyArrays, second: LazyArrays) -> float:
     return math.sqrt(squares / norm) if norm else math.inf
 
 
-def _check_equal(name: str, first: Checkpoint, other_name: str, other: Checkpoint) -> None:
-    ours, theirs = _inference_keys(first), _inference_keys(other)
+def _difference(first: Stored, other: Stored) -> str:
+    """What two models differ in, and what to do; "" if they may be averaged."""
+    ours, theirs = _inference_keys(first.checkpoint), _inference_keys(other.checkpoint)
     if differing := sorted(key for key in ours if ours[key] != theirs[key]):
         key = differing[0]
-        raise InputError(
-            f"{name} and {other_name} have different architectures: {key} is {ours[key]!r} in the "
-            f"first and {theirs[key]!r} in the second. Give models with the same architecture."
+        return (
+            f"architectures: {key} is {ours[key]!r} in the first and {theirs[key]!r} in the "
+            "second. Give models with the same architecture."
         )
     # Equal configs can still have different heads.
-    if missing := sorted(first.arrays.shapes.items() ^ other.arrays.shapes.items()):
-        raise InputError(
-            f"{name} and {other_name} have different weights, such as {missing[0][0]}. Give models "
-            "that were trained for the same task."
+    shapes, their_shapes = (x.checkpoint.arrays.shapes.items() for x in (first, other))
+    if missing := sorted(shapes ^ their_shapes):
+        return f"weights, such as {missing[0][0]}. Give models that were trained for the same task."
+    if _settings(first.tokenizer) != _settings(other.tokenizer):
+        return (
+            "vocabularies, so that their embeddings are of different tokens. Give models with the "
+            "same vocab.txt."
         )
+    for name in sorted(first.files.keys() | other.files.keys()):
+        if _parsed(first.files.get(name)) != _parsed(other.files.get(name)):
+            return (
+                f"files {name}, or one has none. Give models that were trained for the same task, "
+                "with the same recipe."
+            )
+    return ""
 
 
 def _inference_keys(checkpoint: Checkpoint) -> dict[str, object]:
@@ -145,36 +155,8 @@ def _inference_keys(checkpoint: Checkpoint) -> dict[str, object]:
     return kept | {"id2label": labels}
 
 
-def _common_tokenizer(opened: Sequence[OpenedSource]) -> RoFormerTokenizer | None:
-    """The tokenizer of all sources. Raises InputError if they differ."""
-    tokenizers = [find_tokenizer(source) for source in opened]
-    settings = [
-        tokenizer and (tokenizer.vocabulary, tokenizer.tokenization, tokenizer.lower_case)
-        for tokenizer in tokenizers
-    ]
-    # The first source is compared with itself, which is harmless.
-    for source, theirs in zip(opened, settings, strict=True):
-        if theirs != settings[0]:
-            raise InputError(
-                f"{opened[0].name} and {source.name} have different vocabularies, so that their "
-                "embeddings are of different tokens. Give models with the same vocab.txt."
-            )
-    return tokenizers[0]
-
-
-def _common_files(
-    checkpoints: Sequence[Checkpoint], opened: Sequence[OpenedSource]
-) -> dict[str, bytes]:
-    """The extra files of all sources. Raises InputError if they differ."""
-    files = [extra_files(*each) for each in zip(checkpoints, opened, strict=True)]
-    for source, theirs in zip(opened, files, strict=True):
-        for name in sorted(files[0].keys() | theirs.keys()):
-            if _parsed(files[0].get(name)) != _parsed(theirs.get(name)):
-                raise InputError(
-                    f"{opened[0].name} and {source.name} have different files {name}, or one has "
-                    "none. Give models that were trained for the same task, with the same recipe."
-                )
-    return files[0]
+def _settings(tokenizer: RoFormerTokenizer | None) -> object:
+    return tokenizer and (tokenizer.vocabulary, tokenizer.tokenization, tokenizer.lower_case)
 
 
 def _parsed(content: bytes | None) -> object:

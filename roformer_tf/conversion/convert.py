@@ -2,7 +2,7 @@
 
 import json
 import logging
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
@@ -73,26 +73,53 @@ class Difference(NamedTuple):
     name: str
 
 
+class Stored(NamedTuple):
+    """What is stored of a model."""
+
+    checkpoint: Checkpoint
+    tokenizer: RoFormerTokenizer | None
+    """None without a vocabulary."""
+    files: Mapping[str, bytes]
+    """See `extra_files`."""
+
+
+def read_stored(source: OpenedSource, **options: Any) -> Stored:
+    """Everything that is stored of a model. Raises InputError for a vocabulary of another one.
+
+    options: as of `OpenedSource.checkpoint`.
+    """
+    checkpoint = described(source.checkpoint(**options), source)
+    tokenizer = find_tokenizer(source)
+    if tokenizer is not None:
+        check_fits(tokenizer, checkpoint.config.vocab_size, source.name)
+    return Stored(checkpoint, tokenizer, extra_files(checkpoint, source))
+
+
 def convert(config: ConvertConfig) -> None:
     """Convert, and print the largest difference and warnings."""
     check_target(config.target, config.output.to)
-    mask: dict[str, Any] = {}
+    options: dict[str, Any] = {"ignore_unknown": config.ignore_unknown, "prefix": config.prefix}
     if config.attention_type:
-        mask = {"attention_type": config.attention_type}
+        options["attention_type"] = config.attention_type
     # The vocabulary is checked before anything is written.
     with OpenedSource(config.source) as source:
-        checkpoint = source.checkpoint(
-            ignore_unknown=config.ignore_unknown, prefix=config.prefix, **mask
-        )
-        checkpoint = described(checkpoint, source)
-        tokenizer = find_tokenizer(source)
-        if tokenizer is not None:
-            check_fits(tokenizer, checkpoint.config.vocab_size, config.source)
-        files = extra_files(checkpoint, source)
+        checkpoint, tokenizer, files = read_stored(source, **options)
         difference = convert_checkpoint(checkpoint, tokenizer, config.target, config.output, files)
         print_difference(difference, config.target)
-        for note in _notes(config, checkpoint, tokenizer, is_called_gpt(checkpoint, source)):
-            logger.warning(note)
+        if tokenizer is None:
+            logger.warning(
+                "%s contains no vocab.txt, so %s has no tokenizer. To have one, put the vocab.txt "
+                "of the weights into the same folder and convert again.",
+                *(config.source, config.target),
+            )
+        masked = transformers_class(checkpoint) == "RoFormerForMaskedLM"
+        if config.output.to != "tf1" and masked and is_called_gpt(checkpoint, source):
+            logger.warning(
+                "%s has the name of a gpt model, which is causal, but its files do not record "
+                "that: %s is written as RoFormerForMaskedLM, which attends to all tokens. For "
+                "RoFormerForCausalLM convert with --attention-type causal.",
+                *(config.source, config.target),
+            )
 
 
 def print_difference(difference: Difference, target: Path) -> None:
@@ -186,27 +213,6 @@ def compare(first: LazyArrays, second: LazyArrays) -> Difference:
     values = {name: largest_difference(first[name], second[name]) for name in first}
     name = max(values, key=values.__getitem__)
     return Difference(values[name], name)
-
-
-def _notes(
-    config: ConvertConfig,
-    checkpoint: Checkpoint,
-    tokenizer: RoFormerTokenizer | None,
-    called_gpt: bool,
-) -> Iterator[str]:
-    """Warnings about what the target lacks."""
-    if tokenizer is None:
-        yield (
-            f"{config.source} contains no vocab.txt, so {config.target} has no tokenizer. To have "
-            "one, put the vocab.txt of the weights into the same folder and convert again."
-        )
-    masked = transformers_class(checkpoint) == "RoFormerForMaskedLM"
-    if config.output.to != "tf1" and masked and called_gpt:
-        yield (
-            f"{config.source} has the name of a gpt model, which is causal, but its files do not "
-            f"record that: {config.target} is written as RoFormerForMaskedLM, which attends to "
-            "all tokens. For RoFormerForCausalLM convert with --attention-type causal."
-        )
 
 
 def _max_length(config: RoFormerConfig, files: Mapping[str, bytes]) -> int:

@@ -1,7 +1,5 @@
 """Describe a checkpoint: its architecture, its vocabulary, and every tensor with its values."""
 
-import os
-import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,6 +10,7 @@ from roformer_tf.checkpoints.arrays import is_finite, statistics
 from roformer_tf.checkpoints.detection import attention_type
 from roformer_tf.checkpoints.names import IGNORED
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
+from roformer_tf.terminal import until_pipe_closes
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, find_tokenizer
 
 
@@ -40,11 +39,9 @@ def inspect(config: InspectConfig) -> None:
             ignore_unknown=config.ignore_unknown, check_finite=False, prefix=config.prefix
         )
         tokenizer = find_tokenizer(source)
-        try:
+        with until_pipe_closes():
             for line in describe(checkpoint, tokenizer, attention_type(checkpoint, source)):
                 print(line, flush=True)
-        except BrokenPipeError:  # `… | head` closed the pipe; Python would flush again at exit
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def describe(
@@ -52,7 +49,8 @@ def describe(
 ) -> Iterator[str]:
     """The lines that `inspect` prints; tensors are read one at a time.
 
-    attention: the result of `detection.attention_type`.
+    Of each tensor: name, shape, dtype, min, max, mean and deviation. attention: the result of
+    `detection.attention_type`.
     """
     level = f"{tokenizer.tokenization}-level, " if tokenizer else ""
     kind = "RoFormerV2" if checkpoint.config.is_v2 else "RoFormer"
@@ -60,12 +58,32 @@ def describe(
     yield from _architecture(checkpoint, attention)
     yield f"vocabulary  {_vocabulary(checkpoint, tokenizer)}"
     yield ""
-    wrong: list[str] = []
-    yield from _tensors(checkpoint, wrong)
-    if wrong:
-        yield "\nnot finite, so that other commands refuse the checkpoint:"
-        yield from (f"  {name}" for name in wrong)
-    yield from _ignored(checkpoint)
+    shapes = {name: str(list(shape)) for name, shape in checkpoint.arrays.shapes.items()}
+    # The widths are known before any tensor is read, so that lines are printed immediately.
+    name_width, shape_width = max(map(len, shapes)), max(map(len, shapes.values()))
+    columns = "{:{}}  {:{}}  {:8}" + "  {:>10}" * 4
+    heading = ("min", "max", "mean", "deviation")
+    yield columns.format("tensor", name_width, "shape", shape_width, "dtype", *heading)
+    wrong = []
+    for name, shape in shapes.items():
+        array = checkpoint.arrays[name]
+        values = (f"{value:.4g}" for value in statistics(array))
+        if not is_finite(array):
+            wrong.append(name)
+        dtype = str(checkpoint.arrays.dtypes[name])
+        yield columns.format(name, name_width, shape, shape_width, dtype, *values)
+    needless = [name for name in checkpoint.ignored if IGNORED.fullmatch(name)]
+    for title, names in (
+        ("not finite, so that other commands refuse the checkpoint", wrong),
+        ("not loaded, because no model needs them", needless),
+        (
+            "not loaded, because no RoFormer has them",
+            [name for name in checkpoint.ignored if name not in needless],
+        ),
+    ):
+        if names:
+            yield f"\n{title}:"
+            yield from (f"  {name}" for name in names)
 
 
 def _architecture(checkpoint: Checkpoint, attention: str) -> Iterator[str]:
@@ -103,35 +121,3 @@ def _vocabulary(checkpoint: Checkpoint, tokenizer: RoFormerTokenizer | None) -> 
         return f"{embeddings}; there is no vocab.txt"
     case = "lower-cased" if tokenizer.lower_case else "cased"
     return f"{tokenizer.vocab_size:,} tokens, {tokenizer.tokenization}-level, {case}; {embeddings}"
-
-
-def _tensors(checkpoint: Checkpoint, wrong: list[str]) -> Iterator[str]:
-    """A heading, then for each tensor its name, shape, dtype, min, max, mean and deviation.
-
-    The names of those that are not finite are added to `wrong`.
-    """
-    shapes = {name: str(list(shape)) for name, shape in checkpoint.arrays.shapes.items()}
-    # The widths are known before any tensor is read, so that lines are printed immediately.
-    name_width, shape_width = max(map(len, shapes)), max(map(len, shapes.values()))
-    columns = "{:{}}  {:{}}  {:8}" + "  {:>10}" * 4
-    heading = ("min", "max", "mean", "deviation")
-    yield columns.format("tensor", name_width, "shape", shape_width, "dtype", *heading)
-    for name, shape in shapes.items():
-        array = checkpoint.arrays[name]
-        values = (f"{value:.4g}" for value in statistics(array))
-        if not is_finite(array):
-            wrong.append(name)
-        dtype = str(checkpoint.arrays.dtypes[name])
-        yield columns.format(name, name_width, shape, shape_width, dtype, *values)
-
-
-def _ignored(checkpoint: Checkpoint) -> Iterator[str]:
-    """The tensors that would not be loaded, under their names in the file."""
-    for title, needless in (
-        ("not loaded, because no model needs them", True),
-        ("not loaded, because no RoFormer has them", False),
-    ):
-        names = [n for n in checkpoint.ignored if bool(IGNORED.fullmatch(n)) == needless]
-        if names:
-            yield f"\n{title}:"
-            yield from (f"  {name}" for name in names)

@@ -171,11 +171,7 @@ def their_outputs(
         if checkpoint.layout != layout:
             convert_checkpoint(checkpoint, None, scratch / "checkpoint", OutputConfig(to=layout))
             source = opened.enter_context(OpenedSource(scratch / "checkpoint"))
-        np.savez(
-            scratch / "inputs.npz",
-            token_ids=inputs["token_ids"],
-            segment_ids=inputs["segment_ids"],
-        )
+        np.savez(scratch / "inputs.npz", **inputs)  # type: ignore[arg-type]
         _run(against, source.folder, scratch, _options(against, checkpoint))
         with np.load(scratch / "outputs.npz") as file:
             return dict(file)
@@ -212,30 +208,25 @@ def print_differences(largest: Mapping[str, float]) -> None:
 
 
 def _check_known(against: Library, checkpoint: Checkpoint, name: str) -> None:
-    """Raise InputError for a model that the other library does not support."""
+    """Raise InputError for a model of which the other library would compute another one."""
     config = checkpoint.config
     form = config.unusual_form(learned=True, value=against == "transformers")
-    if form or (config.position_embedding_type == "learned" and config.is_v2):
-        raise InputError(
-            f"{name} has {form or 'learned positions and the rest of a RoFormerV2'}, which "
-            f"{against} does not support: it would compute another model."
-        )
-    if against == "transformers" and config.is_v2:
-        raise InputError(
-            f"{name} is a RoFormerV2, which transformers does not support: it would compute "
-            "wrong outputs without an error. Verify it --against bert4keras."
-        )
-    if against == "bert4keras" and config.rotary_base != 10_000:
-        raise InputError(
-            f"{name} has rotary_base {config.rotary_base:g}, but bert4keras supports only "
-            "10,000. Verify it --against transformers."
-        )
-    masked = config.attention_type != "bidirectional"
-    if against == "bert4keras" and masked and not is_language_model(checkpoint):
-        raise InputError(
-            f"{name} has no language model head, without which bert4keras has no "
-            f"{config.attention_type} mask. Verify it with --attention-type bidirectional."
-        )
+    if config.position_embedding_type == "learned" and config.is_v2:
+        form = form or "learned positions and the rest of a RoFormerV2"
+    masked = config.attention_type != "bidirectional" and not is_language_model(checkpoint)
+    if form:
+        problem, advice = f"has {form}", "It cannot be verified."
+    elif against == "transformers" and config.is_v2:
+        problem, advice = "is a RoFormerV2", "Verify it --against bert4keras."
+    elif against == "bert4keras" and config.rotary_base != 10_000:
+        problem = f"has rotary_base {config.rotary_base:g}"
+        advice = "Verify it --against transformers."
+    elif against == "bert4keras" and masked:
+        problem = f"has the mask {config.attention_type} and no language model head"
+        advice = "Verify it with --attention-type bidirectional."
+    else:
+        return
+    raise InputError(f"{name} {problem}, which {against} does not support. {advice}")
 
 
 def _our_class(checkpoint: Checkpoint, against: Library) -> Any:

@@ -93,12 +93,8 @@ def keep_tokens(
     """Keep the rows `ids`, in that order; append the mean of several rows for each of `compound`.
 
     Equal to bert4keras' `keep_tokens` and `compound_tokens`: the ids in `compound` are those of the
-    kept rows, not of the old table. Raises InputError for an id without a row.
+    kept rows, not of the old table.
     """
-    size = checkpoint.config.vocab_size
-    _check_ids(ids, size, "ids")
-    for rows in compound:
-        _check_ids(rows, len(ids), "compound")
 
     def resized(table: np.ndarray) -> np.ndarray:
         kept = table[np.asarray(ids, int)]
@@ -159,13 +155,6 @@ def extend(checkpoint: Checkpoint, tokenizer: RoFormerTokenizer, words: Iterable
         tuple(known),
         tuple(word for word in compound if larger.tokenize(word) != [word]),
     )
-
-
-def _check_ids(ids: Sequence[int], size: int, name: str) -> None:
-    wrong = [number for number in ids if not 0 <= number < size]
-    if wrong or not len(ids):
-        value = f"{wrong[0]}" if wrong else "nothing"
-        raise InputError(f"{name} contains {value}, but ids are 0 to {size - 1}.")
 
 
 def _lines(path: Path) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from roformer_tf.errors import InputError, check_number
+from roformer_tf.errors import check_number, check_packages
 from roformer_tf.readers.records import text_key
 
 # Which documents are skipped because of an earlier one: none, equal ones, or similar ones too.
@@ -84,13 +84,10 @@ def find_near(similarity: float) -> Callable[[bytes], bool]:
     InputError if datasketch is not installed.
     """
     # 0.1 ms for each document, in the one process that compares all of them.
-    try:
-        from datasketch import LeanMinHash, MinHashLSH
-    except ImportError:
-        raise InputError(
-            "near duplicates need the library datasketch, which is not installed. Run `pip install "
-            "'roformer-tf[duplicates]'`, or give --duplicates exact."
-        ) from None
+    otherwise = "give --duplicates exact"
+    check_packages("--duplicates", "duplicates", "datasketch", otherwise=otherwise)
+    from datasketch import LeanMinHash, MinHashLSH
+
     index = MinHashLSH(num_perm=PERMUTATIONS, params=bands(similarity))
     kept: list[LeanMinHash] = []
 

@@ -22,7 +22,7 @@ from typing import Any, Literal
 from tqdm import tqdm
 
 from roformer_tf.corpus.workers import EngineError, Workers, WorkerTask, in_this_process, processes
-from roformer_tf.errors import InputError, check_number
+from roformer_tf.errors import InputError, check_number, check_packages
 from roformer_tf.files import parse_json
 from roformer_tf.machine import usable_cores
 
@@ -129,12 +129,9 @@ def cluster(task: WorkerTask, folder: Path, scheduler: str | None) -> Iterator[W
 
 def _connect(scheduler: str | None) -> Any:
     """Connect to a scheduler as a `distributed.Client`. Raises InputError if none responds."""
-    try:
-        from distributed import Client
-    except ImportError:
-        raise InputError(
-            "the engine dask needs the extra [dask]: pip install 'roformer-tf[dask]'."
-        ) from None
+    check_packages("--engine dask", "dask", "distributed")
+    from distributed import Client
+
     # Dask logs several tracebacks for a lost scheduler; our error is one sentence.
     for name in ("distributed", "distributed.client", "tornado.application"):
         logging.getLogger(name).setLevel(logging.CRITICAL)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, Literal
 
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_packages
 from roformer_tf.machine import has_accelerator, multiplies_bfloat16
 
 if TYPE_CHECKING:
@@ -26,11 +26,10 @@ KerasPrecision = Literal["float32", "bfloat16"]
 
 MODULES = {"onnx": ("onnx", "onnxruntime"), "openvino": ("openvino",)}
 EXTRAS = {"onnx": "onnx", "openvino": "fast"}
-NAMES = {"keras": "Keras", "onnx": "ONNX Runtime", "openvino": "OpenVINO"}
 # Engines with a precision, the fastest first (docs/LOG.md).
 FASTEST: dict[Precision, tuple[Engine, ...]] = {
-    "float32": ("onnx", "openvino"),
-    "bfloat16": ("openvino",),
+    "float32": ("onnx", "openvino", "keras"),
+    "bfloat16": ("openvino", "keras"),
     "int8": ("onnx", "openvino"),
 }
 # Fields of a configuration of which graphs support any value.
@@ -59,6 +58,7 @@ SUPPORTED: dict[str, tuple[Any, ...]] = {
     "crf": (False, True),
 }
 NO_BFLOAT16 = "this CPU has no instructions for bfloat16, so float32 is used."
+LOSSY = "OpenVINO computes in bfloat16 (--precision float32 for full accuracy)."
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ def choose(
         raise InputError(f"--engine {engine} cannot run this model: {unsupported}. Omit --engine.")
     chosen = precision or "float32"
     if engine == "openvino" and precision is None and native and lossy:
-        chosen, note = "bfloat16", _lossy_note(engine, "bfloat16")
+        chosen, note = "bfloat16", LOSSY
     _check(engine, chosen)
     return Choice(engine, chosen, note)
 
@@ -122,40 +122,22 @@ def _automatic(precision: Precision | None, lossy: bool, unsupported: str, note:
         if precision == "int8":
             reason = unsupported or "int8 is for CPUs, and there is an accelerator"
             raise InputError(f"int8 is not possible: {reason}. Give --engine onnx, or float32.")
-        return Choice(
-            "keras",
-            precision or "float32",
-            f"Keras is used: {unsupported}." if unsupported else note,
-        )
-    wanted: list[Precision] = [precision] if precision else ["float32"]
-    if lossy:
-        wanted.insert(0, "bfloat16")
-    for candidate in wanted:
-        for engine in filter(installed, FASTEST[candidate]):
-            unasked = candidate != precision and candidate != "float32"
-            return Choice(engine, candidate, _lossy_note(engine, candidate) if unasked else note)
-    if precision == "int8":
-        _check("onnx", "int8")
-    return Choice("keras", precision or "float32", note)
-
-
-def _lossy_note(engine: Engine, precision: Precision) -> str:
-    return f"{NAMES[engine]} computes in {precision} (--precision float32 for full accuracy)."
+        note = f"Keras is used: {unsupported}." if unsupported else note
+        return Choice("keras", precision or "float32", note)
+    if lossy and precision is None and installed("openvino"):
+        return Choice("openvino", "bfloat16", LOSSY)
+    precision = precision or "float32"
+    engine: Engine = next(filter(installed, FASTEST[precision]), "onnx")
+    _check(engine, precision)
+    return Choice(engine, precision, note)
 
 
 def _check(engine: Engine, precision: Precision) -> None:
     """Raise InputError where an engine lacks a precision, or its packages."""
-    if engine == "keras":
-        if precision == "int8":
-            raise InputError("--engine keras has no int8. Give --engine onnx, or omit --engine.")
-        return
     if engine not in FASTEST[precision]:
-        engines = [*FASTEST[precision], *(["keras"] if precision != "int8" else [])]
         raise InputError(
-            f"--engine {engine} has no {precision} on a CPU. Engines with it: {', '.join(engines)}."
+            f"--engine {engine} has no {precision} on a CPU. Engines with it: "
+            f"{', '.join(FASTEST[precision])}."
         )
-    if missing := [name for name in MODULES[engine] if find_spec(name) is None]:
-        raise InputError(
-            f"--engine {engine} needs {', '.join(missing)}: "
-            f"`pip install 'roformer-tf[{EXTRAS[engine]}]'`."
-        )
+    if engine != "keras":
+        check_packages(f"--engine {engine}", EXTRAS[engine], *MODULES[engine])

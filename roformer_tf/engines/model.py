@@ -10,7 +10,7 @@ import numpy as np
 
 from roformer_tf.engines.choice import Engine, Precision
 from roformer_tf.engines.network import BYTE, PRECISION, SEVEN_BITS, Network
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_packages
 from roformer_tf.machine import instructions, usable_cores
 
 # The graph's file in a folder that `export` wrote as onnx or int8.
@@ -78,9 +78,7 @@ def share_onnx(network: Network, precision: Precision, folder: Path) -> Path:
     """
     import onnxruntime
 
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    target = folder / ONNX
+    options, target = session_options(), folder / ONNX
     options.optimized_model_filepath = str(target)
     for key, value in (
         ("optimized_model_external_initializers_file_name", "weights"),
@@ -114,11 +112,9 @@ def onnx_session(
     precision: of a file without that metadata. threads: default: one for each core that the process
     may use. Raises InputError where it cannot be opened.
     """
-    try:
-        import onnxruntime
-    except ModuleNotFoundError:
-        name = "an ONNX model" if isinstance(graph, bytes) else graph
-        raise InputError(f"{name} needs onnxruntime: `pip install 'roformer-tf[onnx]'`.") from None
+    check_packages("an ONNX model", "onnx", "onnxruntime")
+    import onnxruntime
+
     if not is_sound(onnxruntime):
         raise InputError(
             f"onnxruntime is {onnxruntime.__version__}, whose attention is wrong under some masks. "
@@ -132,14 +128,13 @@ def onnx_session(
             raise
         raise InputError(f"cannot read {graph}: {error}. Export it again.") from None
     names = [tensor.name for tensor in session.get_inputs()]
-    is_answer = ANSWER_OUTPUTS[0] in [tensor.name for tensor in session.get_outputs()]
-    outputs = ANSWER_OUTPUTS if is_answer else (output,)
+    outputs = _wanted([tensor.name for tensor in session.get_outputs()], output)
     if session.get_modelmeta().custom_metadata_map.get(PRECISION) == "int8":
         precision = "int8"
 
     def run(rows: Mapping[str, np.ndarray]) -> np.ndarray:
         rows = standard_rows(rows) if STANDARD_INPUTS[0] in names else rows
-        return joined(session.run(outputs, {name: rows[name] for name in names}))
+        return _joined(session.run(outputs, {name: rows[name] for name in names}))
 
     return GraphModel(run, "onnx", precision, 1 if precision == "int8" else TOKENS)
 
@@ -156,17 +151,21 @@ def openvino_file(path: Path, output: str) -> GraphModel:
     """Open OpenVINO's file of a graph of standard operators, for one of its outputs."""
     settings = {"INFERENCE_PRECISION_HINT": "f32"}
     model = _openvino_core().compile_model(path, "CPU", settings)
-    is_answer = any(ANSWER_OUTPUTS[0] in tensor.names for tensor in model.outputs)
-    outputs = ANSWER_OUTPUTS if is_answer else (output,)
+    outputs = _wanted([name for tensor in model.outputs for name in tensor.names], output)
 
     def run(rows: Mapping[str, np.ndarray]) -> np.ndarray:
         results = model(standard_rows(rows))
-        return joined([results[name] for name in outputs])
+        return _joined([results[name] for name in outputs])
 
     return GraphModel(run, "openvino", "float32")
 
 
-def joined(outputs: Sequence[np.ndarray]) -> np.ndarray:
+def _wanted(names: Sequence[str], output: str) -> Sequence[str]:
+    """The outputs of a graph to compute, among its own: `ANSWER_OUTPUTS`, or this one."""
+    return ANSWER_OUTPUTS if ANSWER_OUTPUTS[0] in names else (output,)
+
+
+def _joined(outputs: Sequence[np.ndarray]) -> np.ndarray:
     """The only output, or `ANSWER_OUTPUTS` (B, T) as logits (B, T, 2)."""
     return np.asarray(outputs[0]) if len(outputs) == 1 else np.stack(outputs, axis=-1)
 

@@ -8,8 +8,7 @@ Axes: B rows, T tokens, P positions, E embedding, H hidden, N heads, K head size
 C labels, D numbers of a vector.
 """
 
-import dataclasses
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 
@@ -49,6 +48,12 @@ PRECISION = "precision"
 # Largest number of a kernel in int8. Some older CPUs add products of two bytes in 16 bits, which
 # overflow: with 7 of the 8 bits the results are the same on all.
 BYTE, SEVEN_BITS = 127, 63
+# Added to the score of a masked key: its exponential is 0 in float32 and in bfloat16.
+UNSEEN = -10_000.0
+# Instead of a node: the position of the first token of each text.
+FIRST = "first"
+# Where keys are hidden from some queries only.
+ORDERED = ("causal", "unilm")
 
 
 class OutputKind(NamedTuple):
@@ -99,7 +104,7 @@ class Network:
     @property
     def inputs(self) -> tuple[str, ...]:
         """Names of its inputs: int32 (B, T), and (B, P) of `masked_positions`."""
-        return inputs_of(self.part)
+        return (*INPUTS, MASKED_POSITIONS) if self.part == "masked" else INPUTS
 
     @property
     def output(self) -> str:
@@ -113,8 +118,8 @@ class Graph(Protocol):
     def input(self, name: str) -> Node:
         """One of the network's inputs."""
 
-    def visible(self, attention_type: str | None, token_ids: Node, segment_ids: Node) -> Node:
-        """The attention mask, as of `layers.masks.visible_keys`.
+    def visible(self, token_ids: Node, segment_ids: Node) -> Node:
+        """The attention mask of the config, as of `layers.masks.visible_keys`.
 
         A sequence is one document, token 0 is padding, and the first token is always visible.
         """
@@ -136,18 +141,15 @@ class Graph(Protocol):
     ) -> Node:
         """Rotate query and key, (B, P, H) and (B, T, H), then weigh the values: (B, P, H).
 
-        Dimensions m and m + K/2 of a head are a pair. `positions` (B, P) of the queries; None: all
-        T positions.
+        Dimensions m and m + K/2 of a head are a pair. `positions` (B, P) of the queries, or FIRST;
+        None: all T positions.
         """
 
     def split(self, x: Node, parts: int) -> list[Node]:
         """x in equal parts along its last axis."""
 
-    def first(self) -> Node:
-        """The positions of the first tokens."""
-
     def gather(self, x: Node, positions: Node) -> Node:
-        """x (B, T, H) at positions (B, P) → (B, P, H)."""
+        """x (B, T, H) at positions (B, P), or FIRST → (B, P, H)."""
 
     def only(self, x: Node) -> Node:
         """x (B, 1, H) → (B, H)."""
@@ -171,226 +173,185 @@ def write(network: Network, graph: Graph) -> dict[str, Node]:
     Raises InputError for missing weights, and for weights of a used part that no operation uses: a
     graph without them would compute something else.
     """
-    arrays = _Asked(network.arrays, network.source)
-    network = dataclasses.replace(network, arrays=arrays)
+    writer = _Writer(network, graph)
     if network.with_hidden:
-        hidden = _hidden(network, graph)
-        outputs = {OUTPUTS["hidden"]: hidden, network.output: _vectors(network, graph, hidden)}
+        hidden = writer.hidden()
+        outputs = {OUTPUTS["hidden"]: hidden, network.output: writer.vectors(hidden)}
     else:
-        outputs = {network.output: _PARTS[network.part](network, graph)}
-    arrays.check()
+        outputs = {network.output: _PARTS[network.part](writer)}
+    writer.check()
     if network.meaning is not None:
         outputs[network.meaning.name] = graph.meaning(outputs[network.output], network.meaning)
     return outputs
 
 
-class _Asked(Mapping[str, Array]):
-    """Arrays that remember which of them were read."""
+class _Writer:
+    """Asks a graph for the operations of a network, one after another."""
 
-    def __init__(self, arrays: Mapping[str, Array], source: str) -> None:
-        self._arrays, self._source = arrays, source
-        self._asked: set[str] = set()
-
-    def __getitem__(self, name: str) -> Array:
-        self._asked.add(name)
-        if name not in self._arrays:
-            raise InputError(
-                f"{self._source} lacks weights, such as {name}. Give a complete checkpoint."
-            )
-        return self._arrays[name]
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._arrays
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._arrays)
-
-    def __len__(self) -> int:
-        return len(self._arrays)
+    def __init__(self, network: Network, graph: Graph) -> None:
+        self.network, self.graph, self.config = network, graph, network.config
+        self.read: set[str] = set()
+        """Names of the arrays that were read."""
 
     def check(self) -> None:
         """Raise InputError for an array that was not read, of a part that was."""
-        used = {name.split("/")[0] for name in self._asked}
-        left = [n for n in self if n.split("/")[0] in used and n not in self._asked]
+        used = {name.split("/")[0] for name in self.read}
+        left = [n for n in self.network.arrays if n.split("/")[0] in used and n not in self.read]
         if left:
             raise InputError(
-                f"{self._source} holds {left[0]}, which graphs do not support. Give --engine keras."
+                f"{self.network.source} holds {left[0]}, which graphs do not support. Give "
+                "--engine keras."
             )
 
+    def hidden(self, positions: Node | None = None) -> Node:
+        """The last layer's hidden states, at the positions or everywhere."""
+        graph, where = self.graph, "encoder/embeddings"
+        token_ids, segment_ids = graph.input("token_ids"), graph.input("segment_ids")
+        visible = graph.visible(token_ids, segment_ids)
+        words, segments = (
+            graph.lookup(f"{where}/{name}", self._array(f"{where}/{name}/embeddings"), ids)
+            for name, ids in (("word", token_ids), ("segment", segment_ids))
+        )
+        x = graph.add_norm(f"{where}/norm", words, segments, self._norm(f"{where}/norm"))
+        if self.config.embedding_size != self.config.hidden_size:
+            x = self._dense(f"{where}/projection", x)
+        last = self.config.num_hidden_layers - 1
+        for number in range(self.config.num_hidden_layers):
+            # Only the last layer may skip positions: keys and values of all others are needed.
+            needed = positions if number == last else None
+            x = self._layer(f"encoder/layer_{number}", x, visible, needed)
+        return x
 
-def _hidden(network: Network, graph: Graph, positions: Node | None = None) -> Node:
-    """The last layer's hidden states, at the positions or everywhere."""
-    config, arrays = network.config, network.arrays
-    token_ids, segment_ids = graph.input("token_ids"), graph.input("segment_ids")
-    visible = graph.visible(config.attention_type, token_ids, segment_ids)
-    where = "encoder/embeddings"
-    words, segments = (
-        graph.lookup(f"{where}/{name}", arrays[f"{where}/{name}/embeddings"], ids)
-        for name, ids in (("word", token_ids), ("segment", segment_ids))
-    )
-    x = graph.add_norm(f"{where}/norm", words, segments, _norm(network, f"{where}/norm"))
-    if config.embedding_size != config.hidden_size:
-        x = graph.dense(x, _dense(network, f"{where}/projection"))
-    last = config.num_hidden_layers - 1
-    for number in range(config.num_hidden_layers):
-        # Only the last layer may skip positions: keys and values of all others are needed.
-        needed = positions if number == last else None
-        x = _layer(network, graph, f"encoder/layer_{number}", x, visible, needed)
-    return x
+    def _layer(self, name: str, x: Node, visible: Node, positions: Node | None) -> Node:
+        """norm(x + attention(x)), then norm(x + feed_forward(x)): x (B, T, H) → (B, T or P, H)."""
+        graph, where = self.graph, f"{name}/attention"
+        layers = [self._projection(where, role) for role in ROLES]
+        if positions is None:
+            # one product for all three, since a narrow one does not use all cores
+            parts = graph.split(graph.dense(x, _joined(f"{where}/qkv", layers)), 3)
+        else:
+            parts = graph.split(graph.dense(x, _joined(f"{where}/kv", layers[1:])), 2)
+            x = graph.gather(x, positions)
+            parts = [graph.dense(x, layers[0]), *parts]
+        query, key, value = parts
+        attended = graph.attend(query, key, value, visible, positions)
+        x = self._added(f"{where}/attention_output", f"{name}/attention_norm", attended, x)
+        inner = self._dense(f"{name}/intermediate", x, self.config.hidden_act)
+        return self._added(f"{name}/output", f"{name}/output_norm", inner, x)
 
+    def _added(self, dense: str, norm: str, inner: Node, x: Node) -> Node:
+        """The norm of x + a dense layer of `inner`."""
+        layer = self._linear(dense)
+        kernel = layer.kernel.reshape(-1, self.config.hidden_size)  # attention has (N, K, H)
+        y = self.graph.dense(inner, Linear(dense, kernel))
+        return self.graph.add_norm(norm, y, x, self._norm(norm), layer.bias)
 
-def _layer(
-    network: Network, graph: Graph, name: str, x: Node, visible: Node, positions: Node | None
-) -> Node:
-    """norm(x + attention(x)), then norm(x + feed_forward(x)): x (B, T, H) → (B, T or P, H)."""
-    config = network.config
-    layers = [_projection(network, f"{name}/attention", role) for role in ROLES]
-    if positions is None:
-        # one product for all three, since a narrow one does not use all cores
-        parts = graph.split(graph.dense(x, _joined("qkv", layers)), 3)
-    else:
-        parts = graph.split(graph.dense(x, _joined("kv", layers[1:])), 2)
-        x = graph.gather(x, positions)
-        parts = [graph.dense(x, layers[0]), *parts]
-    query, key, value = parts
-    attended = graph.attend(query, key, value, visible, positions)
-    output = _dense(network, f"{name}/attention/attention_output")
-    output = output._replace(kernel=output.kernel.reshape(config.hidden_size, -1))
-    norm = f"{name}/attention_norm"
-    x = graph.add_norm(
-        norm,
-        graph.dense(attended, output._replace(bias=None)),
-        x,
-        _norm(network, norm),
-        output.bias,
-    )
-    inner = _dense(network, f"{name}/intermediate", config.hidden_act)
-    output = _dense(network, f"{name}/output")
-    fed = graph.dense(graph.dense(x, inner), output._replace(bias=None))
-    norm = f"{name}/output_norm"
-    return graph.add_norm(norm, fed, x, _norm(network, norm), output.bias)
+    def classifier(self) -> Node:
+        """Two dense layers on the first token ("cls"), or one on the mean of all."""
+        if self.config.pooling == "cls":
+            x = self.hidden(FIRST)
+            x = self._dense("classifier/dense", x, self.config.hidden_act)
+            return self.graph.only(self._dense("classifier/out_proj", x))
+        mean = self.graph.mean_of_tokens(self.hidden(), self.graph.input("token_ids"))
+        return self._dense("classifier/out_proj", mean)
 
+    def each_token(self) -> Node:
+        """One dense layer on every token, whose name is that of the part."""
+        return self._dense(self.network.part, self.hidden())
 
-def _classifier(network: Network, graph: Graph) -> Node:
-    """Two dense layers on the first token ("cls"), or one on the mean of all."""
-    if network.config.pooling == "cls":
-        x = _hidden(network, graph, graph.first())
-        x = graph.dense(x, _dense(network, "classifier/dense", network.config.hidden_act))
-        return graph.only(graph.dense(x, _dense(network, "classifier/out_proj")))
-    mean = graph.mean_of_tokens(_hidden(network, graph), graph.input("token_ids"))
-    return graph.dense(mean, _dense(network, "classifier/out_proj"))
+    def pooled(self, hidden: Node | None = None) -> Node:
+        """The pooler's output, the mean of all tokens, or the first token; not normalized.
 
+        hidden: the hidden states of all tokens, if the graph has them.
+        """
+        graph, pooling = self.graph, self.network.pooling
+        if pooling == "mean":
+            hidden = self.hidden() if hidden is None else hidden
+            return graph.mean_of_tokens(hidden, graph.input("token_ids"))
+        x = self.hidden(FIRST) if hidden is None else graph.gather(hidden, FIRST)
+        return graph.only(self._dense("pooler/dense", x) if pooling == "pooler" else x)
 
-def _each_token(network: Network, graph: Graph) -> Node:
-    """One dense layer on every token, whose name is that of the part."""
-    return graph.dense(_hidden(network, graph), _dense(network, network.part))
+    def vectors(self, hidden: Node | None = None) -> Node:
+        """Pooled hidden states, cut and normalized."""
+        return self.graph.unit(self.pooled(hidden), self.network.dimensions)
 
+    def masked(self) -> Node:
+        """The vocabulary's logits at the masked positions."""
+        return self._vocabulary(self.hidden(self.graph.input(MASKED_POSITIONS)))
 
-def _pooled(network: Network, graph: Graph, hidden: Node | None = None) -> Node:
-    """The pooler's output, the mean of all tokens, or the first token; not normalized.
+    def next_token(self) -> Node:
+        """The vocabulary's logits at every position."""
+        return self._vocabulary(self.hidden())
 
-    hidden: the hidden states of all tokens, if the graph has them.
-    """
-    if network.pooling == "mean":
-        hidden = _hidden(network, graph) if hidden is None else hidden
-        return graph.mean_of_tokens(hidden, graph.input("token_ids"))
-    first = graph.first()
-    x = _hidden(network, graph, first) if hidden is None else graph.gather(hidden, first)
-    if network.pooling == "pooler":
-        x = graph.dense(x, _dense(network, "pooler/dense"))
-    return graph.only(x)
+    def _vocabulary(self, x: Node) -> Node:
+        """The head of a language model; RoFormerV2 has no more than the decoder."""
+        words, bias = "encoder/embeddings/word", None
+        if not self.config.is_v2:
+            x = self._dense("mlm/dense", x, self.config.hidden_act)
+            x = self.graph.norm("mlm/norm", x, self._norm("mlm/norm"))
+            bias = self._array("mlm/bias")
+        return self.graph.product_with_rows(words, x, self._array(f"{words}/embeddings"), bias)
 
+    def _dense(self, name: str, x: Node, activation: str | None = None) -> Node:
+        """A dense layer by its name."""
+        return self.graph.dense(x, self._linear(name)._replace(activation=activation))
 
-def _vectors(network: Network, graph: Graph, hidden: Node | None = None) -> Node:
-    """Pooled hidden states, cut and normalized."""
-    return graph.unit(_pooled(network, graph, hidden), network.dimensions)
+    def _linear(self, name: str) -> Linear:
+        """A layer's weights; those of RoFormerV2 have no bias, except in its heads."""
+        return Linear(name, self._array(f"{name}/kernel"), self._optional(f"{name}/bias"))
 
+    def _projection(self, where: str, role: str) -> Linear:
+        """The layer of queries, keys or values, (H, H).
 
-def _masked(network: Network, graph: Graph) -> Node:
-    """The vocabulary's logits at the masked positions."""
-    return _vocabulary(network, graph, _hidden(network, graph, graph.input(MASKED_POSITIONS)))
+        The dimensions of a pair are separated by K/2: scores do not depend on the order of
+        dimensions, if queries and keys have the same.
+        """
+        name, kernel, bias, _ = self._linear(f"{where}/{role}")  # (H, N, K) and (N, K)
+        if role != "value" and self.config.rotary_style == "interleaved":
+            order = np.arange(self.config.head_size).reshape(-1, 2).T.reshape(-1)
+            kernel, bias = kernel[..., order], None if bias is None else bias[..., order]
+        size = self.config.hidden_size
+        return Linear(name, kernel.reshape(size, size), None if bias is None else bias.reshape(-1))
 
+    def _norm(self, name: str) -> Norm:
+        config = self.config
+        of_embeddings = name.startswith(("encoder/embeddings", "mlm"))
+        size = config.embedding_size if of_embeddings else config.hidden_size
+        weights = (self._optional(f"{name}/{weight}") for weight in ("gamma", "beta"))
+        return Norm(size, config.layer_norm_eps, *weights)
 
-def _next_token(network: Network, graph: Graph) -> Node:
-    """The vocabulary's logits at every position."""
-    return _vocabulary(network, graph, _hidden(network, graph))
+    def _optional(self, name: str) -> Array | None:
+        return self._array(name) if name in self.network.arrays else None
 
-
-def _vocabulary(network: Network, graph: Graph, x: Node) -> Node:
-    """The head of a language model; RoFormerV2 has no more than the decoder."""
-    arrays = network.arrays
-    words, bias = "encoder/embeddings/word", None
-    if not network.config.is_v2:
-        x = graph.dense(x, _dense(network, "mlm/dense", network.config.hidden_act))
-        x = graph.norm("mlm/norm", x, _norm(network, "mlm/norm"))
-        bias = arrays["mlm/bias"]
-    return graph.product_with_rows(words, x, arrays[f"{words}/embeddings"], bias)
-
-
-_PARTS: dict[Part, Callable[[Network, Graph], Node]] = {
-    "hidden": _hidden,
-    "classifier": _classifier,
-    **dict.fromkeys(EACH_TOKEN, _each_token),
-    "vectors": _vectors,
-    "pooled": _pooled,
-    "masked": _masked,
-    "next_token": _next_token,
-}
-ROLES = ("query", "key", "value")
-INPUTS = ("token_ids", "segment_ids")
-MASKED_POSITIONS = "masked_positions"
-
-
-def inputs_of(part: Part) -> tuple[str, ...]:
-    """Names of the inputs of a network with this output."""
-    return (*INPUTS, MASKED_POSITIONS) if part == "masked" else INPUTS
-
-
-def _dense(network: Network, name: str, activation: str | None = None) -> Linear:
-    """A layer by its name; those of RoFormerV2 have no bias, except in its heads."""
-    bias = f"{name}/bias"
-    arrays = network.arrays
-    return Linear(name, _float32(arrays[f"{name}/kernel"]), _optional(arrays, bias), activation)
-
-
-def _projection(network: Network, where: str, role: str) -> Linear:
-    """The layer of queries, keys or values, (H, H), with the dimensions of a pair separated by K/2.
-
-    Scores do not depend on the order of dimensions, if queries and keys have the same.
-    """
-    layer, config = _dense(network, f"{where}/{role}"), network.config
-    kernel, bias = layer.kernel, layer.bias  # (H, N, K) and (N, K)
-    if role != "value" and config.rotary_style == "interleaved":
-        order = np.arange(config.head_size).reshape(-1, 2).T.reshape(-1)
-        kernel = kernel[..., order]
-        bias = None if bias is None else bias[..., order]
-    flat = kernel.reshape(config.hidden_size, config.hidden_size)
-    return Linear(layer.name, flat, None if bias is None else bias.reshape(-1))
+    def _array(self, name: str) -> Array:
+        """A weight in float32, whatever the file's dtype."""
+        self.read.add(name)
+        if name not in self.network.arrays:
+            raise InputError(
+                f"{self.network.source} lacks weights, such as {name}. Give a complete checkpoint."
+            )
+        return np.ascontiguousarray(self.network.arrays[name], np.float32)
 
 
 def _joined(name: str, layers: Sequence[Linear]) -> Linear:
     """Layers with the same input as one layer."""
     biases = [layer.bias for layer in layers if layer.bias is not None]
-    where = layers[0].name.rpartition("/")[0]
     kernel = np.concatenate([layer.kernel for layer in layers], axis=1)
-    return Linear(f"{where}/{name}", kernel, np.concatenate(biases) if biases else None)
+    return Linear(name, kernel, np.concatenate(biases) if biases else None)
 
 
-def _norm(network: Network, name: str) -> Norm:
-    config, arrays = network.config, network.arrays
-    of_embeddings = name.startswith(("encoder/embeddings", "mlm"))
-    size = config.embedding_size if of_embeddings else config.hidden_size
-    weights = (_optional(arrays, f"{name}/{weight}") for weight in ("gamma", "beta"))
-    return Norm(size, config.layer_norm_eps, *weights)
-
-
-def _optional(arrays: Mapping[str, Array], name: str) -> Array | None:
-    return _float32(arrays[name]) if name in arrays else None
-
-
-def _float32(array: Array) -> Array:
-    """Weights in float32, whatever the file's dtype."""
-    return np.ascontiguousarray(array, np.float32)
+_PARTS: dict[Part, Callable[[_Writer], Node]] = {
+    "hidden": _Writer.hidden,
+    "classifier": _Writer.classifier,
+    **dict.fromkeys(EACH_TOKEN, _Writer.each_token),
+    "vectors": _Writer.vectors,
+    "pooled": _Writer.pooled,
+    "masked": _Writer.masked,
+    "next_token": _Writer.next_token,
+}
+ROLES = ("query", "key", "value")
+INPUTS = ("token_ids", "segment_ids")
+MASKED_POSITIONS = "masked_positions"
 
 
 def rounded(kernel: Array, largest: int) -> tuple[Array, Array]:

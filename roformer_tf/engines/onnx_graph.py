@@ -6,16 +6,19 @@ bits and a scale for each column. Activations are quantized dynamically, with on
 call; embeddings, norms and biases stay float32.
 """
 
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 import numpy as np
-from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper, numpy_helper
+from onnx import ModelProto, NodeProto, TensorProto, helper, numpy_helper
 
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.engines.network import (
     EACH_TOKEN,
+    FIRST,
+    ORDERED,
     PRECISION,
+    UNSEEN,
     Array,
     Linear,
     Network,
@@ -25,11 +28,7 @@ from roformer_tf.engines.network import (
     write,
 )
 
-# ONNX Runtime 1.20, whose attention is wrong with fewer queries than keys, refuses 22.
-OPSET, IR_VERSION = 22, 10
 MICROSOFT = "com.microsoft"
-# Added to the score of a masked key: its exponential is 0 in float32.
-UNSEEN = -10_000.0
 
 
 def onnx_model(network: Network, largest: int | None = None) -> ModelProto:
@@ -41,38 +40,49 @@ def onnx_model(network: Network, largest: int | None = None) -> ModelProto:
     lengths = dict.fromkeys(("hidden", *EACH_TOKEN, "next_token"), "length")
     lengths |= {"masked": "positions"}
     shape = ["batch", *filter(None, [lengths.get(network.part)]), None]
-    onnx_graph = helper.make_graph(
-        graph.nodes,
-        "roformer",
-        [_value(name, TensorProto.INT32, _axes(name)) for name in network.inputs],
-        [_value(name, TensorProto.FLOAT, shape) for name in outputs],
-        list(graph.constants.values()),
-    )
-    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(MICROSOFT, 1)]
-    model = helper.make_model(
-        onnx_graph, ir_version=IR_VERSION, opset_imports=opsets, producer_name="roformer_tf"
-    )
-    helper.set_model_props(model, {PRECISION: "int8" if largest else "float32"})
-    return model
-
-
-def _axes(name: str) -> list[str]:
-    return ["batch", "positions" if name == "masked_positions" else "length"]
-
-
-def _value(name: str, kind: int, shape: Sequence[str | None]) -> ValueInfoProto:
-    return helper.make_tensor_value_info(name, kind, shape)
+    axes = {"masked_positions": "positions"}
+    inputs = {
+        name: (TensorProto.INT32, ["batch", axes.get(name, "length")]) for name in network.inputs
+    }
+    return graph.model(inputs, dict.fromkeys(outputs, shape))
 
 
 class OnnxGraph:
     """Nodes and constants of an ONNX graph; a tensor is its name."""
 
+    # ONNX Runtime 1.20, whose attention is wrong with fewer queries than keys, refuses 22.
+    opsets: ClassVar = {"": 22, MICROSOFT: 1}
+    ir_version = 10
+
     def __init__(self, config: RoFormerConfig, largest: int | None = None) -> None:
+        self.attention_type = config.attention_type
         self.heads, self.head_size = config.num_attention_heads, config.head_size
         self.rotary_base, self.largest = config.rotary_base, largest
         self.nodes: list[NodeProto] = []
         self.constants: dict[str, TensorProto] = {}
         self._tables: tuple[str, ...] = ()
+
+    def model(
+        self, inputs: Mapping[str, tuple[int, Sequence[Any]]], outputs: Mapping[str, Sequence[Any]]
+    ) -> ModelProto:
+        """The model: dtypes and shapes of its inputs, shapes of its outputs, all float32."""
+        value = helper.make_tensor_value_info
+        graph = helper.make_graph(
+            self.nodes,
+            "roformer",
+            [value(name, dtype, shape) for name, (dtype, shape) in inputs.items()],
+            [value(name, TensorProto.FLOAT, shape) for name, shape in outputs.items()],
+            list(self.constants.values()),
+        )
+        opsets = [helper.make_opsetid(*opset) for opset in self.opsets.items()]
+        model = helper.make_model(
+            graph,
+            ir_version=self.ir_version,
+            opset_imports=opsets,
+            producer_name="roformer_tf",
+        )
+        helper.set_model_props(model, {PRECISION: "int8" if self.largest else "float32"})
+        return model
 
     def node(
         self, kind: str, *inputs: str, output: str = "", domain: str = "", **attributes: Any
@@ -107,15 +117,15 @@ class OnnxGraph:
         """An input, by the network's name."""
         return name
 
-    def visible(self, attention_type: str | None, token_ids: str, segment_ids: str) -> "SeenKeys":
-        """A mask of padding; or a bias of the scores, where more is masked."""
+    def visible(self, token_ids: str, segment_ids: str) -> str:
+        """A mask of padding, int32 (B, T); or a bias of the scores, where more is masked."""
         counted = self._counted(token_ids)
-        if attention_type not in ("causal", "unilm"):
-            return SeenKeys(keys=self.node("Cast", counted, to=TensorProto.INT32))
+        if self.attention_type not in ORDERED:
+            return self.node("Cast", counted, to=TensorProto.INT32)
         # A key is visible if its rank is not above the query's: of tokens for a causal model, of
         # segments for UniLM, whose segment 0 is bidirectional.
         order = segment_ids
-        if attention_type == "causal":
+        if self.attention_type == "causal":
             zeros = self.node("Mul", token_ids, self.scalar(0))
             order = self.node("Add", zeros, self.scalar(1))
         rank = self.node("CumSum", order, self.scalar(1))  # of the token or the segment
@@ -125,7 +135,7 @@ class OnnxGraph:
             self.node("Unsqueeze", rank, self.integers(2)),
         )  # (B, T, T), query before key
         seen = self.node("And", seen, self.node("Unsqueeze", counted, self.integers(1)))
-        return SeenKeys(bias=self._bias(seen), of_queries=True)
+        return self._bias(seen)
 
     def _bias(self, seen: str) -> str:
         """What is added to scores: 0 where a key is seen."""
@@ -200,9 +210,7 @@ class OnnxGraph:
     def _ones(self, size: int) -> str:
         return self.constant(f"ones_{size}", np.ones(size))
 
-    def attend(
-        self, query: str, key: str, value: str, visible: "SeenKeys", positions: str | None
-    ) -> str:
+    def attend(self, query: str, key: str, value: str, visible: str, positions: str | None) -> str:
         """RotaryEmbedding twice, and MultiHeadAttention."""
         heads, tables = self.heads, self._rotation()
         zero = self.integers(0)
@@ -217,12 +225,11 @@ class OnnxGraph:
             alone = self.node("Reshape", query, self.integers(-1, 1, heads * self.head_size))
             alone = self.fused("RotaryEmbedding", alone, places, *tables, num_heads=heads)
             query = self.node("Reshape", alone, shape)
-        bias = visible.bias
-        if bias:
-            bias = bias if positions is None else self.gather(bias, positions)
-            bias = self.node("Unsqueeze", bias, self.integers(1))  # for all heads
-        inputs = [query, key, value, "", visible.keys, bias]
-        return self.fused("MultiHeadAttention", *inputs, num_heads=heads)
+        masks = [visible]
+        if self.attention_type in ORDERED:
+            bias = visible if positions is None else self.gather(visible, positions)
+            masks = ["", self.node("Unsqueeze", bias, self.integers(1))]  # for all heads
+        return self.fused("MultiHeadAttention", query, key, value, "", *masks, num_heads=heads)
 
     def _rotation(self) -> tuple[str, ...]:
         """Cosines and sines of all angles (T, K/2), computed for any length."""
@@ -241,10 +248,6 @@ class OnnxGraph:
         self.nodes.append(helper.make_node("Split", [x], names, axis=-1, num_outputs=parts))
         return names
 
-    def first(self) -> str:
-        """A marker instead of a tensor: there `gather` is a slice."""
-        return FIRST
-
     def gather(self, x: str, positions: str) -> str:
         """A slice, or GatherND."""
         if positions == FIRST:  # faster than GatherND
@@ -258,13 +261,12 @@ class OnnxGraph:
         return self.node("Squeeze", x, self.integers(1))
 
     def mean_of_tokens(self, x: str, token_ids: str) -> str:
-        """A weighted sum, with weights 1 and 0, over the sum of the weights."""
+        """A weighted sum over the sum of the weights; of no token at all 0."""
         weights = self.node("Cast", self._counted(token_ids), to=TensorProto.FLOAT)
         weights = self.node("Unsqueeze", weights, self.integers(2))
         total = self.node("ReduceSum", self.node("Mul", x, weights), self.integers(1), keepdims=0)
-        return self.node(
-            "Div", total, self.node("ReduceSum", weights, self.integers(1), keepdims=0)
-        )
+        count = self.node("ReduceSum", weights, self.integers(1), keepdims=0)
+        return self.node("Div", total, self.node("Max", count, self.constant("least", 1e-9)))
 
     def product_with_rows(self, name: str, x: str, table: Array, bias: Array | None) -> str:
         """The embedding table, transposed within the product."""
@@ -288,16 +290,3 @@ class OnnxGraph:
             return self.node("Sigmoid", x)
         scaled = self.node("Mul", x, self.constant("scale", meaning.scale))
         return self.node("Add", scaled, self.constant("offset", meaning.offset))
-
-
-class SeenKeys(NamedTuple):
-    """A mask: `keys` that all queries see (B, T), or a `bias` of scores."""
-
-    keys: str = ""
-    bias: str = ""
-    of_queries: bool = False
-    """Whether the bias differs from query to query."""
-
-
-# Stands for the position of the first token of each text.
-FIRST = "first"

@@ -7,13 +7,16 @@ groups of dimensions of a token: the prediction of a text does not depend on its
 """
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import openvino as ov
 from openvino import opset13 as ops
 
 from roformer_tf.engines.network import (
+    FIRST,
+    ORDERED,
+    UNSEEN,
     Array,
     Linear,
     Network,
@@ -26,8 +29,6 @@ from roformer_tf.engines.network import (
 # Additional inputs, for all angles, (1, 1, T, K) float32. The graph does not compute them, since
 # bfloat16 cannot distinguish position 257 from 256.
 COSINES, SINES = "cosines", "sines"
-# Added to the score of a masked key: its exponential is 0 in float32 and in bfloat16.
-UNSEEN = -10_000.0
 
 
 def openvino_model(network: Network, largest: int | None = None) -> ov.Model:
@@ -50,20 +51,12 @@ def rotation_tables(length: int, head_size: int, base: float) -> dict[str, Array
     return {COSINES: np.cos(angles), SINES: np.sin(angles)}
 
 
-class ScoreBias(NamedTuple):
-    """A bias of attention scores, (B, 1, 1 or T, T)."""
-
-    bias: Any
-    of_queries: bool
-    """Whether it differs from query to query."""
-
-
 class OpenVinoGraph:
     """Nodes of an OpenVINO model."""
 
     def __init__(self, network: Network, largest: int | None = None) -> None:
         self.heads, self.head_size = network.config.num_attention_heads, network.config.head_size
-        self.largest = largest
+        self.largest, self.attention_type = largest, network.config.attention_type
         self.inputs = {name: _parameter(name, [-1, -1], ov.Type.i32) for name in network.inputs}
         for name in (COSINES, SINES):
             self.inputs[name] = _parameter(name, [1, 1, -1, self.head_size], ov.Type.f32)
@@ -92,19 +85,17 @@ class OpenVinoGraph:
         """A parameter of the model."""
         return self.inputs[name]
 
-    def visible(self, attention_type: str | None, token_ids: Any, segment_ids: Any) -> ScoreBias:
-        """A bias of all scores."""
+    def visible(self, token_ids: Any, segment_ids: Any) -> Any:
+        """A bias of all scores, (B, 1 or T, T)."""
         seen = self._unsqueezed(self._counted(token_ids), 1)  # (B, 1, T)
-        ordered = attention_type in ("causal", "unilm")
-        if ordered:
+        if self.attention_type in ORDERED:
             order = segment_ids
-            if attention_type == "causal":
+            if self.attention_type == "causal":
                 order = ops.add(ops.multiply(token_ids, self.scalar(0)), self.scalar(1))
             rank = ops.cum_sum(order, self.axis(1))  # of the token or the segment
             keys, queries = self._unsqueezed(rank, 1), self._unsqueezed(rank, 2)
             seen = ops.logical_and(seen, ops.less_equal(keys, queries))
-        zero, unseen = self.constant("seen", 0.0), self.constant("unseen", UNSEEN)
-        return ScoreBias(ops.select(seen, zero, unseen), ordered)
+        return ops.select(seen, self.constant("seen", 0.0), self.constant("unseen", UNSEEN))
 
     def _counted(self, token_ids: Any) -> Any:
         """Which tokens are not padding: (B, T) bool; the first token is always visible."""
@@ -157,18 +148,15 @@ class OpenVinoGraph:
         x = ops.multiply(x, self.constant(f"{name}/gamma", norm.gamma))
         return ops.add(x, self.constant(f"{name}/beta", norm.beta))
 
-    def attend(
-        self, query: Any, key: Any, value: Any, visible: ScoreBias, positions: Any | None
-    ) -> Any:
+    def attend(self, query: Any, key: Any, value: Any, visible: Any, positions: Any | None) -> Any:
         """Rotate, and scaled_dot_product_attention."""
         query, key, value = (self._split_heads(x) for x in (query, key, value))
-        bias = visible.bias
-        if positions is not None and visible.of_queries:
-            bias = self.gather(bias, positions)
+        if positions is not None and self.attention_type in ORDERED:
+            visible = self.gather(visible, positions)
         key = self._rotated(key, None)
         query = query if positions is FIRST else self._rotated(query, positions)
         attended = ops.scaled_dot_product_attention(
-            query, key, value, self._unsqueezed(bias, 1), causal=False
+            query, key, value, self._unsqueezed(visible, 1), causal=False
         )
         joined = ops.transpose(attended, self.integers(0, 2, 1, 3))
         return ops.reshape(joined, self.integers(0, 0, -1), True)
@@ -198,10 +186,6 @@ class OpenVinoGraph:
     def split(self, x: Any, parts: int) -> list[Any]:
         """One split."""
         return list(ops.split(x, self.axis(-1), parts).outputs())
-
-    def first(self) -> Any:
-        """A marker instead of a tensor: there `gather` is a slice."""
-        return FIRST
 
     def gather(self, x: Any, positions: Any) -> Any:
         """A slice, or a gather within each row."""
@@ -240,10 +224,6 @@ class OpenVinoGraph:
             return ops.sigmoid(x)
         scaled = ops.multiply(x, self.constant("scale", meaning.scale))
         return ops.add(scaled, self.constant("offset", meaning.offset))
-
-
-# Represents the position of the first token of each text.
-FIRST = object()
 
 
 def _parameter(name: str, shape: Sequence[int], dtype: Any) -> Any:

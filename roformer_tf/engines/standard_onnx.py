@@ -8,7 +8,7 @@ The first token of a text is the first that is not padding. A vector has the out
 """
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from onnx import ModelProto, TensorProto, helper
@@ -17,7 +17,8 @@ from roformer_tf.config import RoFormerConfig
 from roformer_tf.engines.model import ANSWER_OUTPUTS, STANDARD_INPUTS
 from roformer_tf.engines.network import (
     EACH_TOKEN,
-    PRECISION,
+    FIRST,
+    ORDERED,
     Array,
     Linear,
     Network,
@@ -25,11 +26,11 @@ from roformer_tf.engines.network import (
     OutputKind,
     write,
 )
-from roformer_tf.engines.onnx_graph import OnnxGraph, SeenKeys
+from roformer_tf.engines.onnx_graph import OnnxGraph
 
-# The first with all operators in use, and the format of that time: old runtimes open it as well.
-OPSET, IR_VERSION = 18, 8
 LOGITS, HIDDEN, VECTOR = "logits", "last_hidden_state", "sentence_embedding"
+# All inputs and outputs that a graph may have.
+NAMED = {*STANDARD_INPUTS, *ANSWER_OUTPUTS, LOGITS, HIDDEN, VECTOR}
 # Names of the network's inputs here.
 NAMES = dict(zip(("token_ids", "attention_mask", "segment_ids"), STANDARD_INPUTS, strict=True))
 
@@ -53,28 +54,11 @@ def standard_model(network: Network) -> ModelProto:
         graph.rename(value, name)
     axes = ["batch_size", "sequence_length"]
     by_token = {HIDDEN, LOGITS} if network.part in EACH_TOKEN else {HIDDEN}
-    shapes: dict[str, list[str | None]] = {
-        name: [*axes]
-        if name in ANSWER_OUTPUTS
-        else [*(axes if name in by_token else axes[:1]), None]
+    shapes = {
+        name: axes if name in ANSWER_OUTPUTS else [*axes[: 1 + (name in by_token)], None]
         for name in named
     }
-    value_info = helper.make_tensor_value_info
-    onnx_graph = helper.make_graph(
-        graph.nodes,
-        "roformer",
-        [value_info(name, TensorProto.INT64, axes) for name in STANDARD_INPUTS],
-        [value_info(name, TensorProto.FLOAT, shape) for name, shape in shapes.items()],
-        list(graph.constants.values()),
-    )
-    model = helper.make_model(
-        onnx_graph,
-        ir_version=IR_VERSION,
-        opset_imports=[helper.make_opsetid("", OPSET)],
-        producer_name="roformer_tf",
-    )
-    helper.set_model_props(model, {PRECISION: "float32"})
-    return model
+    return graph.model(dict.fromkeys(STANDARD_INPUTS, (TensorProto.INT64, axes)), shapes)
 
 
 def scale_of(network: Network) -> OutputKind | None:
@@ -85,6 +69,10 @@ def scale_of(network: Network) -> OutputKind | None:
 
 class StandardGraph(OnnxGraph):
     """An ONNX graph without fused operations; a node is named after its layer."""
+
+    # The first with all operators in use, and the format of that time: old runtimes open it, too.
+    opsets: ClassVar = {"": 18}
+    ir_version = 8
 
     def __init__(self, config: RoFormerConfig) -> None:
         super().__init__(config)
@@ -98,6 +86,11 @@ class StandardGraph(OnnxGraph):
         assert not domain, kind
         output = output or f"{self._layer}/{kind}_{len(self.nodes)}"
         return super().node(kind, *inputs, output=output, **attributes)
+
+    def constant(self, name: str, values: Any, dtype: Any = np.float32) -> str:
+        """A constant; the nodes after a weight are named after its layer."""
+        self._layer = name.rpartition("/")[0] or self._layer
+        return super().constant(name, values, dtype)
 
     def rename(self, old: str, new: str) -> None:
         """Rename a tensor; OpenVINO would know one after an Identity by both names."""
@@ -118,21 +111,15 @@ class StandardGraph(OnnxGraph):
         """Which tokens are not padding: (B, T) bool."""
         return self.node("Cast", NAMES["attention_mask"], to=TensorProto.BOOL)
 
-    def visible(self, attention_type: str | None, token_ids: str, segment_ids: str) -> SeenKeys:
+    def visible(self, token_ids: str, segment_ids: str) -> str:
         """A bias of the scores: (B, 1, T) for padding alone, else (B, T, T)."""
-        if attention_type in ("causal", "unilm"):
-            return super().visible(attention_type, token_ids, segment_ids)
+        if self.attention_type in ORDERED:
+            return super().visible(token_ids, segment_ids)
         seen = self.node("Unsqueeze", self._counted(token_ids), self.integers(1))
-        return SeenKeys(bias=self._bias(seen))
-
-    def lookup(self, name: str, table: Array, ids: str) -> str:
-        """One Gather."""
-        self._layer = name
-        return super().lookup(name, table, ids)
+        return self._bias(seen)
 
     def dense(self, x: str, layer: Linear) -> str:
         """MatMul, Add, and an activation of Erf, Tanh or Relu."""
-        self._layer = layer.name
         y = self._product(x, layer)
         if layer.activation == "relu":
             return self.node("Relu", y)
@@ -150,35 +137,30 @@ class StandardGraph(OnnxGraph):
 
     def add_norm(self, name: str, x: str, y: str, norm: Norm, bias: Array | None = None) -> str:
         """Add, and the norm."""
-        self._layer = name
         if bias is not None:
             x = self.node("Add", x, self.constant(f"{name}/bias", bias))
         return self.norm(name, self.node("Add", x, y), norm)
 
     def norm(self, name: str, x: str, norm: Norm) -> str:
         """LayerNormalization; or the root of the mean square from simple operators."""
-        self._layer = name
         if norm.gamma is not None:
             return super().norm(name, x, norm)
         mean = self.node("ReduceMean", self.node("Mul", x, x), self.integers(-1))
         shifted = self.node("Add", mean, self.constant("epsilon", norm.epsilon))
         return self.node("Div", x, self.node("Sqrt", shifted))
 
-    def attend(
-        self, query: str, key: str, value: str, visible: SeenKeys, positions: str | None
-    ) -> str:
+    def attend(self, query: str, key: str, value: str, visible: str, positions: str | None) -> str:
         """Rotate, MatMul, Softmax and MatMul."""
         self._layer = self._layer.rpartition("/")[0]
-        bias = visible.bias
         # A bias that differs from query to query is needed at the positions alone.
-        if positions is not None and visible.of_queries:
-            bias = self.gather(bias, positions)
+        if positions is not None and self.attention_type in ORDERED:
+            visible = self.gather(visible, positions)
         query = self._rotated(self._heads(query), positions)
         key, value = self._rotated(self._heads(key), None), self._heads(value)
         # Scaled before the product, as transformers' attention does.
         query = self.node("Mul", query, self.constant("scale_of_scores", self.head_size**-0.5))
         scores = self.node("MatMul", query, self.node("Transpose", key, perm=[0, 1, 3, 2]))
-        scores = self.node("Add", scores, self.node("Unsqueeze", bias, self.integers(1)))
+        scores = self.node("Add", scores, self.node("Unsqueeze", visible, self.integers(1)))
         values = self.node("MatMul", self.node("Softmax", scores, axis=-1), value)
         joined = self.node("Transpose", values, perm=[0, 2, 1, 3])
         return self.node("Reshape", joined, self.integers(0, 0, self.heads * self.head_size))
@@ -193,8 +175,9 @@ class StandardGraph(OnnxGraph):
         # (T, K/2) for all heads, or (B, 1, P, K/2) of the queries at some positions
         cos, sin = self._rotation()
         if positions is not None:
+            at = self._at(positions)
             cos, sin = (
-                self.node("Unsqueeze", self.node("Gather", table, positions), self.integers(1))
+                self.node("Unsqueeze", self.node("Gather", table, at), self.integers(1))
                 for table in (cos, sin)
             )
         a, b = self.split(x, 2)
@@ -213,23 +196,12 @@ class StandardGraph(OnnxGraph):
         )
         return names
 
-    def first(self) -> str:
-        """The positions (B, 1) of the first tokens that are no padding."""
-        if not self._first:
-            mask = NAMES["attention_mask"]
-            self._first = self.node("ArgMax", mask, axis=1, keepdims=1)
-        return self._first
+    def gather(self, x: str, positions: str) -> str:
+        """GatherND; the first token may follow padding."""
+        return super().gather(x, self._at(positions))
 
-    def mean_of_tokens(self, x: str, token_ids: str) -> str:
-        """A weighted sum over the sum of the weights; of no token at all 0."""
-        self._layer = "mean"
-        weights = self.node("Cast", NAMES["attention_mask"], to=TensorProto.FLOAT)
-        weights = self.node("Unsqueeze", weights, self.integers(2))
-        total = self.node("ReduceSum", self.node("Mul", x, weights), self.integers(1), keepdims=0)
-        count = self.node("ReduceSum", weights, self.integers(1), keepdims=0)
-        return self.node("Div", total, self.node("Max", count, self.constant("least", 1e-9)))
-
-    def unit(self, x: str, dimensions: int | None) -> str:
-        """A slice and one norm."""
-        self._layer = VECTOR
-        return super().unit(x, dimensions)
+    def _at(self, positions: str) -> str:
+        """Positions (B, P); of FIRST those (B, 1) of the first tokens that are no padding."""
+        if positions == FIRST and not self._first:
+            self._first = self.node("ArgMax", NAMES["attention_mask"], axis=1, keepdims=1)
+        return self._first if positions == FIRST else positions

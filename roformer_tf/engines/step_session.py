@@ -16,7 +16,7 @@ from onnx import ModelProto, TensorProto, helper
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.engines.model import session_options
 from roformer_tf.engines.network import Array, Network, write
-from roformer_tf.engines.onnx_graph import IR_VERSION, MICROSOFT, OPSET, OnnxGraph, SeenKeys
+from roformer_tf.engines.onnx_graph import MICROSOFT, OnnxGraph
 
 # Bytes from which on an array is passed to the session in place, not within the graph.
 SHARED = 1024
@@ -100,20 +100,18 @@ class StepGraph(OnnxGraph):
         """An input: the caller looks embeddings up, so that the session needs no second table."""
         return name.rpartition("/")[2]
 
-    def visible(self, attention_type: str | None, token_ids: str, segment_ids: str) -> SeenKeys:
+    def visible(self, token_ids: str, segment_ids: str) -> str:
         """An input: the caller knows what each slot holds."""
-        return SeenKeys(bias="bias")
+        return "bias"
 
-    def attend(
-        self, query: str, key: str, value: str, visible: SeenKeys, positions: str | None
-    ) -> str:
+    def attend(self, query: str, key: str, value: str, visible: str, positions: str | None) -> str:
         """RotaryEmbedding twice, with a table of one row for each text; GroupQueryAttention."""
         query, key = (
             self.fused("RotaryEmbedding", x, "places", "cos", "sin", num_heads=self.heads)
             for x in (query, key)
         )
         kept = [f"{kind}_{self.layers}" for kind in ("key", "value")]
-        inputs = [query, key, value, *kept, "last", "slots", "", "", "", visible.bias]
+        inputs = [query, key, value, *kept, "last", "slots", "", "", "", visible]
         outputs = [f"attended_{self.layers}", *(f"new_{name}" for name in kept)]
         self.nodes.append(
             helper.make_node(
@@ -136,28 +134,19 @@ def _step_model(network: Network) -> tuple[ModelProto, dict[str, Array]]:
     graph = StepGraph(config)
     logits = write(network, graph)[network.output]
     graph.node("Identity", logits, output="logits")
-    half, integer = config.head_size // 2, TensorProto.INT32
-    kept = ["batch", config.num_attention_heads, "slots", config.head_size]
     names = [f"{kind}_{i}" for i in range(graph.layers) for kind in ("key", "value")]
-    value = helper.make_tensor_value_info
-    inputs = [
-        *(
-            value(name, TensorProto.FLOAT, ["batch", 1, config.embedding_size])
-            for name in ("word", "segment")
-        ),
-        *(value(name, TensorProto.FLOAT, ["batch", half]) for name in ("cos", "sin")),
-        value("places", TensorProto.INT64, ["batch", 1]),
-        value("bias", TensorProto.FLOAT, ["batch", 1, 1, "seen"]),
-        value("last", integer, ["batch"]),
-        value("slots", integer, []),
-        *(value(name, TensorProto.FLOAT, kept) for name in names),
-    ]
-    outputs = [
-        value("logits", TensorProto.FLOAT, ["batch", 1, config.vocab_size]),
-        *(value(f"new_{name}", TensorProto.FLOAT, kept) for name in names),
-    ]
-    constants = list(graph.constants.values())
-    step = helper.make_graph(graph.nodes, "roformer_step", inputs, outputs, constants)
-    opsets = [helper.make_opsetid("", OPSET), helper.make_opsetid(MICROSOFT, 1)]
-    model = helper.make_model(step, ir_version=IR_VERSION, opset_imports=opsets)
-    return model, graph.arrays
+    kept = ["batch", config.num_attention_heads, "slots", config.head_size]
+    embedded, angles = ["batch", 1, config.embedding_size], ["batch", config.head_size // 2]
+    floats: dict[str, list[Any]] = {
+        "word": embedded,
+        "segment": embedded,
+        "cos": angles,
+        "sin": angles,
+        "bias": ["batch", 1, 1, "seen"],
+        **dict.fromkeys(names, kept),
+    }
+    inputs = {name: (TensorProto.FLOAT, shape) for name, shape in floats.items()}
+    inputs["places"] = (TensorProto.INT64, ["batch", 1])
+    inputs |= {"last": (TensorProto.INT32, ["batch"]), "slots": (TensorProto.INT32, [])}
+    outputs = {"logits": ["batch", 1, config.vocab_size]} | {f"new_{x}": kept for x in names}
+    return graph.model(inputs, outputs), graph.arrays

@@ -1,16 +1,18 @@
 """The body of `export`: a fine-tuned model, or any model for its vectors, as a folder."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
+import numpy as np
+
+from roformer_tf.checkpoints.detection import LEXICAL_FILE
 from roformer_tf.errors import InputError
-from roformer_tf.export.formats import Format, check_export, write_export
-from roformer_tf.export.task_export import export_finetuned
-from roformer_tf.export.vector_export import vectors_of
-from roformer_tf.files import check_writable
+from roformer_tf.export.formats import STANDARD, Exportable, Format, check_export, write_export
 from roformer_tf.inference.embed import VectorSettings, embedder_from
-from roformer_tf.inference.opening import open_model
+from roformer_tf.inference.opening import OpenedModel, open_model
+from roformer_tf.tasks.base import Task
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,14 +38,86 @@ class ExportConfig:
 
 def export_model(config: ExportConfig) -> None:
     """Export, and print what was measured."""
-    check_writable(config.output)
-    with open_model(config.model, "keras", "float32") as opened:
-        if opened.task is not None and opened.is_finetuned:
-            if config.dimensions is not None:
-                raise InputError(f"--dimensions cuts vectors, which {config.model} does not give.")
-            export_finetuned(opened, config.output, config.to)
-            return
-        check_export(config.to, config.output)
-        embedder = embedder_from(opened, VectorSettings(dimensions=config.dimensions))
-        exported = vectors_of(opened, embedder, config.to)
-        write_export(exported, config.output, config.to)
+    export(config.model, config.output, config.to, config.dimensions)
+
+
+def export(source: str | Path, output: Path, to: Format, dimensions: int | None = None) -> None:
+    """Export a fine-tuned model, or any other model for its vectors.
+
+    The graph of a fine-tuned model gives `logits` and `probabilities` float32 (of a regression:
+    `value`); in the formats with transformers' inputs `logits` alone, of a regression the value, of
+    question answering `start_logits` and `end_logits`. It does not decode tags: for that the folder
+    holds `transitions.json` and code in its README.md. With a conditional random field there are no
+    `probabilities`, which depend on more than the logits.
+
+    That of any other model gives `vectors` float32 (batch, D) of length 1. In the formats with
+    transformers' inputs it is called `sentence_embedding`, and the graph also gives the
+    `last_hidden_state` (batch, length, H).
+
+    Raises InputError as `check_export` does, and for a model that the format cannot hold;
+    DifferenceError as `write_export`.
+    """
+    check_export(to, output)
+    with open_model(source, "keras", "float32") as opened:
+        if not opened.is_finetuned:
+            exported = _of_vectors(opened, dimensions)
+        elif dimensions is None:
+            exported = _of_task(opened, to)
+        else:
+            raise InputError(f"--dimensions cuts vectors, which {source} does not give.")
+        write_export(exported, output, to)
+
+
+def _of_task(opened: OpenedModel, to: Format) -> Exportable:
+    """A fine-tuned model."""
+    finetuned = opened.finetuned()
+    if finetuned.lexical is not None:
+        raise InputError(
+            f"{opened.name} has lexical features ({LEXICAL_FILE}), which no export can hold. Give "
+            "the model of a run of `finetune` with --lexical-features no; the same command with "
+            "this flag writes it without training again."
+        )
+    if getattr(finetuned.task, "label_prompts", False):
+        raise InputError(
+            f"{opened.name} reads a text once for each label, which the code in an export does not "
+            "do. Serve or load the folder itself."
+        )
+    if to in STANDARD and finetuned.task.decoding.graph_part == "masked":
+        raise InputError(
+            f"{opened.name} fills gaps at positions that are an input, which transformers' models "
+            "do not have. Export it --to onnxruntime, int8 or savedmodel."
+        )
+    model = finetuned.model
+    # Decoding needs some weights that a graph does not hold.
+    task = finetuned.task.decoding.with_weights(model)
+    outputs = partial(task_outputs, model, task)
+    network = opened.network(task.decoding.graph_part, meaning=task.decoding.graph_meaning())
+    tokenizer = finetuned.tokenizer.with_units(task.units)
+    # The logits of a graph with transformers' outputs have the scale of the labels.
+    settings = replace(task, mean=0.0, deviation=1.0) if to in STANDARD else task
+    architecture = model.architecture
+    return Exportable(opened, model, outputs, network, tokenizer, settings, architecture, task)
+
+
+def task_outputs(model: Any, task: Task, inputs: Any) -> dict[str, Any]:
+    """Logits, and their meaning: {"logits", "probabilities" or "value"}."""
+    logits = model(inputs)
+    return {"logits": logits, **task.decoding.graph_outputs(logits)}
+
+
+def _of_vectors(opened: OpenedModel, dimensions: int | None) -> Exportable:
+    """A model for its vectors."""
+    embedder = embedder_from(opened, VectorSettings(dimensions=dimensions))
+    print(f"{embedder.described}.")
+
+    def model(rows: Any) -> np.ndarray:
+        return embedder.finished(np.asarray(embedder.pooled(rows)))
+
+    def outputs(inputs: Any) -> dict[str, Any]:
+        from keras import ops
+
+        return {"vectors": ops.normalize(embedder.pooled(inputs)[:, :dimensions], axis=-1)}
+
+    settings, tokenizer = embedder.config, embedder.tokenizer.with_units(None)
+    network = opened.vector_network(settings.pooling, "vectors", dimensions=dimensions)
+    return Exportable(opened, model, outputs, network, tokenizer, settings, "RoFormerModel")

@@ -12,9 +12,9 @@ folder also holds the tokenizer's files, the settings that `roformer-tf serve` n
 `README.md` with the code that uses the folder elsewhere.
 """
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -22,33 +22,19 @@ import numpy as np
 
 from roformer_tf.checkpoints import embedding_config
 from roformer_tf.checkpoints.detection import TASK_FILE
-from roformer_tf.checkpoints.huggingface import MODEL_CARD
+from roformer_tf.checkpoints.huggingface import MODEL_CARD, write_graph_config
 from roformer_tf.engines.choice import unsupported_reason
-from roformer_tf.engines.model import (
-    ANSWER_OUTPUTS,
-    ONNX,
-    OPENVINO,
-    STANDARD_INPUTS,
-    onnx_session,
-    openvino_file,
-)
-from roformer_tf.engines.network import (
-    INPUTS,
-    MASKED_POSITIONS,
-    SEVEN_BITS,
-    Network,
-    inputs_of,
-)
-from roformer_tf.errors import DifferenceError, InputError
+from roformer_tf.engines.model import ONNX, OPENVINO, onnx_session, openvino_file
+from roformer_tf.engines.network import INPUTS, MASKED_POSITIONS, SEVEN_BITS, Network
+from roformer_tf.errors import DifferenceError, InputError, check_packages
 from roformer_tf.files import check_writable, temporary_folder, write_text
 from roformer_tf.models.rows import Forward
 from roformer_tf.templates import environment, markdown
 from roformer_tf.terminal import say
 
 if TYPE_CHECKING:
-    import keras
-
-    from roformer_tf.config import RoFormerConfig
+    from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
+    from roformer_tf.inference.opening import OpenedModel
     from roformer_tf.tasks.base import Task
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
@@ -71,52 +57,50 @@ ORDER_SCORES = "transitions.json"
 class Exportable:
     """A model as `write_export` needs it."""
 
+    opened: "OpenedModel"
     model: Forward
     """The Keras model, or a function that calls it."""
     outputs: "Callable[[Mapping[str, Any]], dict[str, Any]]"
     """Symbolic inputs of a Keras graph → the outputs of a SavedModel, by name."""
-    network: Callable[[], Network]
+    network: Network
     tokenizer: "RoFormerTokenizer"
-    max_length: int
-    """Tokens to which other programs truncate a text."""
-    save_settings: Callable[[Path], None]
-    """Writes the other files into the folder."""
+    settings: "Task | EmbeddingConfig"
+    """How predictions or vectors are made, with the length to which texts are truncated."""
+    architecture: str
+    """The class of transformers."""
     task: "Task | None" = None
     """None for sentence vectors."""
-
-    @property
-    def inputs(self) -> tuple[str, ...]:
-        """Names of the model's inputs."""
-        return INPUTS if self.task is None else inputs_of(self.task.decoding.graph_part)
 
 
 def write_export(exported: Exportable, output: Path, to: Format) -> None:
     """Write the folder `output`, whole or not at all, and print what was measured.
 
-    An earlier export there is replaced. Raises DifferenceError if ONNX Runtime computes something
-    else than the model.
+    An earlier export there is replaced. Raises InputError for an architecture that cannot be
+    written in the format, and DifferenceError if ONNX Runtime computes something else than the
+    model.
     """
+    network, task, max_length = exported.network, exported.task, exported.settings.max_length
+    if to != "savedmodel" and (reason := unsupported_reason(network.config)):
+        raise InputError(
+            f"{network.source} cannot be written as ONNX: {reason}. Export it as a SavedModel."
+        )
     with temporary_folder(output) as folder:
         if to == "savedmodel":
-            write_saved_model(saved_graph(exported), folder)
-        elif to in STANDARD:
-            write_standard(exported.network(), exported.model, folder, to)
-        elif to == "onnxruntime":
-            write_onnx(exported.network(), exported.model, folder / ONNX)
+            write_saved_model(exported, folder)
         else:
-            from roformer_tf.engines.onnx_graph import onnx_model
-
-            network = exported.network()
-            write_onnx(network, exported.model, folder / ONNX)  # in float32, to be compared
-            # Kernels of 7 bits give the same results on every CPU: see `SEVEN_BITS`.
-            rounded = onnx_model(network, SEVEN_BITS).SerializeToString()
-            (folder / ONNX).write_bytes(rounded)
-            if exported.task is not None:
-                measured = f"roformer-tf evaluate {output} --data F"
-                print(f"int8 may change some answers: `{measured}` measures its accuracy.")
-        exported.tokenizer.save_pretrained(folder, max_length=exported.max_length)
-        exported.save_settings(folder)
-        card = export_card(to, exported.tokenizer, exported.max_length, exported.task)
+            write_graph(network, exported.model, folder, to)
+        if to == "int8" and task is not None:
+            measured = f"roformer-tf evaluate {output} --data F"
+            print(f"int8 may change some answers: `{measured}` measures its accuracy.")
+        exported.tokenizer.save_pretrained(folder, max_length=max_length)
+        exported.settings.save(folder)
+        if to in STANDARD:
+            checkpoint = exported.opened.checkpoint
+            architecture = exported.architecture
+            write_graph_config(folder, checkpoint.config, checkpoint.arrays, architecture)
+        if task is not None and (scores := task.decoding.order_scores()):
+            write_text(folder / ORDER_SCORES, json.dumps(scores) + "\n")
+        card = export_card(to, exported.tokenizer, max_length, task)
         write_text(folder / MODEL_CARD, card)
     # With the tokenizer's files, as somebody copies the folder.
     size = sum(path.stat().st_size for path in output.rglob("*") if path.is_file())
@@ -165,89 +149,60 @@ def check_export(to: Format, output: Path) -> None:
             f"TensorFlow writes a SavedModel, but Keras runs on {keras.backend.backend()}. Models "
             "are the same on every backend: set KERAS_BACKEND=tensorflow for the export."
         )
-    needed = NEEDED.get(to, ("onnx", "onnxruntime"))
-    if missing := [name for name in needed if find_spec(name) is None]:
-        package = f"roformer-tf[{EXTRAS.get(to, 'onnx')}]"
-        raise InputError(f"{to} needs {', '.join(missing)}: run `pip install '{package}'`.")
+    check_packages(to, EXTRAS.get(to, "onnx"), *NEEDED.get(to, ("onnx", "onnxruntime")))
     check_writable(output)
     if output.exists() and not _is_export(output):
         raise InputError(f"{output} exists, and is not an export. Choose another --output.")
 
 
-def check_supported(config: "RoFormerConfig", name: str) -> None:
-    """Raise InputError for an architecture that cannot be written as an ONNX graph."""
-    if reason := unsupported_reason(config):
-        raise InputError(f"{name} cannot be written as ONNX: {reason}. Export it as a SavedModel.")
-
-
-def saved_graph(exported: Exportable) -> "keras.Model":
-    """{"token_ids", "segment_ids"} int32 (B, T) → the outputs by name."""
-    import keras
-
-    inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in exported.inputs}
-    return keras.Model(inputs, exported.outputs(inputs))
-
-
-def write_saved_model(graph: "keras.Model", folder: Path) -> None:
+def write_saved_model(exported: Exportable, folder: Path) -> None:
     """Write a SavedModel; `Model.export` would write every weight twice (Keras 3.15)."""
-    from keras import InputSpec
+    import keras
     from keras.export import ExportArchive
 
-    names = [tensor.name for tensor in graph.inputs]
-    signature = {name: InputSpec("int32", (None, None), name=name) for name in names}
+    names = exported.network.inputs
+    inputs = {name: keras.Input((None,), dtype="int32", name=name) for name in names}
+    graph = keras.Model(inputs, exported.outputs(inputs))
+    signature = {name: keras.InputSpec("int32", (None, None), name=name) for name in names}
     archive = ExportArchive()
     archive.add_endpoint("serve", graph, [signature])
     archive.write_out(folder, verbose=False)
 
 
-def write_onnx(network: Network, model: Forward, path: Path) -> None:
-    """Write a network as ONNX, and compare the results of ONNX Runtime with the model's.
-
-    Raises DifferenceError where they differ.
-    """
-    from roformer_tf.engines.onnx_graph import onnx_model
-
-    path.write_bytes(onnx_model(network).SerializeToString())
-    session = onnx_session(path, network.output)
-    _check_difference(session, model, network, f"{network.output} of ONNX Runtime")
-
-
-def write_standard(network: Network, model: Forward, folder: Path, to: Format) -> None:
-    """Write a network in standard operators as ONNX, or converted for OpenVINO, and compare it.
+def write_graph(network: Network, model: Forward, folder: Path, to: Format) -> None:
+    """Write a network as ONNX, or converted for OpenVINO, and compare it with the model.
 
     Raises DifferenceError where the results differ.
     """
-    from roformer_tf.engines.standard_onnx import HIDDEN, LOGITS, VECTOR, scale_of, standard_model
+    from roformer_tf.engines.onnx_graph import onnx_model
+    from roformer_tf.engines.standard_onnx import LOGITS, NAMED, VECTOR, scale_of, standard_model
 
-    output = VECTOR if network.part == "vectors" else LOGITS
-    path = folder / ONNX
-    path.write_bytes(standard_model(network).SerializeToString())
-    if to == "onnx":
-        runtime, session = "ONNX Runtime", onnx_session(path, output)
-    else:
+    path, scale, output = folder / ONNX, None, network.output
+    if to in STANDARD:
+        scale, output = scale_of(network), VECTOR if network.part == "vectors" else LOGITS
+    graph = standard_model(network) if to in STANDARD else onnx_model(network)
+    path.write_bytes(graph.SerializeToString())
+    if to == "openvino":
         import openvino
 
         converted = openvino.convert_model(path)
         # OpenVINO may merge tensors when it compiles, with all their names, of which other programs
         # read any: only inputs and outputs keep theirs.
-        kept = {*STANDARD_INPUTS, *ANSWER_OUTPUTS, LOGITS, HIDDEN, VECTOR}
         for value in (value for node in converted.get_ops() for value in node.outputs()):
-            value.get_tensor().set_names(value.get_names() & kept)
+            value.get_tensor().set_names(value.get_names() & NAMED)
         # in float32: float16 would change the numbers
         openvino.save_model(converted, folder / OPENVINO, compress_to_fp16=False)
         path.unlink()
         runtime, session = "OpenVINO", openvino_file(folder / OPENVINO, output)
-    expected, scale = model, scale_of(network)
-    if scale is not None:
+    else:
+        runtime, session = "ONNX Runtime", onnx_session(path, output)
 
-        def expected(rows: Any) -> np.ndarray:
-            return np.asarray(model(rows)) * scale.scale + scale.offset
+    def expected(rows: Any) -> np.ndarray:
+        outputs = np.asarray(model(rows))
+        return outputs if scale is None else outputs * scale.scale + scale.offset
 
-    _check_difference(session, expected, network, f"{output} of {runtime}")
-
-
-def _check_difference(session: Forward, model: Forward, network: Network, name: str) -> None:
-    difference = largest_difference(session, model, network.config.vocab_size, network.inputs)
+    name = f"{output} of {runtime}"
+    difference = largest_difference(session, expected, network.config.vocab_size, network.inputs)
     if not difference <= LARGEST_DIFFERENCE:  # also for NaN
         raise DifferenceError(
             f"{name} differ from the model's by {difference:.1e}; {LARGEST_DIFFERENCE:.0e} is "
@@ -255,6 +210,9 @@ def _check_difference(session: Forward, model: Forward, network: Network, name: 
         )
     lengths = ", ".join(str(length) for _, length in COMPARED_AT)
     print(f"{name} differ from ours by at most {difference:.1e} at lengths {lengths}.")
+    if to == "int8":  # the graph in float32 was compared
+        # Kernels of 7 bits give the same results on every CPU: see `SEVEN_BITS`.
+        path.write_bytes(onnx_model(network, SEVEN_BITS).SerializeToString())
 
 
 def largest_difference(

@@ -27,8 +27,8 @@ import numpy as np
 from roformer_tf.checkpoints.huggingface import classifier_opens_in_transformers
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.errors import DivergedError, InputError
+from roformer_tf.export.command import export
 from roformer_tf.export.formats import check_export
-from roformer_tf.export.task_export import export
 from roformer_tf.files import locked
 from roformer_tf.finetuning.first_stage import NEGATIVES, searched
 from roformer_tf.finetuning.losses import check_loss

@@ -9,7 +9,7 @@ pooler, and any other model the mean of its hidden states.
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -51,34 +51,6 @@ ARCHITECTURE = (
 )
 
 
-@dataclass(frozen=True, eq=False)
-class VectorModel:
-    """An encoder with a pooling, and what is done to its vectors: cut, normalize.
-
-    Call: {"token_ids", "segment_ids"} int32 (B, T) → vectors (B, D) float32 of length 1.
-    """
-
-    pooled: Any
-    """A graph or a Keras model: the same inputs → (B, H)."""
-    hidden_size: int
-    dimensions: int | None = None
-    """Numbers of a vector that are kept, the first ones; None: all."""
-
-    @property
-    def size(self) -> int:
-        """Numbers of a vector."""
-        return self.dimensions or self.hidden_size
-
-    def __call__(self, rows: Mapping[str, np.ndarray]) -> np.ndarray:
-        """The vectors of one batch."""
-        return self.finished(np.asarray(self.pooled(rows)))
-
-    def finished(self, vectors: np.ndarray) -> np.ndarray:
-        """Pooled hidden states (N, H) → vectors (N, D) of length 1."""
-        vectors = vectors[:, : self.size]
-        return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), SHORTEST)
-
-
 class Block(NamedTuple):
     """Some texts and their vectors."""
 
@@ -97,7 +69,11 @@ class TextEmbedder:
 
     source: str
     """The source as the user typed it."""
-    model: VectorModel
+    pooled: Any
+    """A graph or a Keras model: {"token_ids", "segment_ids"} int32 (B, T) → (B, H)."""
+    hidden_size: int
+    dimensions: int | None
+    """Numbers of a vector that are kept, the first ones; None: all."""
     tokenizer: RoFormerTokenizer
     config: EmbeddingConfig
     fingerprint: str
@@ -108,12 +84,12 @@ class TextEmbedder:
     @property
     def size(self) -> int:
         """Numbers of a vector."""
-        return self.model.size
+        return self.dimensions or self.hidden_size
 
     @property
     def described(self) -> str:
         """In words: "sim.zip: vectors of 768 numbers, of its pooler"."""
-        cut = f" (of {self.model.hidden_size})" if self.size < self.model.hidden_size else ""
+        cut = f" (of {self.hidden_size})" if self.size < self.hidden_size else ""
         return Message(
             "{source}: vectors of {size} numbers{cut}, {pooling}; at most {length} tokens of a "
             "text are read",
@@ -144,7 +120,7 @@ class TextEmbedder:
         for chunk in chunks(texts):
             ids = [x if isinstance(x, list) else self.tokenizer.ids(x) for x in chunk]
             rows = [row[:room] for row in ids]
-            vectors = self.model.finished(self._pooled(rows, batch_size))
+            vectors = self._vectors(rows, batch_size)
             self._check(vectors, chunk, done)
             done += len(chunk)
             cut = sum(len(row) > room for row in ids)
@@ -164,16 +140,21 @@ class TextEmbedder:
             rows += [ids[first:last] for first, last in spans]
             owners += [number] * len(spans)
         # The passages of all texts share batches, and are then separated again.
-        vectors = self.model.finished(self._pooled(rows, batch_size))
+        vectors = self._vectors(rows, batch_size)
         self._check(vectors, [texts[owner] for owner in owners], 0)
         return np.split(vectors, np.searchsorted(owners, np.arange(1, len(texts))))
 
-    def _pooled(self, ids: list[list[int]], batch_size: int) -> np.ndarray:
-        """Pooled hidden states of rows of ids without special tokens: (rows, H)."""
+    def finished(self, vectors: np.ndarray) -> np.ndarray:
+        """Pooled hidden states (N, H) → vectors (N, D) of length 1."""
+        vectors = vectors[:, : self.size]
+        return vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), SHORTEST)
+
+    def _vectors(self, ids: list[list[int]], batch_size: int) -> np.ndarray:
+        """The vectors of rows of ids without special tokens: (rows, D)."""
         first, last = self.tokenizer.cls_id, self.tokenizer.sep_id
         # Special tokens are added here, so that each passage of a text has its own.
         rows = [[first, *row, last] for row in ids]
-        return np.stack(run_rows(self.model.pooled, rows, None, batch_size))
+        return self.finished(np.stack(run_rows(self.pooled, rows, None, batch_size)))
 
     def _check(self, vectors: np.ndarray, texts: Sequence[Any], done: int) -> None:
         """Raise InputError, with its text, for a bad vector; `done` texts came before."""
@@ -233,6 +214,12 @@ def embedder_from(opened: OpenedModel, settings: VectorSettings | None = None) -
         config = replace(config, pooling=pooling)
     if max_length is not None:
         config = replace(config, max_length=max_length)
+    hidden = checkpoint.config.hidden_size
+    if dimensions is not None and not 1 <= dimensions <= hidden:
+        raise InputError(
+            f"dimensions is {dimensions}, but the vectors of {opened.name} have {hidden:,} "
+            f"numbers. Give 1 to {hidden}."
+        )
     tokenizer, choice = opened.tokenizer, opened.choice()
     pooled: Any
     if choice.engine == "keras":
@@ -248,15 +235,9 @@ def embedder_from(opened: OpenedModel, settings: VectorSettings | None = None) -
     else:
         network = opened.vector_network(config.pooling, "pooled")
         pooled = graph_model(network, choice.engine, choice.precision)
-    model = VectorModel(pooled, checkpoint.config.hidden_size, dimensions)
-    if dimensions is not None and not 1 <= dimensions <= model.hidden_size:
-        raise InputError(
-            f"dimensions is {dimensions}, but the vectors of {opened.name} have "
-            f"{model.hidden_size:,} numbers. Give 1 to {model.hidden_size}."
-        )
     is_causal = opened.vector_attention == "causal"
-    mark = fingerprint(checkpoint, tokenizer, config, is_causal, model)
-    return TextEmbedder(opened.name, model, tokenizer, config, mark, choice)
+    mark = fingerprint(checkpoint, tokenizer, config, is_causal, dimensions or hidden)
+    return TextEmbedder(opened.name, pooled, hidden, dimensions, tokenizer, config, mark, choice)
 
 
 def fingerprint(
@@ -264,7 +245,7 @@ def fingerprint(
     tokenizer: RoFormerTokenizer,
     config: EmbeddingConfig,
     is_causal: bool,
-    model: VectorModel,
+    size: int,
 ) -> str:
     """A hash of 128 bits, in hexadecimal, of everything that vectors depend on."""
     # Only the parts that the pooling uses: a head that is trained later changes no vector.
@@ -280,7 +261,7 @@ def fingerprint(
         "lower_case": tokenizer.lower_case,
         # UniLM's mask hides nothing of a single text, whose segments are all 0
         "causal": is_causal,
-        "size": model.size,
+        "size": size,
         **{key: getattr(checkpoint.config, key) for key in ARCHITECTURE},
         **checkpoint.config.chosen_forms(),
         **{key: x for key, x in asdict(config).items() if key != "dimensions"},
@@ -299,6 +280,6 @@ def embedder_of(model: "RoFormerForSentenceSimilarity", name: str) -> TextEmbedd
     from roformer_tf.models.sentence_embedding import SentenceEmbedder
 
     size, length = model.config.hidden_size, model.config.max_position_embeddings
-    vectors = VectorModel(SentenceEmbedder(model.encoder, model.pooler), size)
+    vectors = SentenceEmbedder(model.encoder, model.pooler)
     settings, choice = EmbeddingConfig("pooler", length), Choice("keras", "float32")
-    return TextEmbedder(name, vectors, model.own_tokenizer, settings, "", choice)
+    return TextEmbedder(name, vectors, size, None, model.own_tokenizer, settings, "", choice)

@@ -81,7 +81,7 @@ def embed_file(config: EmbedConfig) -> None:
 def _untrained_cut(embedder: TextEmbedder) -> str:
     """A warning of cut vectors, if the model was not trained for vectors of this size."""
     trained = embedder.config.dimensions or ()
-    if embedder.size in (embedder.model.hidden_size, *trained):
+    if embedder.size in (embedder.hidden_size, *trained):
         return ""
     advice = "Train with --dimensions."
     if trained:

@@ -80,7 +80,6 @@ class MaskedModel:
 
     model: Any
     tokenizer: RoFormerTokenizer
-    vocab_size: int
     choice: Choice = field(default_factory=lambda: Choice("keras", "float32"))
 
     @classmethod
@@ -96,13 +95,13 @@ class MaskedModel:
             config = opened.checkpoint.config.replace(attention_type="bidirectional")
             network = opened.network("masked", config=config)
             model = graph_model(network, choice.engine, choice.precision)
-        return cls(model, tokenizer, opened.checkpoint.config.vocab_size, choice)
+        return cls(model, tokenizer, choice)
 
     @classmethod
     def of_keras(cls, model: "RoFormerForMaskedLM") -> "MaskedModel":
         """Raises InputError for a model without a vocabulary that fits."""
         check_fits(model.own_tokenizer, model.config.vocab_size, "the model")
-        return cls(model, model.own_tokenizer, model.config.vocab_size)
+        return cls(model, model.own_tokenizer)
 
 
 def candidates(model: Any, texts: Sequence[str], top: int = 5) -> list[list[list[Candidate]]]:
@@ -114,10 +113,12 @@ def candidates(model: Any, texts: Sequence[str], top: int = 5) -> list[list[list
     """
     masked = model if isinstance(model, MaskedModel) else MaskedModel.of_keras(model)
     tokenizer = masked.tokenizer
-    rows = [_encode(text, tokenizer) for text in texts]
-    logits = mask_logits(masked.model, rows, tokenizer.mask_id)
+    rows = [np.array(_encode(text, tokenizer), np.int32) for text in texts]
+    positions = [np.flatnonzero(row == tokenizer.mask_id).astype(np.int32) for row in rows]
+    by_row = dict(masked_logits(masked.model, rows, positions))
+    logits = [by_row[row] for row in range(len(rows))]
     check_finite(logits)
-    allowed = _allowed(tokenizer, masked.vocab_size)
+    allowed = _allowed(tokenizer, logits[0].shape[1] if texts else 0)
     return [[_likeliest(scores, allowed, tokenizer, top) for scores in row] for row in logits]
 
 
@@ -138,14 +139,6 @@ def _encode(text: str, tokenizer: RoFormerTokenizer) -> list[int]:
         ids += [tokenizer.mask_id] if number else []
         ids += tokenizer.ids_and_words(part)[0]
     return [*ids, tokenizer.sep_id]
-
-
-def mask_logits(model: Any, rows: Sequence[Sequence[int]], mask_id: int) -> list[np.ndarray]:
-    """For each row of ids the logits at its masks, (masks, V) float32."""
-    ids = [np.array(row, np.int32) for row in rows]
-    positions = [np.flatnonzero(row == mask_id).astype(np.int32) for row in ids]
-    logits = dict(masked_logits(model, ids, positions))
-    return [logits[row] for row in range(len(ids))]
 
 
 def check_fills_masks(opened: OpenedModel) -> None:
@@ -185,10 +178,8 @@ def _check(text: str) -> None:
 
 def _allowed(tokenizer: RoFormerTokenizer, size: int) -> np.ndarray:
     """Which ids (V,) are ordinary tokens: not special, and not a gap in the vocabulary."""
-    allowed = np.zeros(size, bool)
-    for number, token in enumerate(tokenizer.tokens):
-        allowed[number] = token is not None and not (token[:1] == "[" and token[-1:] == "]")
-    return allowed
+    tokens = [*tokenizer.tokens, *[None] * (size - tokenizer.vocab_size)]
+    return np.array([x is not None and not (x[:1] == "[" and x[-1:] == "]") for x in tokens])
 
 
 def _likeliest(

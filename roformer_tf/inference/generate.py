@@ -6,8 +6,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 
-import numpy as np
-
 from roformer_tf.checkpoints.detection import is_language_model
 from roformer_tf.engines.choice import KerasPrecision
 from roformer_tf.errors import InputError, check_numbers
@@ -20,7 +18,7 @@ from roformer_tf.inference.text_files import (
     chunks,
     report,
 )
-from roformer_tf.models.generation_config import GenerationConfig
+from roformer_tf.models.generation_config import ROWS, GenerationConfig
 from roformer_tf.terminal import Progress
 from roformer_tf.top_k import top_k
 from roformer_tf.translation import Message
@@ -30,8 +28,6 @@ if TYPE_CHECKING:
 
     CausalModel: TypeAlias = RoFormerForCausalLM | RoFormerForSentenceSimilarity
 
-# Texts that are generated in parallel by default.
-ROWS = 64
 # Prompts in memory at a time; within them, those of similar length form batches.
 CHUNK = 512
 # `--paraphrases` samples at least 20 texts, and each token from the 5 likeliest, as the released
@@ -104,9 +100,15 @@ class GenerateConfig:
 
 
 def generate(config: GenerateConfig) -> None:
-    """Generate for every prompt, in their order, and report the time on stderr."""
+    """Generate for every prompt, in their order, and report the time on stderr.
+
+    Raises InputError, naming them all, for rows of --input without a text.
+    """
     check_output(config.output)
-    texts = _prompts(config)
+    texts = list(config.text)
+    if config.input is not None:
+        with checked_texts(config.input, config.reading) as checked:
+            texts = list(checked)
     model = open_generator(config.model, config.attention_type, config.precision)
     if config.paraphrases and getattr(model, "pooler", None) is None:
         raise InputError(
@@ -149,14 +151,6 @@ def _stream(model: "CausalModel", text: str, config: GenerationConfig) -> None:
     print(written.rest(continuation.text), flush=True)
 
 
-def _prompts(config: GenerateConfig) -> list[str]:
-    """Raises InputError, naming them all, for rows of --input without a text."""
-    if config.input is None:
-        return list(config.text)
-    with checked_texts(config.input, config.reading) as texts:
-        return list(texts)
-
-
 def open_generator(
     source: str | Path, attention: str | None = None, precision: KerasPrecision = "float32"
 ) -> "CausalModel":
@@ -192,15 +186,11 @@ def check_prompts(model: "CausalModel", texts: Sequence[str], name: str = "text"
 
     Raises InputError for a prompt that is too long, or that has no known token at all.
     """
-    tokenizer, positions = model.own_tokenizer, model.config.max_position_embeddings
+    tokenizer = model.own_tokenizer
     unknown: dict[str, None] = {}
     for number, text in enumerate(texts, 1):
         ids = model.encode_prompt(text)
-        if len(ids) >= positions:
-            raise InputError(
-                f"{name} {number} has {len(ids):,} tokens, but the model was made for texts of "
-                f"{positions:,}, with the text that it generates. Shorten it."
-            )
+        model.check_fits(ids, f"{name} {number}")
         # A prompt of unknown tokens alone, such as in another language, would give random text.
         own = [i for i in ids if i not in (tokenizer.cls_id, tokenizer.sep_id)]
         if all(i == tokenizer.unk_id for i in own):
@@ -260,7 +250,7 @@ def nearest_paraphrases(
         different.append([x for x in dict.fromkeys(each) if x and x not in (text, itself)])
     # All vectors are computed together: each text, followed by its candidates.
     rows = [x for text, each in zip(texts, different, strict=True) for x in (text, *each)]
-    vectors = np.stack(model.embed_rows([tokenizer.encode(x)[0] for x in rows]))
+    vectors = model.embed(rows)
     chosen, start = [], 0
     for each in different:
         own, rest = vectors[start], vectors[start + 1 : start + 1 + len(each)]

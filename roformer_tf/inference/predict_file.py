@@ -1,7 +1,7 @@
 """The body of `predict`: rows of texts → rows of predictions, some thousands at a time."""
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Annotated, Any, TypeAlias
@@ -10,8 +10,8 @@ from roformer_tf.engines.choice import Engine, Precision
 from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.inference.opening import open_finetuned
 from roformer_tf.inference.prediction_files import (
+    ERROR,
     STANDARD,
-    bad_cells,
     cell_names,
     cells,
     check_format,
@@ -96,72 +96,6 @@ class PredictConfig:
             raise InputError("template is for labels. Give --labels, too.")
 
 
-class Tally:
-    """Counts of what was read and predicted so far."""
-
-    def __init__(self, source: str, task: Task, marked: bool = False) -> None:
-        self.task, self.marked = task, marked
-        self.rows = 0
-        self.cut = 0
-        """Texts longer than the model reads."""
-        self.skipped = SkippedRows("stdin" if is_stdin(source) else source)
-        self.kinds: Counter[str] = Counter()
-        """Predictions of each label, or entities of each type."""
-
-    def add(
-        self, chunk: Sequence[Row], predictions: Sequence[Prediction], cut: Sequence[int]
-    ) -> None:
-        """Count a chunk."""
-        self.rows += len(chunk)
-        self.cut += sum(map(bool, cut))
-        for item in chunk:
-            if isinstance(item, BadLine):
-                self.skipped.add(item)
-        if self.task.metrics.kinds:
-            labels = [prediction.label for prediction in predictions]
-            self.kinds.update(self.task.metrics.count_kinds(labels))
-
-    def bad(self) -> str:
-        """The rows without a prediction, and why."""
-        bad = self.skipped.rows
-        first = Message("{bad:,} of {rows:,} rows have no prediction:", bad=bad, rows=self.rows)
-        if bad == 1:
-            first = Message("1 row has no prediction:")
-        lines = "\n".join(f"  {line}" for line in self.skipped.lines(with_blank=True))
-        return Message("{first}\n{lines}", first=first, lines=lines)
-
-    def summary(self, notes: Sequence[str]) -> str:
-        """One line on the whole file."""
-        good = self.rows - self.skipped.rows
-        facts: list[str] = [
-            Message("{good:,} of {rows:,} texts predicted", good=good, rows=self.rows)
-        ]
-        known = [(kind, count) for kind, count in self.kinds.most_common(SHOWN) if count]
-        if known:
-            counts = ", ".join(f"{kind}: {count:,}" for kind, count in known)
-            if sum(map(bool, self.kinds.values())) > SHOWN:
-                counts += ", …"
-            entities, labels = Message("entities {counts}"), Message("labels {counts}")
-            template = entities if self.task.labelling.has_units else labels
-            facts.append(Message(template.template, counts=counts))
-        if self.cut:
-            length = self.task.max_length
-            where = Message("--with-text marks them")
-            if self.marked:
-                where = Message("column {column}", column=TOKENS_CUT)
-            facts.append(
-                Message(
-                    "{cut:,} longer than {length} tokens and cut ({where})",
-                    cut=self.cut,
-                    length=length,
-                    where=where,
-                )
-            )
-        _ = Translator(terminal_language())
-        device = Message("device: {device}", device=device_in_words())
-        return _("; ").join(map(_, [*facts, *notes, device])) + _(".")
-
-
 def predict_file(config: PredictConfig) -> None:
     """Predict every row of the input in order, and report on stderr.
 
@@ -175,13 +109,11 @@ def predict_file(config: PredictConfig) -> None:
         finetuned = finetuned.with_task(finetuned.task.asked(config.labels, config.template))
     task = finetuned.task.decoding.with_top_k(config.top_k)
     unanswered = open_unanswered(config.input, task, config.reading.columns())
-    rows = _all_good(unanswered.examples, config, task) if config.strict else unanswered.examples
+    rows = _all_good(unanswered.examples, config) if config.strict else unanswered.examples
     parts = chunks(rows, CHUNK, CHUNK_CHARACTERS, _characters)
     first = next(parts, [])  # an unreadable input is reported before a line is written
     report(unanswered.report)
-    is_marked = config.with_text or config.output.lower().endswith((".csv", ".xlsx"))
-    tally = Tally(config.input, task, is_marked)
-    table = _Table(task, config.with_text, is_marked)
+    table = _Table(task, config)
     with (
         prediction_file(config.output, table.names, task) as out,
         Progress(desc=Message("predict"), unit=Message("texts")) as bar,
@@ -190,64 +122,124 @@ def predict_file(config: PredictConfig) -> None:
             good = [row for row in chunk if isinstance(row, Example)]
             encoded = task.labelling.encode(good, finetuned.tokenizer)
             predictions = finetuned.predict(good, config.batch_size, encoded)
-            lengths = encoded.lengths.tolist()
-            cut = [max(0, n - task.max_length) if table.cuts else 0 for n in lengths]
-            # Bad rows keep their place between the good ones, which have been predicted together.
-            predicted = iter(zip(predictions, cut, strict=True))
-            for row in chunk:
-                if isinstance(row, BadLine):
-                    out.write(table.bad_row(row))
-                else:
-                    out.write(table.row(row, *next(predicted)))
+            for row in table.rows_of(chunk, predictions, encoded.lengths.tolist()):
+                out.write(row)
             out.flush()
-            tally.add(chunk, predictions, cut)
             bar.update(len(chunk))
         # Raised within the context, so that no file is left.
-        if 0 < tally.rows == tally.skipped.rows:
+        if 0 < table.count == table.skipped.rows:
             raise InputError(
-                f"{tally.bad()}\nFix them, or give a file with the columns of training."
+                f"{_bad(table.count, table.skipped)}\nFix them, or give a file with the columns of "
+                "training."
             )
-    if tally.skipped.rows:
-        report(tally.bad())
-    report(tally.summary(out.notes()))
+    if table.skipped.rows:
+        report(_bad(table.count, table.skipped))
+    report(table.summary(out.notes()))
 
 
 class _Table:
-    """The columns: texts on demand, the task's own, the error, and the tokens that were cut."""
+    """The rows to write, and counts of them.
 
-    def __init__(self, task: Task, with_text: bool, marked: bool) -> None:
+    Columns: texts on demand, the task's own, the error, and the tokens that were cut.
+    """
+
+    def __init__(self, task: Task, config: PredictConfig) -> None:
         self.task = task
         self.cuts = task.long_texts != "windows" and not task.labelling.fixed_long_texts
         """Whether the task cuts long texts; others read them in windows."""
-        self.marked = marked and self.cuts
+        by_name = config.output.lower().endswith((".csv", ".xlsx"))
+        self.marked = self.cuts and (config.with_text or by_name)
         ours = [*cell_names(task), *([TOKENS_CUT] if self.marked else [])]
         texts = list(task.text_columns)
         # A column without a name has its number: "text", or "text1", "text2" of several.
         for place, name in enumerate(texts):
             if name.isdecimal():
                 texts[place] = f"text{name}" if len(texts) > 1 else "text"
-        self.texts = text_names(texts, ours) if with_text else ()
+        self.texts = text_names(texts, ours) if config.with_text else ()
         self.names = [*self.texts, *ours]
+        self.count = 0
+        self.cut = 0
+        """Texts longer than the model reads."""
+        self.skipped = _skipped_rows(config)
+        self.kinds: Counter[str] = Counter()
+        """Predictions of each label, or entities of each type."""
 
-    def row(self, example: Example, prediction: Prediction, cut: int) -> dict[str, Any]:
-        """A prediction by column."""
-        cells_of_texts = self.task.labelling.as_cells(example) if self.texts else ()
-        texts = dict(zip(self.texts, cells_of_texts, strict=True))
-        marks = {TOKENS_CUT: cut or None} if self.marked else {}
-        return texts | cells(example, prediction, self.task) | marks
+    def rows_of(
+        self, chunk: Sequence[Row], predictions: Sequence[Prediction], lengths: Sequence[int]
+    ) -> Iterator[dict[str, Any]]:
+        """The rows of a chunk, by column; predictions and lengths in tokens of the good ones."""
+        self.count += len(chunk)
+        if self.task.metrics.kinds:
+            labels = [prediction.label for prediction in predictions]
+            self.kinds.update(self.task.metrics.count_kinds(labels))
+        # Bad rows keep their place between the good ones, which have been predicted together.
+        predicted = iter(zip(predictions, lengths, strict=True))
+        for row in chunk:
+            if isinstance(row, BadLine):
+                self.skipped.add(row)
+                yield dict.fromkeys(self.names) | {ERROR: row.problem}
+                continue
+            prediction, length = next(predicted)
+            cut = max(0, length - self.task.max_length) if self.cuts else 0
+            self.cut += cut > 0
+            cells_of_texts = self.task.labelling.as_cells(row) if self.texts else ()
+            texts = dict(zip(self.texts, cells_of_texts, strict=True))
+            marks = {TOKENS_CUT: cut or None} if self.marked else {}
+            yield texts | cells(row, prediction, self.task) | marks
 
-    def bad_row(self, line: BadLine) -> dict[str, Any]:
-        """A row without a prediction, by column, with the reason."""
-        return dict.fromkeys(self.names) | bad_cells(line.problem, self.task)
+    def summary(self, notes: Sequence[str]) -> str:
+        """One line on the whole file."""
+        good = self.count - self.skipped.rows
+        facts: list[str] = [
+            Message("{good:,} of {rows:,} texts predicted", good=good, rows=self.count)
+        ]
+        known = [(kind, count) for kind, count in self.kinds.most_common(SHOWN) if count]
+        if known:
+            counts = ", ".join(f"{kind}: {count:,}" for kind, count in known)
+            if sum(map(bool, self.kinds.values())) > SHOWN:
+                counts += ", …"
+            entities, labels = Message("entities {counts}"), Message("labels {counts}")
+            template = entities if self.task.labelling.has_units else labels
+            facts.append(Message(template.template, counts=counts))
+        if self.cut:
+            where = Message("--with-text marks them")
+            if self.marked:
+                where = Message("column {column}", column=TOKENS_CUT)
+            facts.append(
+                Message(
+                    "{cut:,} longer than {length} tokens and cut ({where})",
+                    cut=self.cut,
+                    length=self.task.max_length,
+                    where=where,
+                )
+            )
+        _ = Translator(terminal_language())
+        device = Message("device: {device}", device=device_in_words())
+        return _("; ").join(map(_, [*facts, *notes, device])) + _(".")
 
 
-def _all_good(rows: Iterable[Row], config: PredictConfig, task: Task) -> list[Row]:
+def _skipped_rows(config: PredictConfig) -> SkippedRows:
+    return SkippedRows("stdin" if is_stdin(config.input) else config.input)
+
+
+def _bad(count: int, skipped: SkippedRows) -> str:
+    """Which of so many rows have no prediction, and why."""
+    bad = skipped.rows
+    first = Message("{bad:,} of {rows:,} rows have no prediction:", bad=bad, rows=count)
+    if bad == 1:
+        first = Message("1 row has no prediction:")
+    lines = "\n".join(f"  {line}" for line in skipped.lines(with_blank=True))
+    return Message("{first}\n{lines}", first=first, lines=lines)
+
+
+def _all_good(rows: Iterable[Row], config: PredictConfig) -> list[Row]:
     """All rows, in memory. Raises InputError, naming them all, if some are bad."""
-    checked = list(rows)
-    tally = Tally(config.input, task)
-    tally.add(checked, [], [])
-    if tally.skipped.rows:
-        raise InputError(f"{tally.bad()}\nFix them, or run without --strict.")
+    checked, skipped = list(rows), _skipped_rows(config)
+    for row in checked:
+        if isinstance(row, BadLine):
+            skipped.add(row)
+    if skipped.rows:
+        raise InputError(f"{_bad(len(checked), skipped)}\nFix them, or run without --strict.")
     return checked
 
 

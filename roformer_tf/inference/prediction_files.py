@@ -7,16 +7,19 @@ text. In an .xlsx every text has the type of a text, and is written unchanged.
 import csv
 import io
 import json
-import os
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_packages
 from roformer_tf.files import check_writable, is_folder, temporary_file
+from roformer_tf.terminal import until_pipe_closes
 
 if TYPE_CHECKING:
     from roformer_tf.labelled.examples import Example
@@ -30,6 +33,13 @@ ERROR = "error"
 MAX_CELL = 32_767
 # Rows of a sheet, with the header.
 MAX_ROWS = 1 << 20
+# Notes on cells that had to be changed, or that Excel will change.
+GUARDED = (
+    "cells that look like a formula: {count:,} (an apostrophe is put before them, so that Excel "
+    "does not compute them)"
+)
+LONG = f"cells with more than the {MAX_CELL:,} characters that Excel reads: {{count:,}}"
+CUT = f"cells cut at the {MAX_CELL:,} characters that Excel holds: {{count:,}}"
 
 _ESCAPES = str.maketrans({"\t": "\\t", "\n": "\\n", "\r": "\\r"})
 # First characters of what a spreadsheet takes for a formula; full-width ones in East Asia.
@@ -61,33 +71,25 @@ def cells(example: "Example", prediction: "Prediction", task: "Task") -> dict[st
     )
 
 
-def bad_cells(problem: str, task: "Task") -> dict[str, Any]:
-    """The columns of a row without a prediction, and the reason."""
-    return dict.fromkeys(cell_names(task)) | {ERROR: problem}
-
-
 def tsv_line(cells: Iterable[Any], between: str = ",") -> str:
     """Cells with tabs between them, and a line break; a tuple is joined by `between`."""
     return "\t".join(_tsv_cell(value, between) for value in cells) + "\n"
 
 
+@dataclass(frozen=True)
 class PredictionFile:
-    """A file of predictions, written row by row; here a TSV, or JSON lines."""
+    """A file of predictions, written row by row."""
 
-    def __init__(self, out: TextIO, line: Callable[[Mapping[str, Any]], str]) -> None:
-        self._out, self._line = out, line
-
-    def write(self, cells: Mapping[str, Any]) -> None:
-        """Write a row, by column."""
-        self._out.write(self._line(cells))
-
-    def flush(self) -> None:
-        """Write what is buffered, for readers of an unfinished file."""
-        self._out.flush()
+    write: Callable[[Mapping[str, Any]], Any]
+    """Writes a row, by column."""
+    flush: Callable[[], Any] = lambda: None
+    """Writes what is buffered, for readers of an unfinished file."""
+    changed: Counter[str] = field(default_factory=Counter)
+    """How many cells had to be changed, by the note about them."""
 
     def notes(self) -> list[str]:
         """For the user: cells that had to be changed."""
-        return []
+        return [note.format(count=count) for note, count in self.changed.items()]
 
 
 def check_output(output: str | None) -> None:
@@ -102,13 +104,7 @@ def check_output(output: str | None) -> None:
 def check_format(output: str) -> None:
     """Raise InputError where a file of that name needs a package that is not installed."""
     if output.lower().endswith(".xlsx"):
-        try:
-            import openpyxl  # noqa: F401
-        except ImportError:
-            raise InputError(
-                f"{output} is written by openpyxl, which is not installed. Run `pip install "
-                "'roformer-tf[xlsx]'`, or name a .csv file."
-            ) from None
+        check_packages(output, "xlsx", "openpyxl", otherwise="name a .csv file")
 
 
 @contextmanager
@@ -120,117 +116,88 @@ def prediction_file(output: str, names: Sequence[str], task: "Task") -> Iterator
     """
     kind, between = Path(output.lower()).suffix, task.decoding.joined_by or task.label_separator
     if kind == ".xlsx":
-        with _written(output) as temporary, closing(_Sheet(names, between)) as sheet:
+        with _written(output) as temporary, _sheet(temporary, names, between) as sheet:
             yield sheet
-            sheet.save(temporary)
     elif kind == ".csv":
         with opened_text(output, "utf-8-sig") as out:  # Excel recognizes UTF-8 by its mark
-            yield _Csv(out, names, between)
+            yield _csv(out, names, between)
     elif kind == ".jsonl":
         with opened_text(output) as out:
-            yield PredictionFile(out, _json_line)
+            yield PredictionFile(
+                lambda cells: out.write(json.dumps(cells, ensure_ascii=False) + "\n"), out.flush
+            )
     else:
         with opened_text(output) as out:
             out.write(tsv_line(names))
-            yield PredictionFile(out, lambda cells: tsv_line(cells.values(), between))
+            yield PredictionFile(
+                lambda cells: out.write(tsv_line(cells.values(), between)), out.flush
+            )
 
 
-class _Csv(PredictionFile):
+def _csv(out: TextIO, names: Sequence[str], between: str) -> PredictionFile:
     """A CSV by RFC 4180; a text may span lines, in quotes."""
+    writer = csv.writer(out)
+    changed: Counter[str] = Counter()
 
-    def __init__(self, out: TextIO, names: Sequence[str], between: str) -> None:
-        self._out, self._between = out, between
-        self._writer = csv.writer(out)
-        self._guarded = self._long = 0
-        self._writer.writerow([self._safe(name) for name in names])
-
-    def write(self, cells: Mapping[str, Any]) -> None:
-        self._writer.writerow([self._safe(_value(cell, self._between)) for cell in cells.values()])
-
-    def notes(self) -> list[str]:
-        notes = []
-        if self._guarded:
-            notes.append(
-                f"cells that look like a formula: {self._guarded:,} (an apostrophe is put before "
-                "them, so that Excel does not compute them)"
-            )
-        if self._long:
-            notes.append(
-                f"cells with more than the {MAX_CELL:,} characters that Excel reads: {self._long:,}"
-            )
-        return notes
-
-    def _safe(self, value: Any) -> Any:
+    def safe(value: Any) -> Any:
         if not isinstance(value, str):
             return value
-        self._long += _width(value) > MAX_CELL
+        if _width(value) > MAX_CELL:
+            changed[LONG] += 1
         if value.startswith(_FORMULA) and not _NUMBER.fullmatch(value):
-            self._guarded += 1
+            changed[GUARDED] += 1
             return f"'{value}"
         return value
 
+    def write(cells: Iterable[Any]) -> None:
+        writer.writerow([safe(_value(cell, between)) for cell in cells])
 
-class _Sheet(PredictionFile):
-    """An .xlsx file with one sheet."""
+    write(names)
+    return PredictionFile(lambda cells: write(cells.values()), out.flush, changed)
 
-    def __init__(self, names: Sequence[str], between: str) -> None:
-        from openpyxl import Workbook
 
-        self._between = between
-        self._book = Workbook(write_only=True)
-        self._sheet = self._book.create_sheet("answers")
-        self._sheet.freeze_panes = "A2"
-        self._rows = self._cut = 0
-        self._append(names)
+@contextmanager
+def _sheet(path: Path, names: Sequence[str], between: str) -> Iterator[PredictionFile]:
+    """An .xlsx file with one sheet, of which nothing is on the disk before the whole."""
+    from openpyxl import Workbook
+    from openpyxl.cell import WriteOnlyCell
 
-    def write(self, cells: Mapping[str, Any]) -> None:
-        if self._rows == MAX_ROWS:
-            raise InputError(
-                f"a sheet of .xlsx holds {MAX_ROWS:,} rows, and there are more predictions. Name "
-                "a .csv file."
-            )
-        self._append([_value(cell, self._between) for cell in cells.values()])
+    book = Workbook(write_only=True)
+    sheet = book.create_sheet("answers")
+    sheet.freeze_panes = "A2"
+    changed: Counter[str] = Counter()
+    rows = count()
 
-    def flush(self) -> None:
-        """Nothing is on the disk before the whole sheet."""
-
-    def notes(self) -> list[str]:
-        if not self._cut:
-            return []
-        return [f"cells cut at the {MAX_CELL:,} characters that Excel holds: {self._cut:,}"]
-
-    def save(self, path: Path) -> None:
-        self._book.save(path)
-
-    def close(self) -> None:
-        """Close a file that is given up; openpyxl would print an error when it is collected."""
-        if not self._sheet.closed:
-            with suppress(Exception):  # the error that ended the writing is reported
-                self._sheet.close()
-
-    def _append(self, values: Sequence[Any]) -> None:
-        self._sheet.append([self._cell(value) for value in values])
-        self._rows += 1
-
-    def _cell(self, value: Any) -> Any:
-        from openpyxl.cell import WriteOnlyCell
-
+    def typed(value: Any) -> Any:
         if not isinstance(value, str):
             return value
         value = _NOT_IN_XML.sub(_escaped, value)
         if _width(value) > MAX_CELL:
-            self._cut += 1
+            changed[CUT] += 1
             fits = value.encode("utf-16-le")[: 2 * (MAX_CELL - 1)].decode("utf-16-le", "ignore")
             value = f"{fits}…"
-        cell = WriteOnlyCell(self._sheet, value)
+        cell = WriteOnlyCell(sheet, value)
         if value.startswith(_FORMULA) or cell.data_type != "s":
             cell.data_type = "s"  # openpyxl takes "=…" for a formula, and "#N/A" for an error
             cell.quotePrefix = True  # and Excel does, when somebody edits the cell
         return cell
 
+    def write(cells: Iterable[Any]) -> None:
+        if next(rows) == MAX_ROWS:
+            raise InputError(
+                f"a sheet of .xlsx holds {MAX_ROWS:,} rows, and there are more predictions. Name "
+                "a .csv file."
+            )
+        sheet.append([typed(_value(cell, between)) for cell in cells])
 
-def _json_line(cells: Mapping[str, Any]) -> str:
-    return json.dumps(cells, ensure_ascii=False) + "\n"
+    write(names)
+    try:
+        yield PredictionFile(lambda cells: write(cells.values()), changed=changed)
+        book.save(path)
+    finally:  # openpyxl would print an error when a file that is given up is collected
+        if not sheet.closed:
+            with suppress(Exception):  # the error that ended the writing is reported
+                sheet.close()
 
 
 def _tsv_cell(value: Any, between: str) -> str:
@@ -269,10 +236,9 @@ def opened_text(output: str, encoding: str = "utf-8") -> Iterator[TextIO]:
         sys.stdout.flush()
         out = io.TextIOWrapper(sys.stdout.buffer, **text)
         try:
-            yield out
-            out.flush()
-        except BrokenPipeError:  # `… | head` has read enough; Python flushes once more at exit
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            with until_pipe_closes():
+                yield out
+                out.flush()
         finally:
             out.detach()  # closing it would close the standard output
     else:

@@ -255,7 +255,7 @@ def _of_vectors(embedder: TextEmbedder, batch_size: int) -> Predictor:
         return [{"vector": vector} for vector in vectors]
 
     samples = [("好" * 20 * count,) for count in (1, 2)]
-    return _warm(embedder.model.pooled, Predictor(predict, ("text",), (1,)), samples)
+    return _warm(embedder.pooled, Predictor(predict, ("text",), (1,)), samples)
 
 
 def _warn(opened: OpenedModel, notes: Iterable[str]) -> None:

@@ -9,16 +9,15 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from typing import IO, Any, Generic, TypeVar
+from typing import IO, Any, ClassVar, Generic, TypeVar
 
 from roformer_tf.errors import InputError
-from roformer_tf.labelled.cells import read_text
 from roformer_tf.labelled.columns import ColumnsConfig
-from roformer_tf.labelled.examples import BadLine, Example, SkippedRows
+from roformer_tf.labelled.examples import BadLine, SkippedRows
 from roformer_tf.labelled.headers import FirstLine
 from roformer_tf.labelled.reading import open_unanswered
 from roformer_tf.readers.streams import is_stdin
-from roformer_tf.readers.tables import Row
+from roformer_tf.tasks.classification import Classification
 from roformer_tf.translation import Message, Translator, terminal_language
 
 # Texts in memory at a time; within them, those of similar length form batches.
@@ -49,39 +48,11 @@ class TextFileConfig:
         return ColumnsConfig(**vars(self))
 
 
-@dataclass(frozen=True)
-class TextRow:
+@dataclass(frozen=True, kw_only=True)
+class Texts(Classification):
     """Replaces a task when a file of texts is read: one text per row, or several."""
 
-    text_columns: tuple[str, ...] = ("text",)
-    name: str = "texts"
-    has_units: bool = False
-    has_spans: bool = False
-    label_optional: bool = False
-    label_separator: str = ","
-
-    @property
-    def labelling(self) -> "TextRow":
-        """The part of a task that reads examples."""
-        return self
-
-    @property
-    def text_counts(self) -> tuple[int, ...]:
-        """How many texts a row has."""
-        return (len(self.text_columns),)
-
-    def read_row(
-        self, row: Row, texts: Sequence[str], label: str | None, separator: str
-    ) -> Example:
-        """The texts of a row, without a label."""
-        return Example(tuple(read_text(row.cells, column) for column in texts), None, row.place)
-
-    def check(self, example: Example) -> None:
-        """Accept every text."""
-
-    def for_prediction(self, example: Example) -> Example:
-        """Leave the example unchanged."""
-        return example
+    name: ClassVar[str] = "texts"
 
 
 class CheckedRows(Generic[CheckedRow]):
@@ -140,7 +111,7 @@ def checked_texts(
 
     make: what a row of several texts becomes. Raises InputError as `checked_rows` does.
     """
-    unanswered = open_unanswered(path, TextRow(columns), config.columns())
+    unanswered = open_unanswered(path, Texts(text_columns=columns), config.columns())
     rows = (row if isinstance(row, BadLine) else row.texts for row in unanswered.examples)
     return checked_rows("stdin" if is_stdin(path) else path, rows, make, unanswered.report)
 

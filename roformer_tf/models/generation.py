@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from roformer_tf.errors import InputError
-from roformer_tf.models.generation_config import GenerationConfig
-from roformer_tf.models.generator import Callbacks, Continuation, Generator, OnDone, OnToken
+from roformer_tf.models.generation_config import ROWS, GenerationConfig
+from roformer_tf.models.generator import (
+    Continuation,
+    Generator,
+    GivenUp,
+    OnDone,
+    OnToken,
+    Prompt,
+)
 
 if TYPE_CHECKING:
     from roformer_tf.config import RoFormerConfig
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-
-ROWS = 64
-"""Default number of texts that are generated at the same time."""
 
 
 class GenerationMixin:
@@ -59,9 +63,9 @@ class GenerationMixin:
         *,
         rows: int = ROWS,
         turns: Sequence[int] | None = None,
-        on_token: OnToken | None = None,
-        on_done: OnDone | None = None,
-        given_up: Callable[[int], bool] | None = None,
+        on_token: OnToken = lambda *_: None,
+        on_done: OnDone = lambda *_: None,
+        given_up: GivenUp = lambda _: False,
     ) -> list[list[Continuation]]:
         """Continue prompts of token ids, such as those of `encode_prompt`: a list for each.
 
@@ -79,13 +83,17 @@ class GenerationMixin:
         if config is None or isinstance(config, GenerationConfig):
             config = [config or GenerationConfig()] * len(prompts)
         for number, prompt in enumerate(prompts):
-            self._check_fits(number, prompt)
+            self.check_fits(prompt, f"prompt {number}")
         for each in dict.fromkeys(config):
             self.check_stops(each)
         if self._generator is None:
             self._generator = Generator(self)
-        callbacks = Callbacks(on_token, on_done, given_up or (lambda _: False))
-        return self._generator.write(prompts, config, rows, turns or turns_of(prompts), callbacks)
+        limit, every = self.config.max_position_embeddings, (turns or turns_of(prompts))
+        requests = [
+            Prompt(number, list(ids), settings, turn, min(settings.max_tokens, limit - len(ids)))
+            for number, (ids, settings, turn) in enumerate(zip(prompts, config, every, strict=True))
+        ]
+        return self._generator.write(requests, rows, on_token, on_done, given_up)
 
     def check_stops(self, config: GenerationConfig) -> None:
         """Raise InputError if beams should stop at a text that is not a single token."""
@@ -98,13 +106,14 @@ class GenerationMixin:
                     "it. Omit beams, or stop at another text."
                 )
 
-    def _check_fits(self, number: int, prompt: Sequence[int]) -> None:
+    def check_fits(self, prompt: Sequence[int], name: str) -> None:
+        """Raise InputError, with its name, for a prompt without tokens, or one that is too long."""
         limit = self.config.max_position_embeddings
         if not len(prompt):
-            raise InputError(f"prompt {number} has no tokens. Give at least [CLS].")
+            raise InputError(f"{name} has no tokens. Give at least [CLS].")
         if len(prompt) >= limit:
             raise InputError(
-                f"prompt {number} has {len(prompt):,} tokens, but the model is for texts of up to "
+                f"{name} has {len(prompt):,} tokens, but the model is for texts of up to "
                 f"{limit:,}, including the new tokens. Give a shorter one, or a model with a "
                 "larger max_position_embeddings."
             )

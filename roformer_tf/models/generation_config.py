@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 from roformer_tf.errors import MAX_SEED, InputError, check_numbers
 
+# Texts that are generated at the same time by default.
+ROWS = 64
+
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationConfig:

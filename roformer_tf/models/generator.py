@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from threading import Lock
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from roformer_tf.models.beam_search import BeamSearch, Written
+from roformer_tf.models.beam_search import BeamSearch
 from roformer_tf.models.incremental import IncrementalDecoder
 from roformer_tf.models.rows import check_finite
 from roformer_tf.models.sampling import distribution, draw, penalize_repetition
@@ -23,9 +23,36 @@ if TYPE_CHECKING:
 SMALLEST = 1e-12
 
 # Called with each new token: the number of the prompt, of the sample, and the token's id.
-OnToken: TypeAlias = Callable[[int, int, int], None]
+OnToken: TypeAlias = Callable[[int, int, int], Any]
 # Called with each finished prompt: its number and its continuations.
-OnDone: TypeAlias = "Callable[[int, list[Continuation]], None]"
+OnDone: TypeAlias = "Callable[[int, list[Continuation]], Any]"
+# Called with the number of a prompt after every token; True ends that prompt.
+GivenUp: TypeAlias = Callable[[int], bool]
+# The numbers of finished prompts and their continuations.
+Finished: TypeAlias = "Iterator[tuple[int, list[Continuation]]]"
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """A text to continue."""
+
+    number: int
+    ids: list[int]
+    config: GenerationConfig
+    turn: int
+    """Its number among equal prompts."""
+    room: int
+    """Maximum number of new tokens."""
+
+    @property
+    def width(self) -> int:
+        """How many texts are generated from it at the same time."""
+        return max(self.config.samples, self.config.beams)
+
+    def random(self, sample: int) -> np.random.Generator:
+        """The random numbers of a sample, which depend on the prompt and not on its batch."""
+        content = zlib.crc32(np.array(self.ids, "<i4").tobytes())
+        return np.random.default_rng([self.config.seed, content, self.turn, sample])
 
 
 @dataclass(frozen=True)
@@ -45,32 +72,16 @@ class Continuation:
 class _Row:
     """A text that is being generated."""
 
-    prompt: int
-    """Number of its prompt."""
+    prompt: Prompt
     sample: int
-    config: GenerationConfig
-    before: list[int]
-    """Tokens of the prompt."""
-    room: int
-    """Maximum number of new tokens."""
     random: np.random.Generator
-    ids: list[int]
-    """New tokens."""
+    ids: list[int] = field(default_factory=list)
+    """New tokens, with the [SEP] that ended it."""
     log_probability: float = 0.0
-    count: int = 0
     done: bool = False
     """Whether no more tokens are generated."""
     ended: bool = False
     """Whether the model ended it."""
-
-
-@dataclass(frozen=True)
-class Callbacks:
-    """The callbacks of `generate_ids`."""
-
-    on_token: OnToken | None
-    on_done: OnDone | None
-    given_up: Callable[[int], bool]
 
 
 class Generator:
@@ -88,54 +99,32 @@ class Generator:
 
     def write(
         self,
-        prompts: Sequence[Sequence[int]],
-        configs: Sequence[GenerationConfig],
+        prompts: Sequence[Prompt],
         rows: int,
-        turns: Sequence[int],
-        callbacks: Callbacks,
+        on_token: OnToken,
+        on_done: OnDone,
+        given_up: GivenUp,
     ) -> list[list[Continuation]]:
         """See `GenerationMixin.generate_ids`."""
         results: list[list[Continuation]] = [[] for _ in prompts]
-
-        def finish(number: int, continuations: list[Continuation]) -> None:
-            results[number] = continuations
-            if callbacks.on_done is not None:
-                callbacks.on_done(number, continuations)
-
         with self.lock:
-            for chosen in _batches(prompts, configs, rows):
-                if configs[chosen[0]].beams > 1:
-                    self._search(prompts, configs, chosen, callbacks, finish)
-                else:
-                    self._sample(prompts, configs, chosen, turns, callbacks, finish)
+            for batch in _batches(prompts, rows):
+                generate = self._search if batch[0].config.beams > 1 else self._sample
+                for number, continuations in generate(batch, on_token, given_up):
+                    results[number] = continuations
+                    on_done(number, continuations)
             self.decoder.end()
         return results
 
-    def _sample(
-        self,
-        prompts: Sequence[Sequence[int]],
-        configs: Sequence[GenerationConfig],
-        chosen: Sequence[int],
-        turns: Sequence[int],
-        callbacks: Callbacks,
-        finish: OnDone,
-    ) -> None:
+    def _sample(self, batch: Sequence[Prompt], on_token: OnToken, given_up: GivenUp) -> Finished:
         """Greedy or sampled."""
-        logits = self._begin([prompts[i] for i in chosen], [configs[i] for i in chosen])
-        rows: list[_Row] = []
-        for number in chosen:
-            prompt, config = list(prompts[number]), configs[number]
-            # The random numbers depend on the prompt, not on its batch: see `turns`.
-            key = [config.seed, zlib.crc32(np.array(prompt, "<i4").tobytes()), turns[number]]
-            for sample in range(config.samples):
-                random = np.random.default_rng([*key, sample])
-                room = self._room(prompt, config)
-                rows.append(_Row(number, sample, config, prompt, room, random, []))
-        texts: dict[int, list[_Row]] = {}
-        for row in rows:
-            texts.setdefault(row.prompt, []).append(row)
-        indices = {number: index for index, number in enumerate(chosen)}
-        order = [indices[row.prompt] for row in rows]
+        logits = self._begin(batch)
+        rows = [
+            _Row(prompt, sample, prompt.random(sample))
+            for prompt in batch
+            for sample in range(prompt.config.samples)
+        ]
+        order = [index for index, x in enumerate(batch) for _ in range(x.config.samples)]
         # Each prompt is read once, and its caches are repeated for its samples.
         self.decoder.choose(order)
         running, logits = rows, logits[order]
@@ -144,13 +133,15 @@ class Generator:
             for row, token in zip(running, tokens.tolist(), strict=True):
                 if row.done:
                     continue
+                number = row.prompt.number
                 self._put(row, token)
-                if callbacks.on_token is not None and not (row.ended and token == self._sep):
-                    callbacks.on_token(row.prompt, row.sample, token)
-                row.done = row.done or callbacks.given_up(row.prompt)
-                if row.done and all(other.done for other in texts[row.prompt]):
-                    own = texts[row.prompt]
-                    finish(row.prompt, [self._continuation(x) for x in own])
+                if token != self._sep:
+                    on_token(number, row.sample, token)
+                row.done = row.done or given_up(number)
+                own = [x for x in rows if x.prompt is row.prompt] if row.done else []
+                if own and all(x.done for x in own):
+                    written = [(tuple(x.ids), x.log_probability, x.ended) for x in own]
+                    yield number, [self._continuation(*x) for x in written]
             live = [index for index, row in enumerate(running) if not row.done]
             if not live:
                 break
@@ -167,17 +158,12 @@ class Generator:
         tokens = np.zeros(len(rows), np.int64)
         by_config: dict[GenerationConfig, list[int]] = {}
         for index, row in enumerate(rows):
-            by_config.setdefault(row.config, []).append(index)
+            by_config.setdefault(row.prompt.config, []).append(index)
         for config, indices in by_config.items():
-            scores = logits[indices]
             own = [rows[index] for index in indices]
-            if config.repetition_penalty != 1:
-                seen = _padded([row.before + row.ids for row in own])
-                scores = penalize_repetition(scores, seen, config.repetition_penalty)
-            if self._sep is not None and config.min_tokens:
-                early = [len(row.ids) < config.min_tokens for row in own]
-                scores = scores.copy()
-                scores[early, self._sep] = -np.inf
+            written = [(row.prompt, row.ids) for row in own]
+            ends = [] if self._sep is None else [self._sep]
+            scores = _adjusted(logits[indices], config, written, ends)
             if config.sampled:
                 likely = distribution(scores, config.temperature or 1.0, config.top_k, config.top_p)
                 tokens[indices] = draw(likely, np.array([row.random.random() for row in own]))
@@ -186,90 +172,70 @@ class Generator:
         for index, row in enumerate(rows):
             if not row.done:
                 row.log_probability += _log_probability(logits[index], int(tokens[index]))
-                row.count += 1
         return tokens
 
     def _put(self, row: _Row, token: int) -> None:
         """Append a token, and determine whether it is the last one."""
-        if token == self._sep:
-            row.done = row.ended = True
-            return
         row.ids.append(token)
-        if row.config.stop and len(row.ids) >= row.config.min_tokens:
+        if token == self._sep:
+            row.ended = True
+        elif row.prompt.config.stop and len(row.ids) >= row.prompt.config.min_tokens:
             row.ended = self._stops(row)
-        row.done = row.ended or len(row.ids) >= row.room
+        row.done = row.ended or len(row.ids) >= row.prompt.room
 
     def _stops(self, row: _Row) -> bool:
         """Whether the text ends in one of `stop`: a token, or several characters."""
-        known = self.model.tokenizer.vocabulary
-        if row.ids[-1] in {known[stop] for stop in row.config.stop if stop in known}:
+        known, stops = self.model.tokenizer.vocabulary, row.prompt.config.stop
+        if row.ids[-1] in {known[stop] for stop in stops if stop in known}:
             return True
-        texts = tuple(stop for stop in row.config.stop if stop not in known)
+        texts = tuple(stop for stop in stops if stop not in known)
         return bool(texts) and self.model.tokenizer.decode(row.ids[-TAIL:]).endswith(texts)
 
-    def _search(
-        self,
-        prompts: Sequence[Sequence[int]],
-        configs: Sequence[GenerationConfig],
-        chosen: Sequence[int],
-        callbacks: Callbacks,
-        finish: OnDone,
-    ) -> None:
+    def _search(self, batch: Sequence[Prompt], _: OnToken, given_up: GivenUp) -> Finished:
         """Beam search."""
-        logits = self._begin([prompts[i] for i in chosen], [configs[i] for i in chosen])
-        searches = {i: self._beams(prompts[i], configs[i]) for i in chosen}
+        logits = self._begin(batch)
+        searches = [(prompt, self._beams(prompt)) for prompt in batch]
         while True:
             rows, tokens, start = [], [], 0
-            for number, search in searches.items():
-                if search.answer is not None:
-                    continue
+            for prompt, search in searches:
                 stop = start + len(search.running)
                 parents, written = search.advance(
-                    self._beam_scores(logits[start:stop], prompts[number], configs[number], search)
+                    self._beam_scores(logits[start:stop], prompt, search)
                 )
-                if search.answer is None and callbacks.given_up(number):
+                if search.answer is None and given_up(prompt.number):
                     search.answer = search.running[0]
                 if search.answer is None:
                     rows += (parents + start).tolist()
                     tokens += written.tolist()
                 else:
-                    finish(number, [self._beam_continuation(search.answer)])
+                    yield prompt.number, [self._continuation(*search.answer)]
                 start = stop
-            if not rows:
+            searches = [each for each in searches if each[1].answer is None]
+            if not searches:
                 break
             self.decoder.choose(rows)
             logits = self._known(self.decoder.append(np.array(tokens)))
 
-    def _beams(self, prompt: Sequence[int], config: GenerationConfig) -> BeamSearch:
-        room = self._room(prompt, config)
-        return BeamSearch(config.beams, self._ends(config), room, config.length_penalty)
+    def _beams(self, prompt: Prompt) -> BeamSearch:
+        config = prompt.config
+        own = [] if self._sep is None else [self._sep]
+        ends = (*own, *(self.model.tokenizer.vocabulary[stop] for stop in config.stop))
+        return BeamSearch(config.beams, ends, prompt.room, config.length_penalty)
 
     def _beam_scores(
-        self,
-        logits: npt.NDArray[np.float32],
-        prompt: Sequence[int],
-        config: GenerationConfig,
-        search: BeamSearch,
+        self, logits: npt.NDArray[np.float32], prompt: Prompt, search: BeamSearch
     ) -> npt.NDArray[Any]:
         """Log-probabilities (K, V) of the next tokens of the running beams."""
         from scipy.special import log_softmax, softmax
 
-        written = [list(beam.token_ids) for beam in search.running]
-        if config.repetition_penalty != 1:
-            seen = _padded([[*prompt, *ids] for ids in written])
-            logits = penalize_repetition(logits, seen, config.repetition_penalty)
-        if len(written[0]) < config.min_tokens:
-            logits = logits.copy()
-            logits[:, list(search.ends)] = -np.inf
-        logits64 = logits.astype(np.float64)
-        if config.length_penalty is None:
+        written = [(prompt, beam.token_ids) for beam in search.running]
+        logits64 = _adjusted(logits, prompt.config, written, search.ends).astype(np.float64)
+        if prompt.config.length_penalty is None:
             return np.log(softmax(logits64, axis=-1) + SMALLEST)
         return np.asarray(log_softmax(logits64, axis=-1))
 
-    def _begin(
-        self, prompts: Sequence[Sequence[int]], configs: Sequence[GenerationConfig]
-    ) -> npt.NDArray[np.float32]:
-        room = max(self._room(*each) for each in zip(prompts, configs, strict=True))
+    def _begin(self, batch: Sequence[Prompt]) -> npt.NDArray[np.float32]:
+        prompts, room = [prompt.ids for prompt in batch], max(prompt.room for prompt in batch)
         return self._known(self.decoder.begin(prompts, room))
 
     def _known(self, logits: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
@@ -280,66 +246,54 @@ class Generator:
             logits[:, self.holes] = -np.inf
         return logits
 
-    def _room(self, prompt: Sequence[int], config: GenerationConfig) -> int:
-        """Maximum number of new tokens after a prompt."""
-        return min(config.max_tokens, self.model.config.max_position_embeddings - len(prompt))
-
-    def _ends(self, config: GenerationConfig) -> tuple[int, ...]:
-        """Ids of the tokens that end a beam."""
-        own = [] if self._sep is None else [self._sep]
-        return (*own, *(self.model.tokenizer.vocabulary[stop] for stop in config.stop))
-
     @property
     def _sep(self) -> int | None:
         tokenizer = self.model.tokenizer
         return None if tokenizer is None else int(tokenizer.sep_id)
 
-    def _continuation(self, row: _Row) -> Continuation:
-        score = row.log_probability / max(row.count, 1)
-        return Continuation(tuple(row.ids), self._text(row.ids), score, row.ended)
-
-    def _beam_continuation(self, best: Written) -> Continuation:
-        """The continuation of the best beam."""
-        ids, total, ended = best
-        score = total / max(len(ids), 1)
+    def _continuation(self, ids: tuple[int, ...], total: float, ended: bool) -> Continuation:
+        """A finished text; ids: its new tokens, with the last one if it has ended."""
+        score, tokenizer = total / len(ids), self.model.tokenizer
         ids = ids[:-1] if ended and ids[-1] == self._sep else ids
-        return Continuation(ids, self._text(ids), score, ended)
-
-    def _text(self, ids: Sequence[int]) -> str:
-        tokenizer = self.model.tokenizer
-        return "" if tokenizer is None else str(tokenizer.decode(ids))
+        text = "" if tokenizer is None else str(tokenizer.decode(ids))
+        return Continuation(ids, text, score, ended)
 
 
 # Tokens at the end of a text in which texts of `stop` are searched for.
 TAIL = 32
 
 
-def _batches(
-    prompts: Sequence[Sequence[int]], configs: Sequence[GenerationConfig], rows: int
-) -> Iterator[list[int]]:
-    """Numbers of the prompts of each batch: of similar length, the longest first."""
-    order = sorted(range(len(prompts)), key=lambda i: (configs[i].beams > 1, -len(prompts[i])))
-    batch: list[int] = []
-    width = 0
-    for number in order:
-        config = configs[number]
-        own = max(config.samples, config.beams)
-        other_kind = batch and (configs[batch[0]].beams > 1) != (config.beams > 1)
-        if batch and (width + own > rows or other_kind):
+def _batches(prompts: Sequence[Prompt], rows: int) -> Iterator[list[Prompt]]:
+    """The prompts of each batch: of similar length, the longest first."""
+    batch: list[Prompt] = []
+    for prompt in sorted(prompts, key=lambda x: (x.config.beams > 1, -len(x.ids))):
+        width = sum(x.width for x in batch) + prompt.width
+        if batch and (width > rows or (batch[0].config.beams > 1) != (prompt.config.beams > 1)):
             yield batch
-            batch, width = [], 0
-        batch.append(number)
-        width += own
+            batch = []
+        batch.append(prompt)
     if batch:
         yield batch
 
 
-def _padded(rows: Sequence[Sequence[int]]) -> npt.NDArray[np.int64]:
-    """Rows of ids, shorter ones padded with −1."""
-    seen = np.full((len(rows), max(map(len, rows))), -1, np.int64)
-    for number, row in enumerate(rows):
-        seen[number, : len(row)] = row
-    return seen
+def _adjusted(
+    logits: npt.NDArray[np.float32],
+    config: GenerationConfig,
+    written: Sequence[tuple[Prompt, Sequence[int]]],
+    ends: Sequence[int],
+) -> npt.NDArray[np.float32]:
+    """Logits (B, V) after penalties, without the ids in `ends` where a text is too short.
+
+    written: the prompt and the new tokens of each text.
+    """
+    if config.repetition_penalty != 1:
+        seen = [[*prompt.ids, *ids] for prompt, ids in written]
+        logits = penalize_repetition(logits, seen, config.repetition_penalty)
+    early = np.flatnonzero([len(ids) < config.min_tokens for _, ids in written])
+    if len(early) and len(ends):
+        logits = logits.copy()
+        logits[early[:, None], list(ends)] = -np.inf
+    return logits
 
 
 def _log_probability(logits: npt.NDArray[np.float32], token: int) -> float:

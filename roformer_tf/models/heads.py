@@ -34,20 +34,15 @@ class LanguageModel(PretrainedModel):
     """An encoder and the head that scores the vocabulary."""
 
     further_inputs: tuple[str, ...] = ("labels",)
+    has_pooler = False
 
     def __init__(self, config: RoFormerConfig, name: str, **kwargs: Any) -> None:
         super().__init__(config, name=name, **kwargs)
         self.encoder = RoFormerEncoder(config, dtype=self.dtype_policy)
         self.mlm = MaskedLMHead(config, name="mlm", dtype=self.dtype_policy)
+        if self.has_pooler:
+            self.pooler = Pooler(config, name="pooler", dtype=self.dtype_policy)
         self.build()
-
-    def build(self, input_shape: Any = None) -> None:
-        """Create the weights of the head; the encoder has created its own."""
-        self.mlm.build()
-
-    def parts(self) -> dict[str, keras.layers.Layer]:
-        """The encoder and the head."""
-        return {"encoder": self.encoder, "mlm": self.mlm}
 
     def logits(self, hidden: Tensor, training: bool | None = None) -> Tensor:
         """Logits over the vocabulary: hidden (…, H) → (…, V) float32."""
@@ -154,21 +149,12 @@ class RoFormerForSentenceSimilarity(GenerationMixin, LanguageModel):
     """
 
     architecture = "RoFormerForMaskedLM"
+    has_pooler = True
 
     def __init__(
         self, config: RoFormerConfig, name: str = "sentence_similarity", **kwargs: Any
     ) -> None:
         super().__init__(_by_default(config, "unilm"), name, **kwargs)
-
-    def build(self, input_shape: Any = None) -> None:
-        """Create the weights of the head and of the pooler."""
-        super().build()
-        self.pooler = Pooler(self.config, name="pooler", dtype=self.dtype_policy)
-        self.pooler.build()
-
-    def parts(self) -> dict[str, keras.layers.Layer]:
-        """The encoder, the head and the pooler."""
-        return super().parts() | {"pooler": self.pooler}
 
     def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> dict[str, Tensor]:
         """The sentence vectors, and logits over the vocabulary at every position."""
@@ -230,14 +216,6 @@ class RoFormerForSequenceClassification(PretrainedModel):
             self.architecture = "RoFormerForSequenceClassification"
         self.build()
 
-    def build(self, input_shape: Any = None) -> None:
-        """Create the weights of the head; the encoder has created its own."""
-        self.classifier.build()
-
-    def parts(self) -> dict[str, keras.layers.Layer]:
-        """The encoder and the head."""
-        return {"encoder": self.encoder, "classifier": self.classifier}
-
     def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Tensor:
         """Logits of the labels."""
         # The last layer computes only the positions that the head needs.
@@ -279,17 +257,6 @@ class RoFormerForTokenClassification(PretrainedModel):
         self.further_inputs = ("labels",) if config.crf else ()
         self.build()
 
-    def build(self, input_shape: Any = None) -> None:
-        """Create the weights of the head; the encoder has created its own."""
-        self.classifier.build((None, None, self.config.hidden_size))
-        if self.crf is not None:
-            self.crf.build()
-
-    def parts(self) -> dict[str, keras.layers.Layer]:
-        """The encoder, the head, and the transition scores if there are any."""
-        parts = {"encoder": self.encoder, "token_classifier": self.classifier}
-        return parts if self.crf is None else parts | {"crf": self.crf}
-
     def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Tensor:
         """Logits of every token; with `labels`, their negative log-likelihood."""
         hidden = self.drop(
@@ -329,14 +296,6 @@ class RoFormerForSpanExtraction(PretrainedModel):
         self.pointer = head_dense(config, size, "global_pointer", self.dtype_policy)
         self.build()
 
-    def build(self, input_shape: Any = None) -> None:
-        """Create the weights of the head; the encoder has created its own."""
-        self.pointer.build((None, None, self.config.hidden_size))
-
-    def parts(self) -> dict[str, keras.layers.Layer]:
-        """The encoder and the head."""
-        return {"encoder": self.encoder, "global_pointer": self.pointer}
-
     def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Tensor:
         """Pointers of every token."""
         hidden = self.encoder(encoder_inputs(inputs), training=training)
@@ -360,14 +319,6 @@ class RoFormerForQuestionAnswering(PretrainedModel):
         self.encoder = RoFormerEncoder(config, dtype=self.dtype_policy)
         self.qa_outputs = head_dense(config, 2, "qa_outputs", self.dtype_policy)
         self.build()
-
-    def build(self, input_shape: Any = None) -> None:
-        """Create the weights of the head; the encoder has created its own."""
-        self.qa_outputs.build((None, None, self.config.hidden_size))
-
-    def parts(self) -> dict[str, keras.layers.Layer]:
-        """The encoder and the head."""
-        return {"encoder": self.encoder, "qa_outputs": self.qa_outputs}
 
     def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Tensor:
         """Logits of every token."""

@@ -90,7 +90,10 @@ class OnnxStep:
             order = half_order(self.config.head_size, self.config.head_size)
             for key, _ in self.caches:
                 key[:, :, :filled] = np.take(key[:, :, :filled], order, axis=-1)
-        weights = self._weights()
+        # Views of TensorFlow's memory, which does not change while it is referenced: a variable
+        # that changes gets new memory.
+        variables = self.model.named_variables().items()
+        weights = {name: shared(variable.value.value()) for name, variable in variables}
         if self._session is None or not _same(weights, self._packed):
             self._session, self._packed = None, {}  # released before the new ones are created
             from roformer_tf.engines.step_session import StepSession
@@ -130,12 +133,12 @@ class OnnxStep:
         """
         assert self._session is not None, "begin comes first"
         self.filled = slot + 1
-        cos, sin = self._tables(positions)
+        theta = positions[:, None].astype("float32") * self._frequencies
         rows = {
             "word": self._packed[f"{EMBEDDINGS}/word/embeddings"][token_ids[:, None]],
             "segment": self._packed[f"{EMBEDDINGS}/segment/embeddings"][segment_ids[:, None]],
-            "cos": cos,
-            "sin": sin,
+            "cos": np.cos(theta),
+            "sin": np.sin(theta),
             "bias": np.where(visible[:, None, None, : slot + 1], np.float32(0), HIDDEN),
         }
         return self._session(rows, slot, self.caches)
@@ -147,19 +150,6 @@ class OnnxStep:
         copied = np.zeros((len(filled), *array.shape[1:]), array.dtype)
         copied[:, :, there] = filled
         return copied
-
-    def _tables(self, positions: Ints) -> tuple[Floats, Floats]:
-        """Cosines and sines (B, K/2) of the angles at positions (B,)."""
-        theta = positions[:, None].astype("float32") * self._frequencies
-        return np.cos(theta), np.sin(theta)
-
-    def _weights(self) -> dict[str, Floats]:
-        """The current weights by name, as views of TensorFlow's memory, to be read only.
-
-        The memory of a referenced weight does not change: a variable that changes gets new memory.
-        """
-        variables = self.model.named_variables().items()
-        return {name: shared(variable.value.value()) for name, variable in variables}
 
 
 def _same(new: Mapping[str, Floats], old: Mapping[str, Floats]) -> bool:

@@ -15,6 +15,7 @@ from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.internals import all_layers, set_initializer
+from roformer_tf.kernels.dropout import Dropout
 from roformer_tf.models.eager_calls import EagerCalls
 from roformer_tf.models.inputs import ENCODER_INPUTS, checked_inputs
 from roformer_tf.models.layer_settings import apply_settings, check_unchanged, kept_settings
@@ -187,9 +188,15 @@ class PretrainedModel(keras.Model):
                 causal=self.architecture == huggingface.CAUSAL,
             )
 
+    def build(self, input_shape: Any = None) -> None:
+        """Create the weights of the heads; the encoder has created its own."""
+        for layer in self.parts().values():
+            if not layer.built:
+                layer.build((None, None, self.config.hidden_size))
+
     def parts(self) -> dict[str, keras.layers.Layer]:
         """The layers with the weights, by the first part of their names in the table."""
-        raise NotImplementedError
+        return {layer.name: layer for layer in self.layers if not isinstance(layer, Dropout)}
 
     def named_variables(self) -> dict[str, keras.Variable]:
         """Every weight by its name in the table of checkpoints."""

@@ -1,12 +1,15 @@
-"""Sampling of the next token. NumPy alone.
+"""Sampling of the next token, by NumPy.
 
 Axes: B texts, V vocabulary.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
+
+from roformer_tf.top_k import top_k as largest
 
 Floats = npt.NDArray[np.floating[Any]]
 Ints = npt.NDArray[np.integer[Any]]
@@ -22,16 +25,14 @@ class Distribution(NamedTuple):
     probabilities: Floats
 
 
-def penalize_repetition(logits: Floats, seen: Ints, penalty: float) -> Floats:
+def penalize_repetition(logits: Floats, seen: Sequence[Sequence[int]], penalty: float) -> Floats:
     """Make tokens less likely that are already in the text (CTRL, arXiv 1909.05858, 4.1).
 
-    logits (B, V), seen (B, T) int, negative for padding → (B, V). As in transformers, the logit of
-    such a token is divided by the penalty if it is above 0, and else multiplied by it.
+    logits (B, V), seen: the ids of each text → (B, V). As in transformers, the logit of such a
+    token is divided by the penalty if it is above 0, and else multiplied by it.
     """
-    if penalty == 1:
-        return logits
-    rows, positions = np.nonzero(seen >= 0)
-    tokens = seen[rows, positions]
+    rows = np.repeat(np.arange(len(seen)), list(map(len, seen)))
+    tokens = np.concatenate(seen)
     old = logits[rows, tokens]
     penalized = logits.copy()
     penalized[rows, tokens] = np.where(old > 0, old / penalty, old * penalty)
@@ -76,15 +77,8 @@ def distribution(
 
 def _likeliest(weights: Floats, count: int) -> Distribution:
     """The largest weights of each text, largest first; of equal ones the lower id."""
-    if count < weights.shape[1]:
-        ids = np.sort(np.argpartition(-weights, count - 1, axis=1)[:, :count], axis=1)
-        weights = np.take_along_axis(weights, ids, axis=1)
-    else:
-        ids = np.broadcast_to(np.arange(weights.shape[1]), weights.shape)
-    order = np.argsort(-weights, axis=1, kind="stable")
-    return Distribution(
-        np.take_along_axis(ids, order, axis=1), np.take_along_axis(weights, order, axis=1)
-    )
+    ids = np.stack([largest(row, count) for row in weights])
+    return Distribution(ids, np.take_along_axis(weights, ids, axis=1))
 
 
 def draw(distribution: Distribution, uniform: Floats) -> Ints:

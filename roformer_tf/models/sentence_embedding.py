@@ -1,15 +1,14 @@
 """Models that compute sentence vectors: hidden states are pooled, then normalized.
 
-Axes: B batch, T tokens, H hidden size, D size of a cut vector.
+Axes: B batch, T tokens, H hidden size.
 """
 
 from collections.abc import Mapping
 from typing import Any
 
 import keras
-from keras import layers, ops
+from keras import ops
 
-from roformer_tf.checkpoints.embedding_config import Pooling
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.kernels.forms import Tensor
 from roformer_tf.models.encoder import RoFormerEncoder, first_positions, sequences
@@ -53,49 +52,23 @@ class RoFormerForSentenceEmbedding(PretrainedModel):
             self.pooler = Pooler(config, name="pooler", dtype=self.dtype_policy)
         self.build()
 
-    def build(self, input_shape: Any = None) -> None:
-        """Create the weights of the pooler; the encoder has created its own."""
-        if self.pooler is not None:
-            self.pooler.build()
-
-    def parts(self) -> dict[str, layers.Layer]:
-        """The encoder, and the pooler if there is one."""
-        return {"encoder": self.encoder} | ({"pooler": self.pooler} if self.pooler else {})
-
     def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Tensor:
         """The vectors of a batch."""
         return pooled(self.encoder, self.pooler, self.config.pooling, inputs, training)
 
 
 class SentenceEmbedder(keras.Model):
-    """Vectors of length 1 from the parts of another model.
+    """Vectors of length 1 from the encoder and the pooler of a sim model.
 
-    Call: the encoder's dict → vectors (B, D) float32 of length 1: their products are cosines. It
+    Call: the encoder's dict → vectors (B, H) float32 of length 1: their products are cosines. It
     does not score the vocabulary, which is most of the work of a sim model.
-
-    pooling: "pooler", the linear one on the first token; "mean" of all tokens; "cls", the first
-    token itself. Default: the pooler if there is one, else the mean. dimensions: how many numbers
-    are kept, the first ones.
     """
 
-    def __init__(
-        self,
-        encoder: RoFormerEncoder,
-        pooler: Pooler | None = None,
-        pooling: Pooling | None = None,
-        dimensions: int | None = None,
-        name: str = "sentence_embedder",
-        **kwargs: Any,
-    ) -> None:
-        super().__init__(name=name, **kwargs)
-        self.pooling: Pooling = pooling or ("mean" if pooler is None else "pooler")
-        assert self.pooling != "pooler" or pooler is not None
-        self.encoder = encoder
-        self.pooler = pooler if self.pooling == "pooler" else None
-        self.dimensions = dimensions
+    def __init__(self, encoder: RoFormerEncoder, pooler: Pooler) -> None:
+        super().__init__()
+        self.encoder, self.pooler = encoder, pooler
         self.built = True  # both parts have their weights already
 
     def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Tensor:
-        """Pool, cut, and normalize."""
-        vectors = pooled(self.encoder, self.pooler, self.pooling, inputs, training)
-        return ops.normalize(vectors[:, : self.dimensions], axis=-1)
+        """Pool and normalize."""
+        return ops.normalize(pooled(self.encoder, self.pooler, "pooler", inputs, training), axis=-1)

@@ -12,7 +12,7 @@ from datetime import datetime, time
 from pathlib import Path
 from typing import IO, Any, BinaryIO, NamedTuple
 
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_packages
 from roformer_tf.readers.records import Record
 from roformer_tf.readers.streams import (
     LONGEST,
@@ -80,13 +80,9 @@ def open_sheet(path: str | Path, sheet: str | None = None) -> Sheet:
     All rows have at least as many cells as the first. Raises InputError for a file that is
     encrypted, damaged or too large when unpacked, for a missing sheet, and without openpyxl.
     """
-    try:
-        from openpyxl import load_workbook
-    except ImportError:
-        raise InputError(
-            f"{path} is read by openpyxl, which is not installed. Run `pip install "
-            "'roformer-tf[xlsx]'`, or save the file as .csv."
-        ) from None
+    check_packages(f"{path}", "xlsx", "openpyxl", otherwise="save the file as .csv")
+    from openpyxl import load_workbook
+
     raw = opened_as_stored(path)
     reading = {"read_only": True, "keep_links": False}
     try:

@@ -13,7 +13,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.inference.text_files import (
     CheckedRows,
     TextFileConfig,
-    TextRow,
+    Texts,
     checked_rows,
     checked_texts,
 )
@@ -79,7 +79,7 @@ def checked_documents(
     texts, _ = find_texts_to_predict(path, table, names, config.first_line)
     ids = _find_ids(path, table, texts, id_column)
     reading = replace(config, text_columns=texts).columns()
-    description = open_unanswered(path, TextRow(texts), reading).report
+    description = open_unanswered(path, Texts(text_columns=texts), reading).report
     # The search for columns has read from `table`, so the rows are read anew.
     rows = (_document(row, texts, ids) for row in opened().rows)
     return checked_rows(path, rows, lambda values: Document(*values), description)

@@ -131,7 +131,7 @@ def _manifest(
             model=embedder.source,
             pooling=embedder.config.pooling,
             max_length=longest,
-            dimensions=embedder.model.dimensions,
+            dimensions=embedder.dimensions,
             size=embedder.size,
             passage_length=passage_length or longest,
         )

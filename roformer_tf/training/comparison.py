@@ -6,9 +6,7 @@ written by `callbacks.MetricsFile`, `run_files.write_settings` and `report.write
 
 import json
 import math
-import os
 import re
-import sys
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,7 +18,7 @@ import yaml
 
 from roformer_tf.errors import InputError
 from roformer_tf.files import parse_json
-from roformer_tf.terminal import printable, table, terminal_width
+from roformer_tf.terminal import printable, table, terminal_width, until_pipe_closes
 from roformer_tf.training.run_files import (
     EVALUATIONS_FILE,
     METRICS_FILE,
@@ -79,10 +77,8 @@ def compare(config: RunsConfig) -> None:
     """Print the tables."""
     folders = [run for folder in config.folder for run in find_runs(folder)]
     comparison = compared([read_run(*pair) for pair in named(folders).items()])
-    try:
-        print("\n".join(tables(comparison, terminal_width())), flush=True)
-    except BrokenPipeError:  # `… | head` has ended; Python would flush once more at exit
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with until_pipe_closes():
+        print("\n".join(tables(comparison, terminal_width())))
 
 
 def find_runs(folder: Path) -> list[Path]:

@@ -4,11 +4,10 @@ import os
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_packages
 from roformer_tf.files import write_text
 from roformer_tf.training.callbacks import scalars
 from roformer_tf.training.settings import Tracker
@@ -21,10 +20,8 @@ Started: TypeAlias = tuple[str, Callable[[dict[str, float], int], Any], Callable
 
 def check_tracking(tracker: Tracker | None) -> None:
     """Raise InputError if the package of the tracker is not installed."""
-    if tracker is not None and find_spec(tracker) is None:
-        raise InputError(
-            f"--tracker {tracker} needs the package: pip install 'roformer-tf[{tracker}]'."
-        )
+    if tracker is not None:
+        check_packages(f"--tracker {tracker}", tracker, tracker)
 
 
 @contextmanager

@@ -7,14 +7,17 @@ import pytest
 
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
 from roformer_tf.cli import main
+from roformer_tf.engines.model import onnx_session
 from roformer_tf.finetuning import trainer, trial
 from roformer_tf.finetuning.report import pages as report_pages
+from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.models.sentence_embedding import RoFormerForSentenceEmbedding
 from tests.support.embedding_file import load
 
 CHARACTERS = list(
     "今天气很好我们去公园学习中国经济发展人民生活改革工作新闻记者报道的了在和是不也都"
 )
+FEW = ("--epochs", 1, "--max-length", 24, "--no-baseline")
 
 
 @pytest.fixture(autouse=True)
@@ -49,6 +52,22 @@ def finetune(checkpoint, train, output, *flags, batch_size=16):
     }
     typed = [word for key, value in settings.items() for word in (f"--{key}", str(value))]
     return main(["finetune", *typed, *map(str, flags)])
+
+
+def test_its_vectors_are_exported(released, tmp_path, eagerly):
+    pytest.importorskip("onnxruntime")
+    train = written(tmp_path / "train.tsv", 40)
+    with eagerly():
+        done = finetune(
+            released("sim_char"), train, tmp_path / "run", *FEW, "--export", "onnxruntime"
+        )
+    assert done == 0
+    texts = ["今天天气很好", "北京"]
+    exported = tmp_path / "run" / "export" / "onnxruntime"
+    embedder = VectorSettings().open(tmp_path / "run" / "model")
+    rows = embedder.tokenizer(texts)
+    actual = onnx_session(exported / "model.onnx", "vectors")(rows)
+    np.testing.assert_allclose(actual, embedder.embed(texts), rtol=0, atol=1e-5)
 
 
 def test_pairs_become_a_model_that_finds(released, tmp_path, eagerly, capsys, monkeypatch):

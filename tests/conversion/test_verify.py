@@ -272,7 +272,7 @@ def test_a_missing_library_is_told_with_its_installation(against, said, released
 @pytest.mark.parametrize(
     ("changes", "flags", "message"),
     [
-        ({"rotary_base": 50.0}, {}, "rotary_base 50, but bert4keras supports only"),
+        ({"rotary_base": 50.0}, {}, "rotary_base 50, which bert4keras does not support"),
         ({}, {"attention_type": "causal"}, "no language model head"),
         ({"rotary_value": True}, {}, "rotary_value True, which bert4keras does not support"),
         ({"position_embedding_type": "t5"}, {}, "'t5', which bert4keras does not support"),

@@ -70,21 +70,6 @@ def test_all_else_stays_as_it_was(opened_with_tokenizer):
         np.testing.assert_array_equal(changed.arrays[name], checkpoint.arrays[name])
 
 
-@pytest.mark.parametrize(
-    ("ids", "compound", "message"),
-    [
-        ([0, 2003], [], r"ids contains 2003, but ids are 0 to 2002"),
-        ([0, -1], [], r"ids contains -1"),
-        ([], [], "ids contains nothing"),
-        ([0, 5], [[5]], r"compound contains 5, but ids are 0 to 1"),
-        ([0, 5], [[]], "compound contains nothing"),
-    ],
-)
-def test_ids_without_a_row_are_refused(ids, compound, message, opened_with_tokenizer):
-    with pytest.raises(InputError, match=message):
-        keep_tokens(opened_with_tokenizer("word")[0], ids, compound)
-
-
 # --- Vocabularies that get smaller -------------------------------------------------------------
 
 

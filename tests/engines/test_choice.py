@@ -2,6 +2,7 @@
 
 import pytest
 
+from roformer_tf import errors
 from roformer_tf.engines import choice
 from roformer_tf.engines.choice import Choice, choose
 from roformer_tf.errors import InputError
@@ -15,7 +16,8 @@ def machine(monkeypatch, automatic):
 
     def have(*engines, native=False, accelerator=False):
         modules = {name for engine in engines for name in choice.MODULES[engine]}
-        monkeypatch.setattr(choice, "find_spec", lambda name: name if name in modules else None)
+        for module in (choice, errors):
+            monkeypatch.setattr(module, "find_spec", lambda name: name if name in modules else None)
         monkeypatch.setattr(choice, "multiplies_bfloat16", lambda: native)
         monkeypatch.setattr(choice, "has_accelerator", lambda: accelerator)
 

@@ -18,7 +18,7 @@ from roformer_tf.models.heads import (
     RoFormerForSpanExtraction,
     RoFormerForTokenClassification,
 )
-from roformer_tf.models.sentence_embedding import SentenceEmbedder
+from roformer_tf.models.sentence_embedding import pooled
 
 pytestmark = pytest.mark.usefixtures("eager_steps")
 BOUND = 1e-5
@@ -198,9 +198,12 @@ def vectors_of(pooling, rows_of):
     model, arrays = drawn(RoFormerForSentenceSimilarity(config_of("v1")))
     answered = []
     for settings in ({"dimensions": None}, {"dimensions": 7}):
-        embedder = SentenceEmbedder(model.encoder, model.pooler, pooling, **settings)
         arguments = [rows_of(*shape, 40) for shape in SHAPES[:3]]
-        answered.append((settings, [(rows, np.asarray(embedder(rows))) for rows in arguments]))
+        pooler = model.pooler if pooling == "pooler" else None
+        whole = [np.asarray(pooled(model.encoder, pooler, pooling, rows)) for rows in arguments]
+        cut = [x[:, : settings["dimensions"]] for x in whole]
+        vectors = [x / np.linalg.norm(x, axis=1, keepdims=True) for x in cut]
+        answered.append((settings, list(zip(arguments, vectors, strict=True))))
     return model.config, arrays, answered
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import roformer_tf
-from roformer_tf.export.task_export import export
+from roformer_tf.export.command import export
 from roformer_tf.finetuning.datasets import LabelledDataset
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tokenizers.loading import read_vocabulary

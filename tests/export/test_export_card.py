@@ -7,8 +7,8 @@ import keras
 import numpy as np
 import pytest
 
+from roformer_tf.export.command import export
 from roformer_tf.export.formats import export_card
-from roformer_tf.export.task_export import export
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.ranking import Ranking

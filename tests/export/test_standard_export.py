@@ -11,7 +11,7 @@ import roformer_tf
 from roformer_tf.cli import main
 from roformer_tf.engines.network import Network
 from roformer_tf.engines.standard_onnx import standard_model
-from roformer_tf.export.task_export import export
+from roformer_tf.export.command import export
 from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.models.heads import (
     RoFormerForQuestionAnswering,

@@ -9,7 +9,7 @@ import pytest
 import roformer_tf
 from roformer_tf.adaptation import finetune
 from roformer_tf.errors import InputError
-from roformer_tf.export.task_export import export
+from roformer_tf.export.command import export
 from roformer_tf.finetuning.datasets import LabelledDataset
 from roformer_tf.finetuning.evaluation import EvaluateConfig, evaluate
 from roformer_tf.finetuning.report import pages as report_pages

@@ -5,7 +5,6 @@ import pytest
 
 from roformer_tf.errors import InputError
 from roformer_tf.inference.prediction_files import (
-    bad_cells,
     cell_names,
     cells,
     text_names,
@@ -13,7 +12,6 @@ from roformer_tf.inference.prediction_files import (
 )
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.base import Prediction
-from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.table import TASKS, load_task
 
 MANY = tuple(f"类{number}" for number in range(21))
@@ -171,8 +169,3 @@ def test_numbers_are_as_short_as_float32_allows():
         text = line.removesuffix("\t")
         assert np.float32(text) == number
         assert len(text) <= 14
-
-
-def test_a_bad_line_has_its_reason_alone():
-    task = Classification(labels=("坏", "好"))
-    assert tsv_line(bad_cells("has no 'text'", task).values()) == "\t\t\thas no 'text'\n"

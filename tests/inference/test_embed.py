@@ -62,7 +62,7 @@ def test_vectors_are_those_of_bert4keras(name, released, recorded, record_proper
     want = recorded(name)
     embedder = VectorSettings().open(released(name))
     rows = [row[row != 0] for row in want["sentence_token_ids"]]
-    got = embedder.model.finished(np.stack(run_rows(embedder.model.pooled, rows)))
+    got = embedder.finished(np.stack(run_rows(embedder.pooled, rows)))
     difference = float(np.abs(got - want["sentence_unit"]).max())
     record_property("difference", (name, "sentence vectors", difference, 1e-5))
     assert difference <= 1e-5
@@ -147,7 +147,7 @@ def test_one_weight_changes_the_fingerprint(own):
 def test_a_vector_that_is_none_is_named(value, said, own):
     folder = own("sim_char")
     embedder = VectorSettings(engine="keras").open(folder)
-    for variable in embedder.model.pooled.pooler.weights:
+    for variable in embedder.pooled.pooler.weights:
         variable.assign(keras.ops.full_like(variable, value))
     with pytest.raises(InputError, match=f"vector of text 1, .今天天气很好., is {said}"):
         embedder.embed(TEXTS)

@@ -7,7 +7,7 @@ import pytest
 
 import roformer_tf
 from roformer_tf.cli import main
-from roformer_tf.export.task_export import export
+from roformer_tf.export.command import export
 from roformer_tf.finetuning.datasets import LabelledDataset
 from roformer_tf.models.encoder import RoFormerEncoder
 from roformer_tf.models.heads import RoFormerForQuestionAnswering

@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 import roformer_tf
 from roformer_tf.cli import main
 from roformer_tf.errors import InputError
-from roformer_tf.export.task_export import export
+from roformer_tf.export.command import export
 from roformer_tf.inference.opening import predict
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.heads import RoFormerForTokenClassification

@@ -109,6 +109,6 @@ def test_the_ends_of_the_draw_are_tokens_that_may_come(uniform):
 
 def test_what_was_written_is_made_less_likely():
     logits = np.array([[2.0, -1.0, 3.0, 0.5]], "float32")
-    seen = np.array([[0, 1, 1, -1]])
+    seen = [[0, 1, 1]]
     np.testing.assert_allclose(penalize_repetition(logits, seen, 2.0), [[1.0, -2.0, 3.0, 0.5]])
     np.testing.assert_allclose(logits, [[2.0, -1.0, 3.0, 0.5]])

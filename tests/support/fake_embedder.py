@@ -17,7 +17,7 @@ class FakeEmbedder:
     def __init__(self, fingerprint="fake", size=16):
         self.fingerprint, self.source, self.size = fingerprint, fingerprint, size
         self.config = SimpleNamespace(max_length=512, pooling="mean")
-        self.model = SimpleNamespace(dimensions=None)
+        self.dimensions = None
 
     def vector(self, passage):
         total = np.sum([_of_character(x, self.size) for x in passage], axis=0)

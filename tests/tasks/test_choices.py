@@ -12,7 +12,7 @@ from roformer_tf.adaptation import finetune
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.engines.choice import installed
 from roformer_tf.errors import InputError
-from roformer_tf.export.task_export import export
+from roformer_tf.export.command import export
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.inference.predict_file import PredictConfig, predict_file
 from roformer_tf.labelled.choices import ABSENT, ChoiceBatches, encode_choices, encode_cloze

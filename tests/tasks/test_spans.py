@@ -13,7 +13,7 @@ from roformer_tf.adaptation import finetune
 from roformer_tf.cli import main
 from roformer_tf.engines.model import graph_model
 from roformer_tf.errors import InputError
-from roformer_tf.export.task_export import export
+from roformer_tf.export.command import export
 from roformer_tf.finetuning.report import pages as report_pages
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.inference.opening import open_model

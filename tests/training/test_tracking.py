@@ -4,6 +4,7 @@ import sys
 
 import pytest
 
+from roformer_tf import errors
 from roformer_tf.cli import main
 from roformer_tf.errors import InputError
 from roformer_tf.training import tracking
@@ -60,7 +61,7 @@ def test_pretrain_passes_tracker_project_and_settings_on(
         assert (project, output, settings["steps"], former) == ("字", tmp_path / "run", 6, "")
         raise RuntimeError("no server")
 
-    monkeypatch.setattr(tracking, "find_spec", lambda name: name == "mlflow")
+    monkeypatch.setattr(errors, "find_spec", lambda name: name == "mlflow")
     monkeypatch.setitem(tracking._STARTERS, "mlflow", start)
     flags = pretrain_flags(tmp_path / "run", steps=6, tracker="mlflow", project="字")
     assert main(["pretrain", *flags]) == 2
