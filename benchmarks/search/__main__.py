@@ -89,16 +89,13 @@ def by_words(recipe: SearchRecipe, split: str) -> Iterator[tuple[str, SearchFigu
 
 def index_scores(texts: Sequence[str], queries: Sequence[str]) -> np.ndarray:
     """BM25 of an index's words, in which all vectors are equal: (queries, texts)."""
-    scores = np.zeros((len(queries), len(texts)), np.float32)
     with tempfile.TemporaryDirectory() as folder, closing(open_to_write(Path(folder))) as database:
         documents = [Document(text, str(number)) for number, text in enumerate(texts)]
         with transaction(database):
             database.execute("INSERT INTO settings VALUES ('{}', 0)")
             write_block(database, documents, [np.ones((1, 1))] * len(texts))
-        for row, query in zip(scores, queries, strict=True):
-            numbers, values = word_scores(database, query)
-            row[numbers - 1] = values
-    return scores
+        numbers = np.arange(1, len(texts) + 1)
+        return np.stack([word_scores(database, query, numbers) for query in queries])
 
 
 def by_vectors(recipe: SearchRecipe, split: str) -> Iterator[tuple[str, SearchFigures]]:

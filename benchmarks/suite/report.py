@@ -52,6 +52,8 @@ class Notes:
     """By checkpoint, the sets whose texts it read without labels in pretraining."""
     missing: list[str] = field(default_factory=list)
     """Sets that were looked for and not found."""
+    examples: int = 0
+    """Training rows of each label, if not all."""
 
 
 class Mean(NamedTuple):
@@ -101,8 +103,8 @@ def write_report(output: Path, cells: Sequence[Cell], notes: Notes) -> None:
     groups: dict[str, dict[str, list[Cell]]] = {}
     for cell in cells:
         of_system = groups.setdefault(cell.name, {}).setdefault(cell.system, [])
-        # Each fine-tuning fits the same baseline.
-        if cell.system != BASELINE or not of_system:
+        # Each fine-tuning on the same rows fits the same baseline.
+        if cell.system != BASELINE or notes.examples or not of_system:
             of_system.append(cell)
     table = {
         name: {system: mean_of(of_system) for system, of_system in row.items()}
@@ -170,6 +172,8 @@ def _caption(groups: Groups, notes: Notes, machine: Mapping[str, str]) -> Iterat
     yield f"the default settings of `finetune`, with {seeds}."
     over = "seeds and test rows" if notes.seeds > 1 else "test rows alone"
     yield f"Mean and 95 % interval, over {over}."
+    if notes.examples:
+        yield f"Each seed draws {notes.examples} training rows of each label; no validation set."
     if notes.quick:
         yield "Quick mode: only the sets whose training is short."
     baselines = {x.about.split(" (")[0] for row in groups.values() for x in row.get(BASELINE, ())}

@@ -131,6 +131,28 @@ def read_labelled(test_set: TestSet) -> Labelled:
     return Labelled(train, valid, [test[number] for number in np.flatnonzero(new)])
 
 
+def few_examples(test_set: TestSet, count: int, seed: int, folder: Path) -> TestSet:
+    """The set with so many training rows of each label, drawn by the seed, and no validation set.
+
+    Raises InputError where a row has other than one label, or a label has too few rows.
+    """
+    by_label: dict[str, list[Row]] = {}
+    for example in read_labelled(test_set).train:
+        if not isinstance(example.label, str):
+            raise InputError(f"--examples: {test_set.name} has other than one label for each row.")
+        texts = example.texts
+        row = _pair(*texts, example.label) if len(texts) > 1 else {"text": texts[0]}
+        by_label.setdefault(example.label, []).append({**row, "label": example.label})
+    rng, drawn = np.random.default_rng(seed), []
+    for label, rows in sorted(by_label.items()):
+        if len(rows) < count:
+            raise InputError(f"--examples {count}: {test_set.name} has {len(rows)} of {label}.")
+        drawn += [rows[number] for number in rng.permutation(len(rows))[:count]]
+    return test_set._replace(
+        paths={**_rewritten({"train": drawn}, folder), "test": test_set.paths["test"]}
+    )
+
+
 def read_cloze(path: Path) -> list[dict[str, Any]]:
     """Rows with `text`, which has the gap, `choices` and `label`, the number of the right one.
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.text_sides import EncodedSides
-from roformer_tf.search.keywords import BM25, Lexical, TfIdfSearch
+from roformer_tf.search.keywords import BM25, TfIdfSearch
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.vectors.ranked_texts import DifferentTexts
 from roformer_tf.tasks.vectors.scored_pairs import ScoredPairs, best_threshold
@@ -68,7 +68,7 @@ def _predictions(
     return task.decoding.read_scores(different, _scores(index, spelled[::sides]))
 
 
-def _scores(index: Lexical, queries: Sequence[str]) -> Iterator[np.ndarray]:
+def _scores(index: BM25 | TfIdfSearch, queries: Sequence[str]) -> Iterator[np.ndarray]:
     """Scores of all documents for each query, (documents,) float32, some queries at a time."""
     for start in range(0, len(queries), AT_ONCE):
         yield from index.scores(queries[start : start + AT_ONCE])

@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -129,7 +129,9 @@ def search(config: SearchConfig) -> None:
         reranker = open_reranker(config.rerank, vectors.engine, vectors.precision)
     with ExitStack() as stack:
         queries = stack.enter_context(_queries(config))
-        folder = config.index or Path(stack.enter_context(_scratch())) / "index"
+        # Errors are ignored, since Windows cannot remove a file that another program has opened.
+        scratch = TemporaryDirectory(prefix="roformer-tf-", ignore_cleanup_errors=True)
+        folder = config.index or Path(stack.enter_context(scratch)) / "index"
         if config.documents is None or is_index(folder):
             with SearchIndex(folder) as index:
                 vectors = index.manifest.settings(vectors)
@@ -140,7 +142,7 @@ def search(config: SearchConfig) -> None:
         if not config.queries:
             return
         index = stack.enter_context(SearchIndex(folder))
-        index.check_model(embedder)
+        index.manifest.check_model(folder, embedder)
         if config.where is not None:
             parse_filter(config.where, index.fields)
         retriever = Retriever(
@@ -192,12 +194,9 @@ def _queries(config: SearchConfig) -> Iterator[Sequence[str]]:
 
 def _is_file(query: str) -> bool:
     """Whether one query is the name of a file."""
-    if is_stdin(query) or is_url(query):
-        return True
-    try:
-        return Path(query).is_file()
-    except (OSError, ValueError):  # longer than a name, or with a character that none has
-        return False
+    with suppress(OSError, ValueError):  # longer than a name, or with a character that none has
+        return is_stdin(query) or is_url(query) or Path(query).is_file()
+    return False
 
 
 def _add(config: SearchConfig, folder: Path, embedder: TextEmbedder, path: str) -> None:
@@ -226,9 +225,3 @@ def _delete(folder: Path, ids: Sequence[str]) -> None:
     report(f"{folder}: {len(set(ids)) - len(missing):,} documents deleted.")
     if missing:
         report(f"warning: no document has the id {', '.join(missing)}.")
-
-
-def _scratch() -> "TemporaryDirectory[str]":
-    """A folder for an index that is not kept."""
-    # Errors are ignored, since Windows cannot remove a file that another program has opened.
-    return TemporaryDirectory(prefix="roformer-tf-", ignore_cleanup_errors=True)

@@ -25,6 +25,8 @@ finally:
     if hasattr(os, "RTLD_DEEPBIND"):
         sys.setdlopenflags(_FLAGS)
 Connection = sqlite3.Connection
+DatabaseError = sqlite3.Error
+connect = sqlite3.connect
 
 FILE = "index.sqlite"
 # Version of the tables.
@@ -54,6 +56,17 @@ SCHEMA = (
     # Names of the metadata that any document has had, for messages
     "CREATE TABLE IF NOT EXISTS fields (name TEXT PRIMARY KEY) WITHOUT ROWID",
 )
+
+
+# What to do about an error of SQLite, by words of its message.
+ADVICE = {
+    "locked": "Another process is writing; try again when it has finished.",
+    "readonly": "Check the permissions of the folder.",
+    "unable to open": "Check the permissions of the folder.",
+    "no such module": "The SQLite of this process has no full-text search (FTS5). Import sqlite3 "
+    "before TensorFlow, or use a Python of python.org, conda or your system's packages.",
+}
+DAMAGED = "If it is damaged, remove it, and make the index again from its documents."
 
 
 def is_index(folder: Path) -> bool:
@@ -94,26 +107,30 @@ def open_to_write(folder: Path) -> Connection:
 
 def open_to_read(folder: Path) -> Connection:
     """Open the database of an index for queries only; where nothing can be written, too."""
-    address = (folder / FILE).resolve().as_uri()
-    # "rw", not "ro": a connection of the latter kind cannot remove SQLite's files when it closes
-    for mode in ("mode=rw", "mode=ro&immutable=1"):
-        connection = sqlite3.connect(
-            f"{address}?{mode}",
-            uri=True,
-            timeout=PATIENCE,
-            isolation_level=None,
-            check_same_thread=False,  # `SearchIndex` has a lock
-        )
-        try:
-            connection.execute("PRAGMA query_only = ON")
-            connection.execute("SELECT count(*) FROM sqlite_master")
-        except sqlite3.OperationalError as error:
-            connection.close()
-            if "immutable" in mode or "locked" in str(error):
-                raise
-        else:
-            return connection
-    raise AssertionError("the last mode returns or raises")
+    try:
+        # "rw", not "ro": a connection of the latter kind cannot remove SQLite's files when it
+        # closes
+        return _opened(folder, "mode=rw")
+    except sqlite3.OperationalError as error:
+        if "locked" in str(error):
+            raise
+        return _opened(folder, "mode=ro&immutable=1")
+
+
+def _opened(folder: Path, mode: str) -> Connection:
+    connection = sqlite3.connect(
+        f"{(folder / FILE).resolve().as_uri()}?{mode}",
+        uri=True,
+        timeout=PATIENCE,
+        isolation_level=None,
+        check_same_thread=False,  # `SearchIndex` has a lock
+    )
+    try:
+        connection.execute("SELECT count(*) FROM sqlite_master")
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
 
 
 @contextmanager
@@ -139,23 +156,7 @@ def explained(folder: Path) -> Iterator[None]:
         for text, number in (("full", errno.ENOSPC), ("disk I/O error", errno.EIO)):
             if text in reason:
                 raise OSError(number, os.strerror(number), str(folder / FILE)) from None
-        if "locked" in reason:
-            raise InputError(
-                f"{folder} is in use: another process has been writing for {PATIENCE} seconds. "
-                "Try again when it has finished."
-            ) from None
-        if "readonly" in reason or "unable to open" in reason:
-            raise InputError(
-                f"cannot open {folder / FILE}: {reason}. Check the permissions of the folder."
-            ) from None
         if "no such table" in reason:  # a process was killed while it created the tables
             raise no_index(folder) from None
-        if "no such module" in reason:
-            raise InputError(
-                "the SQLite of this process has no full-text search (FTS5). Import sqlite3 before "
-                "TensorFlow, or use a Python of python.org, conda or your system's packages."
-            ) from None
-        raise InputError(
-            f"{folder} is damaged: {reason}. Remove it, and make the index again from its "
-            "documents."
-        ) from None
+        advice = next((x for text, x in ADVICE.items() if text in reason), DAMAGED)
+        raise InputError(f"{folder} cannot be used: {reason}. {advice}") from None

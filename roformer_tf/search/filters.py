@@ -14,173 +14,98 @@ a "string" or a 'string', true or false. A document without the field satisfies 
 
 import re
 from collections.abc import Collection
-from typing import NamedTuple
+from contextlib import closing
 
 from roformer_tf.errors import InputError
+from roformer_tf.search.database import DatabaseError, connect
 
-_TOKEN = re.compile(
-    r"""\s*(?:
-    (?P<number>[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?(?!\w))
-    |(?P<string>"[^"]*"|'[^']*')
-    |(?P<field>`[^`"]+`|[^\W\d][\w.-]*)
-    |(?P<symbol><=|>=|!=|<>|==|[=<>(),]))""",
-    re.VERBOSE,
-)
-_COMPARISONS = {symbol: symbol for symbol in ("=", "!=", "<", "<=", ">", ">=")}
-_COMPARISONS |= {"==": "=", "<>": "!="}
-_KEYWORDS = {"and", "or", "not", "in", "like", "is", "null"}
-# SQLite limits the depth of an expression: of parentheses and `not`, and the number of comparisons.
-DEEPEST, MOST = 50, 200
-
-
-class Filter(NamedTuple):
-    """A condition as SQL with placeholders, and the values of these."""
-
-    sql: str
-    parameters: tuple[str | float, ...]
-    fields: frozenset[str]
-    """Names of the fields that it mentions, `id` excepted."""
-
-
-class _Token(NamedTuple):
-    kind: str
-    """"number", "string", "field" or "end", or the keyword or symbol itself."""
-    value: str | float
-    start: int
-
-
-def parse_filter(text: str, known: Collection[str] | None = None) -> Filter:
-    """Parse a condition. Raises InputError for a wrong one, and for fields that are not `known`."""
-    parsed = _Parser(text).parse()
-    unknown = sorted(parsed.fields - set(known)) if known is not None else []
-    if unknown:
-        fields = ", ".join(["id", *sorted(known or ())])
-        raise InputError(
-            f"--where {text!r}: no document has the field {unknown[0]!r}. The index has: {fields}."
+_STRING = r"""(?:"[^"]*"|'[^']*')"""
+_VALUE = rf"(?:{_STRING}|[+-]?(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?(?!\w)|(?:true|false)\b)"
+# A comparison, or what joins comparisons.
+_PART = re.compile(
+    rf"""\s*(?:
+    (?P<joint>[()]|(?:and|or|not)\b)
+    |(?P<field>`[^`"]+`|[^\W\d][\w.-]*(?![\w.-]))\s*(?:
+        (?P<operator><=|>=|!=|<>|==|[=<>])\s*(?P<value>{_VALUE})
+        |is\s+(?P<null>(?:not\s+)?null)\b
+        |(?P<not>not\s+)?(?:
+            like\s*(?P<pattern>{_STRING})
+            |in\s*\(\s*(?P<values>{_VALUE}(?:\s*,\s*{_VALUE})*)\s*\)
         )
-    return parsed
+    ))""",
+    re.VERBOSE | re.IGNORECASE,
+)
+_EXAMPLE = "Example: year >= 2020 and lang = 'zh'"
 
 
-def _tokens(text: str) -> list[_Token]:
-    tokens, position = [], 0
-    while text[position:].strip():
-        match = _TOKEN.match(text, position)
-        if match is None:
-            raise InputError(f"--where {text!r}: cannot read {text[position:].strip()!r}.")
-        kind = str(match.lastgroup)
-        value: str | float = match[kind]
-        word = match[kind].lower()
-        position = match.end()
-        if kind == "symbol" or word in _KEYWORDS:
-            kind = word
-        elif kind == "number":
-            value = float(word)
-        elif word in ("true", "false"):
-            kind, value = "number", float(word == "true")  # SQLite has no other type for them
-        elif kind == "string" or word.startswith("`"):
-            value = match[kind][1:-1]
-        tokens.append(_Token(kind, value, match.start(str(match.lastgroup))))
-    return [*tokens, _Token("end", "", len(text))]
+def parse_filter(text: str, known: Collection[str] | None = None) -> tuple[str, list[str | float]]:
+    """Parse a condition: its SQL with placeholders, and the values of these.
 
-
-class _Parser:
-    """Goes through the tokens once; `and`, `or` and `not` are left to SQLite.
-
-    So only comparisons are translated, and parentheses counted. No text of a condition becomes SQL:
-    fields and values are bound as parameters, which the methods collect in the order of the SQL.
+    Raises InputError for a wrong one, and for fields that are not `known`.
     """
+    sql, parameters, fields, end = list[str](), list[str | float](), set[str](), 0
+    while text[end:].strip():
+        part = _PART.match(text, end)
+        if part is None:
+            raise InputError(f"--where {text!r}: cannot read {text[end:].strip()!r}. {_EXAMPLE}")
+        end = part.end()
+        sql.append(part["joint"] or _comparison(part, parameters, fields))
+    condition = " ".join(sql)
+    # SQLite checks how comparisons are joined, and how deep they are nested.
+    with closing(connect(":memory:")) as database:
+        database.execute("CREATE TABLE documents (id, metadata)")
+        try:
+            database.execute(f"SELECT 1 FROM documents WHERE {condition}", parameters)
+        except DatabaseError as error:
+            raise InputError(f"--where {text!r} is no condition: {error}. {_EXAMPLE}") from None
+    unknown = sorted(fields.difference(known)) if known is not None else []
+    if unknown:
+        names = ", ".join(["id", *sorted(known or ())])
+        raise InputError(
+            f"--where {text!r}: no document has the field {unknown[0]!r}. The index has: {names}."
+        )
+    return condition, parameters
 
-    def __init__(self, text: str) -> None:
-        self._text = text
-        self._tokens = _tokens(text)
-        self._next = 0
-        self._comparisons = 0
-        self._parameters: list[str | float] = []
-        self._fields: set[str] = set()
 
-    def parse(self) -> Filter:
-        parts: list[str] = []
-        depth = negations = 0
-        while True:
-            while word := self._accept("not", "("):
-                parts.append(word.kind.upper())
-                depth += word.kind == "("
-                negations += word.kind == "not"
-                if depth + negations > DEEPEST:
-                    raise InputError(f"--where is nested more than {DEEPEST} levels deep.")
-            parts.append(self._comparison())
-            while depth and self._accept(")"):
-                parts.append(")")
-                depth -= 1
-            word = self._accept("and", "or")
-            if word is None:
-                break
-            parts.append(word.kind.upper())
-        self._expect("`)`" if depth else "`and`, `or` or the end", "end" if not depth else ")")
-        return Filter(" ".join(parts), tuple(self._parameters), frozenset(self._fields))
+def _comparison(part: re.Match[str], parameters: list[str | float], fields: set[str]) -> str:
+    """A comparison as SQL that is 0 or 1: the negation of NULL would be NULL.
 
-    def _comparison(self) -> str:
-        field = str(self._expect("a field", "field").value)
-        if symbol := self._accept(*_COMPARISONS):
-            return self._compare(field, _COMPARISONS[symbol.kind])
-        if self._accept("is"):
-            operator = "IS NOT NULL" if self._accept("not") else "IS NULL"
-            self._expect("`null`", "null")
-            return f"{self._column(field)} {operator}"
-        negation = "NOT " if self._accept("not") else ""
-        if self._accept("like"):
-            return negation + self._compare(field, "LIKE", "a pattern, such as '%2020%'")
-        self._expect("a comparison, such as `= 2020`, `in (…)` or `is null`", "in")
-        self._expect("`(`", "(")
-        parts = [self._compare(field, "=")]
-        while self._accept(","):
-            parts.append(self._compare(field, "="))
-        self._expect("`)`", ")")
-        return f"{negation}({' OR '.join(parts)})"
+    No text of a condition becomes SQL: fields and values are added to the parameters. Numbers
+    compare with numbers. A string compares with any value as it is written: '007' is stored as
+    text, but '2020' as a number.
+    """
+    field = part["field"].strip("`")
 
-    def _compare(self, field: str, operator: str, pattern: str = "") -> str:
-        """Compare with the next token, as SQL that is 0 or 1: the negation of NULL would be NULL.
+    def column() -> str:
+        if field == "id":
+            return "id"
+        fields.add(field)
+        parameters.append(f'$."{field}"')
+        return "json_extract(metadata, ?)"
 
-        Numbers compare with numbers. A string compares with any value as it is written: '007' is
-        stored as text, but '2020' as a number.
-        """
-        if pattern:
-            value = self._expect(pattern, "string").value
-        else:
-            value = self._expect("a number or a text in quotes", "number", "string").value
+    def compare(operator: str, word: str) -> str:
+        value: str | float = word[1:-1] if word[0] in "'\"" else _number(word)
         if field == "id" and isinstance(value, float):
             value = f"{value:.15g}"  # ids are text, such as "8"
         if isinstance(value, float):
-            kind = f"typeof({self._column(field)}) IN ('integer', 'real')"
-            sql = f"({kind} AND {self._column(field)} {operator} ?)"
+            kind = f"typeof({column()}) IN ('integer', 'real')"
+            sql = f"({kind} AND {column()} {operator} ?)"
         else:
-            sql = f"ifnull(CAST({self._column(field)} AS TEXT) {operator} ?, 0)"
-        self._parameters.append(value)
-        self._comparisons += 1
-        if self._comparisons > MOST:
-            raise InputError(f"--where has more than {MOST} comparisons.")
+            sql = f"ifnull(CAST({column()} AS TEXT) {operator} ?, 0)"
+        parameters.append(value)
         return sql
 
-    def _column(self, field: str) -> str:
-        if field == "id":
-            return "id"
-        self._fields.add(field)
-        self._parameters.append(f'$."{field}"')
-        return "json_extract(metadata, ?)"
+    if part["null"]:
+        return f"({column()} IS {part['null']})"
+    if part["operator"]:
+        return compare(part["operator"], part["value"])
+    if part["pattern"]:
+        sql = compare("LIKE", part["pattern"])
+    else:
+        sql = " OR ".join(compare("=", word) for word in re.findall(_VALUE, part["values"]))
+    return f"{part['not'] or ''}({sql})"
 
-    def _accept(self, *kinds: str) -> _Token | None:
-        token = self._tokens[self._next]
-        if token.kind not in kinds:
-            return None
-        self._next += 1
-        return token
 
-    def _expect(self, what: str, *kinds: str) -> _Token:
-        if token := self._accept(*kinds):
-            return token
-        rest = self._text[self._tokens[self._next].start :]
-        place = f"at {rest!r}" if rest else "at the end"
-        raise InputError(
-            f"--where {self._text!r}: expected {what} {place}. Example: year >= 2020 and lang = "
-            "'zh'"
-        )
+def _number(word: str) -> float:
+    """A number, true or false; SQLite has no type of its own for the latter."""
+    return float({"true": "1", "false": "0"}.get(word.lower(), word))

@@ -72,6 +72,18 @@ class Manifest:
             max_length=wanted.max_length or self.max_length,
         )
 
+    def check_model(self, folder: Path, embedder: "TextEmbedder") -> None:
+        """Raise InputError unless a model gives the vectors of the index in this folder."""
+        if embedder.fingerprint == self.fingerprint:
+            return
+        cut = f", cut to {self.dimensions}" if self.dimensions else ""
+        raise InputError(
+            f"{folder} was made with another model, or other settings: {self.model}, pooling "
+            f"{self.pooling}{cut}, texts of at most {self.max_length} tokens. {embedder.source} "
+            "gives other vectors. Give that model, or make an index with this one in another "
+            "folder."
+        )
+
 
 class Hit(NamedTuple):
     """A document that matches a query, without its text: many texts may not fit into memory."""
@@ -135,11 +147,7 @@ class SearchIndex:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Close the database: Windows removes no file that is open."""
-        self._connection.close()
+        self._connection.close()  # Windows removes no file that is open
 
     @property
     def has_ids(self) -> bool:
@@ -151,14 +159,10 @@ class SearchIndex:
         """Names of the metadata that any document has had."""
         return self._values("SELECT name FROM fields")
 
-    def _values(self, query: str) -> list[Any]:
+    def _values(self, query: str, parameters: Sequence[str | float] = ()) -> list[Any]:
         """The only column of a query."""
         with explained(self.folder), self._lock:
-            return [value for (value,) in self._connection.execute(query)]
-
-    def check_model(self, embedder: "TextEmbedder") -> None:
-        """Raise InputError unless the model gives the vectors that the index holds."""
-        check_model(self.folder, self.manifest, embedder)
+            return [value for (value,) in self._connection.execute(query, parameters)]
 
     def search(
         self,
@@ -179,15 +183,20 @@ class SearchIndex:
         weight = self.manifest.hybrid_weight if weight is None else weight
         hits = []
         # One state of the database: vectors and words of the same documents.
-        connection = self._connection
-        with explained(self.folder), self._lock, transaction(connection, "DEFERRED"):
-            allowed = None if where is None else self._allowed(connection, where)
+        with explained(self.folder), self._lock, transaction(self._connection, "DEFERRED"):
+            documents = self._vectors()
+            kept = np.ones(len(documents.numbers), bool)
+            if where is not None:
+                condition, values = parse_filter(where, self.fields)
+                allowed = self._values(f"SELECT number FROM documents WHERE {condition}", values)
+                kept = np.isin(documents.numbers, allowed)
+            numbers = documents.numbers[kept]
             for query, vector in zip(queries, vectors, strict=True):
-                words = word_scores(connection, query) if hybrid else None
-                numbers, scores = self._by_vector(connection, vector, allowed)
-                if words is not None:
-                    of_words = _aligned(words, numbers)
-                    scores = _combined(scores, of_words, weight)
+                scores = documents.cosines(vector, self.manifest.beginning_weight)[kept]
+                if hybrid:
+                    # BM25 has no upper limit; divided by the largest it has the scale of a cosine.
+                    words = word_scores(self._connection, query, numbers)
+                    scores = words / max(float(words.max(initial=0)), 1e-9) + weight * scores
                 best = top_k(scores, top)
                 hits.append([Hit(int(numbers[i]), float(scores[i])) for i in best])
         return hits
@@ -199,29 +208,19 @@ class SearchIndex:
             rows = [(x, self._connection.execute(query, (x.number,)).fetchone()) for x in hits]
         return [Result(*hit, *row) for hit, row in rows if row is not None]
 
-    def _allowed(self, connection: Connection, where: str) -> np.ndarray:
-        """Numbers of the documents that satisfy a condition."""
-        condition = parse_filter(where, self.fields)
-        query = f"SELECT number FROM documents WHERE {condition.sql}"
-        matches = connection.execute(query, condition.parameters)
-        return np.array([number for (number,) in matches], np.int64)
-
-    def _by_vector(
-        self, connection: Connection, vector: np.ndarray, allowed: np.ndarray | None
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Numbers and cosines of all documents, or of those that are allowed."""
-        vectors = self._all(connection)
-        numbers, cosines = vectors.numbers, vectors.cosines(vector, self.manifest.beginning_weight)
-        if allowed is None:
-            return numbers, cosines
-        kept = np.isin(numbers, allowed)
-        return numbers[kept], cosines[kept]
-
-    def _all(self, connection: Connection) -> Vectors:
+    def _vectors(self) -> Vectors:
         """The vectors of all documents, kept in memory until another process changes them."""
-        (revision,) = connection.execute("SELECT revision FROM settings").fetchone()
+        (revision,) = self._values("SELECT revision FROM settings")
         if self._loaded is None or self._loaded[0] != revision:
-            self._loaded = (revision, read_vectors(connection, self.manifest.size))
+            numbers, starts, content = list[int](), list[int](), bytearray()
+            query = "SELECT number, passages FROM vectors ORDER BY number"
+            for number, passages in self._connection.execute(query):
+                numbers.append(number)
+                starts.append(len(content) // (4 * self.manifest.size))
+                content += passages
+            matrix = np.frombuffer(content, "<f4").reshape(-1, self.manifest.size)
+            vectors = Vectors(np.array(numbers, np.int64), np.array(starts, np.int64), matrix)
+            self._loaded = (revision, vectors)
         return self._loaded[1]
 
 
@@ -237,43 +236,11 @@ def read_manifest(connection: Connection, folder: Path) -> Manifest:
     return Manifest(**values)
 
 
-def check_model(folder: Path, manifest: Manifest, embedder: "TextEmbedder") -> None:
-    """Raise InputError unless a model gives the vectors of an index."""
-    if embedder.fingerprint == manifest.fingerprint:
-        return
-    cut = f", cut to {manifest.dimensions}" if manifest.dimensions else ""
-    raise InputError(
-        f"{folder} was made with another model, or other settings: {manifest.model}, pooling "
-        f"{manifest.pooling}{cut}, texts of at most {manifest.max_length} tokens. "
-        f"{embedder.source} gives other vectors. Give that model, or make an index with this one "
-        "in another folder."
-    )
+def word_scores(connection: Connection, query: str, numbers: np.ndarray) -> np.ndarray:
+    """BM25 of the documents with these ascending numbers: (documents,) float32.
 
-
-def read_vectors(connection: Connection, size: int) -> Vectors:
-    """The vectors of all documents, in the order of their numbers."""
-    numbers, starts, content = [], [], bytearray()
-    for number, passages in connection.execute(
-        "SELECT number, passages FROM vectors ORDER BY number"
-    ):
-        numbers.append(number)
-        starts.append(len(content) // (4 * size))
-        content += passages
-    matrix = np.frombuffer(content, "<f4").reshape(-1, size)
-    return Vectors(np.array(numbers, np.int64), np.array(starts, np.int64), matrix)
-
-
-class WordScores(NamedTuple):
-    """Documents that share words with a query."""
-
-    numbers: np.ndarray
-    """(documents,) int64, in no order."""
-    scores: np.ndarray
-    """(documents,) float32: BM25."""
-
-
-def word_scores(connection: Connection, query: str) -> WordScores:
-    """The documents that share words with a query."""
+    It is 0 for a document without a word of the query.
+    """
     terms = document_terms(query)
     count = "SELECT doc FROM frequencies WHERE term = ?"
     rows = {term: connection.execute(count, (term,)).fetchone() for term in set(terms)}
@@ -283,32 +250,20 @@ def word_scores(connection: Connection, query: str) -> WordScores:
     # not have to go through all these documents.
     (documents,) = connection.execute("SELECT count(*) FROM documents").fetchone()
     rare = [term for term in known if 2 * frequency[term] <= documents] or known
-    matches = []
-    if rare:  # FTS5 refuses an empty expression
-        matches = connection.execute(
-            "SELECT rowid, -bm25(words, ?, ?) FROM words WHERE words MATCH ?",
-            (*WEIGHTS, " OR ".join(map(_quoted, rare[:RAREST]))),
-        ).fetchall()
-    numbers = np.array([number for number, _ in matches], np.int64)
-    return WordScores(numbers, np.array([score for _, score in matches], np.float32))
+    scores = np.zeros(len(numbers), np.float32)
+    if not rare:  # FTS5 refuses an empty expression
+        return scores
+    cursor = connection.execute(
+        "SELECT rowid, -bm25(words, ?, ?) FROM words WHERE words MATCH ?",
+        (*WEIGHTS, " OR ".join(map(_quoted, rare[:RAREST]))),
+    )
+    matches = np.array(cursor.fetchall()).reshape(-1, 2)
+    rowids = matches[:, 0].astype(np.int64)
+    allowed = np.isin(rowids, numbers)
+    scores[np.searchsorted(numbers, rowids[allowed])] = matches[allowed, 1]
+    return scores
 
 
 def _quoted(term: str) -> str:
     """A term as a phrase of an FTS5 query."""
     return '"' + term.replace('"', '""') + '"'
-
-
-def _aligned(words: WordScores, numbers: np.ndarray) -> np.ndarray:
-    """BM25 of the documents with these ascending numbers; 0 for those without a common word."""
-    scores = np.zeros(len(numbers), np.float32)
-    known = np.isin(words.numbers, numbers)
-    scores[np.searchsorted(numbers, words.numbers[known])] = words.scores[known]
-    return scores
-
-
-def _combined(cosines: np.ndarray, of_words: np.ndarray, weight: float) -> np.ndarray:
-    """The scores of a hybrid search: BM25 as a fraction of the query's largest, plus the cosine.
-
-    BM25 has no upper limit; divided by the largest it has the scale of a cosine.
-    """
-    return of_words / max(float(of_words.max(initial=0)), 1e-9) + weight * cosines

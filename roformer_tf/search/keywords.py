@@ -7,7 +7,6 @@ import re
 import unicodedata
 from collections.abc import Iterable, Sequence
 from itertools import pairwise
-from typing import Protocol
 
 import numpy as np
 
@@ -19,13 +18,6 @@ K1, B = 1.2, 0.75
 NGRAMS = (1, 3)
 _CHINESE = "\u3400-\u9fff\U00020000-\U0003ffff"
 _RUN = re.compile(f"[{_CHINESE}]+|(?:(?![{_CHINESE}])[\\w.#*^])+")
-
-
-class Lexical(Protocol):
-    """Texts that are searched by their words."""
-
-    def scores(self, queries: Sequence[str]) -> np.ndarray:
-        """How well each text matches each query: (queries, texts) float32."""
 
 
 def words_of(text: str) -> list[str]:

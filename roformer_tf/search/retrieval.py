@@ -13,6 +13,7 @@ from roformer_tf.inference.text_files import report
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.search.index import Hit, Result, SearchIndex
+from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.choices.reranking import Reranking, fused
 
 if TYPE_CHECKING:
@@ -33,8 +34,8 @@ class Reranker:
     """
 
     finetuned: Finetuned
-    label: int | None
-    """The label whose probability counts; None for a number, or for relevance."""
+    label: int = 0
+    """The index of the label whose probability counts; 0 for a number, or for relevance."""
     weight: float = 1.0
     """Of its order relative to the search's, from 0 to 1."""
 
@@ -43,7 +44,7 @@ class Reranker:
         labelling = self.finetuned.task.labelling
         examples = [labelling.for_prediction(Example((query, x), None, "")) for x in documents]
         predictions = self.finetuned.predict(examples, batch_size)
-        return np.array([x.scores[self.label or 0] for x in predictions], np.float32)
+        return np.array([x.scores[self.label] for x in predictions], np.float32)
 
 
 def open_reranker(
@@ -63,21 +64,27 @@ def open_reranker(
             "reranking, or a model of pairs: --task pair, or regression with two texts."
         )
     if isinstance(task, Reranking):
-        return Reranker(finetuned, None, task.weight)
+        return Reranker(finetuned, weight=task.weight)
     report(
         f"warning: {folder} orders the results alone. A model of --task reranking keeps a part of "
         "the search's order, as much as was best on its validation set."
     )
-    if not task.labels:  # it predicts a number
-        return Reranker(finetuned, None)
+    return Reranker(finetuned, relevant_label(task, folder))
+
+
+def relevant_label(task: Task, name: str) -> int:
+    """Index of the label that means that two texts belong together; 0 where a number is predicted.
+
+    name: of the model. Raises InputError where no label is known to mean that.
+    """
     labels = [label.casefold() for label in task.labels]
     known = [label for label in RELATED if label in labels]
-    if not known:
+    if labels and not known:
         raise InputError(
-            f"{folder} has the labels {', '.join(task.labels)}, and none is known to mean that two "
-            f"texts belong together. Fine-tune with labels called 0 and 1."
+            f"{name} has the labels {', '.join(task.labels)}, and none is known to mean that two "
+            "texts belong together. Fine-tune with labels called 0 and 1."
         )
-    return Reranker(finetuned, labels.index(known[0]))
+    return labels.index(known[0]) if known else 0
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,9 @@ goes on with the first document that is missing; what it had reported is there.
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,11 +20,12 @@ from roformer_tf.search.database import (
     Connection,
     explained,
     is_index,
+    no_index,
     open_to_write,
     transaction,
 )
 from roformer_tf.search.documents import Document
-from roformer_tf.search.index import Manifest, check_model, read_manifest
+from roformer_tf.search.index import Manifest, read_manifest
 from roformer_tf.search.keywords import document_terms
 from roformer_tf.terminal import Progress
 from roformer_tf.translation import Message
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
 BEGINNING = 60
 
 
-class Added(NamedTuple):
+@dataclass(frozen=True)
+class Added:
     """What became of documents."""
 
     new: int
@@ -87,7 +89,7 @@ def add_documents(
                     write_block(connection, block, passages)
                 bar.update(len(block))
         (total,) = connection.execute("SELECT count(*) FROM documents").fetchone()
-    return added._replace(total=total)
+    return replace(added, total=total)
 
 
 def delete_documents(folder: str | Path, ids: Sequence[str]) -> list[str]:
@@ -95,7 +97,7 @@ def delete_documents(folder: str | Path, ids: Sequence[str]) -> list[str]:
     folder = Path(folder)
     with explained(folder):
         if not is_index(folder):
-            raise InputError(f"{folder} is no index: there is nothing to delete.")
+            raise no_index(folder)
         with closing(open_to_write(folder)) as connection, transaction(connection):
             read_manifest(connection, folder)
             missing = [x for x in dict.fromkeys(ids) if not _delete(connection, _identity(x, ""))]
@@ -116,7 +118,7 @@ def _manifest(
     exists = connection.execute("SELECT 1 FROM settings").fetchone()
     if exists:
         manifest = read_manifest(connection, folder)
-        check_model(folder, manifest, embedder)
+        manifest.check_model(folder, embedder)
         if passage_length not in (None, manifest.passage_length):
             raise InputError(
                 f"{folder} has passages of {manifest.passage_length} tokens, not {passage_length}. "

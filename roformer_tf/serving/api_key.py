@@ -3,7 +3,6 @@
 import base64
 import binascii
 import secrets
-from typing import Any
 
 from fastapi import FastAPI, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -45,20 +44,10 @@ class ApiKey:
 
 
 def describe_key(app: FastAPI) -> None:
-    """Add the key to the OpenAPI description, which FastAPI writes when it is first asked for."""
-    describe = app.openapi
-
-    def described() -> dict[str, Any]:
-        is_new = app.openapi_schema is None
-        schema = describe()
-        if not is_new:
-            return schema
-        kinds = {"bearer": {"type": "http", "scheme": "bearer"}}
-        schema.setdefault("components", {})["securitySchemes"] = kinds
-        for path, operations in schema["paths"].items():
-            for operation in operations.values() if path not in OPEN else ():
-                operation["security"] = [{"bearer": []}]
-                operation["responses"]["401"] = {"description": "The API key is missing or wrong."}
-        return schema
-
-    app.openapi = described  # type: ignore[method-assign]
+    """Add the key to the OpenAPI description."""
+    schema = app.openapi()
+    kinds = {"bearer": {"type": "http", "scheme": "bearer"}}
+    schema.setdefault("components", {})["securitySchemes"] = kinds
+    for path, operations in schema["paths"].items():
+        for operation in operations.values() if path not in OPEN else ():
+            operation["security"] = [{"bearer": []}]

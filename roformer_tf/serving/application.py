@@ -10,35 +10,33 @@ import time
 import zlib
 from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from fastapi import APIRouter, FastAPI, HTTPException, Request, Response
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, RedirectResponse
 from fastapi.templating import Jinja2Templates
 from fastapi_offline import FastAPIOffline  # FastAPI's own /docs loads scripts from a CDN
-from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.middleware.gzip import GZipMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from roformer_tf.engines.choice import Choice
+from roformer_tf.errors import InputError
 from roformer_tf.serving.api_key import ApiKey, describe_key
 from roformer_tf.serving.batching import Batcher
-from roformer_tf.serving.failures import failures, http_error, invalid_request, unexpected
+from roformer_tf.serving.failures import FAILURES, HANDLERS, OPENAI_FAILURES, failure
 from roformer_tf.serving.model_choice import add_choice, prefix, unknown_model
 from roformer_tf.serving.monitoring import ServiceMetrics
-from roformer_tf.serving.schemas import Failure, OpenAiFailure, ServedModel, ServedModels
-from roformer_tf.serving.settings import BODY_SECONDS, ApiConfig, Limits
+from roformer_tf.serving.schemas import ServedModel, ServedModels
+from roformer_tf.serving.settings import BODY_SECONDS, Limits, ServeConfig
 
 MEGABYTE = 1_000_000
 # zlib's `wbits` of a gzip header and the largest window.
 GZIP = 31
-
-NOT_READY = failures(Failure, 503)
-NO_MODEL = failures(OpenAiFailure, 404)
 PAGES = Jinja2Templates(Path(__file__).parent / "page")
 
 
@@ -53,17 +51,15 @@ class ModelRoutes(NamedTuple):
     """Of the page, for this kind of model."""
     batchers: Collection[Batcher[Any, Any]]
     """Closed when the service stops."""
+    choice: Choice
+    """What computes it."""
 
 
 def create_app(
-    models: Sequence[ModelRoutes],
-    metrics: ServiceMetrics,
-    limits: Limits,
-    api: ApiConfig | None = None,
+    models: Sequence[ModelRoutes], metrics: ServiceMetrics, config: ServeConfig
 ) -> FastAPI:
     """Create the application of some models, whose names differ."""
-    api = api or ApiConfig()
-    names = [model.name for model in models]
+    api, names = config.api, [model.name for model in models]
     batchers = [batcher for model in models for batcher in model.batchers]
 
     @asynccontextmanager
@@ -80,21 +76,16 @@ def create_app(
         description=f"{titles}. A page to try it is at [/](/).",
         redoc_url=None,
         lifespan=lifespan,
-        # FastAPI's own errors have several forms.
-        exception_handlers={
-            StarletteHTTPException: http_error,
-            RequestValidationError: invalid_request,
-            Exception: unexpected,
-        },
+        exception_handlers=HANDLERS,  # FastAPI's own errors have several forms
+        responses=FAILURES,
     )
-    app.add_middleware(JsonBodies, max_bytes=limits.max_megabytes * MEGABYTE)
+    app.add_middleware(JsonBodies, max_bytes=config.limits.max_megabytes * MEGABYTE)
     # The fastest level: vectors as text hardly become smaller with more work.
     app.add_middleware(GZipMiddleware, minimum_size=1000, compresslevel=1)
     metrics.add_to(app)
     # The last one is the first to see a request: CORS, whose requests "OPTIONS" have no key.
     if api.key is not None:
         app.add_middleware(ApiKey, key=api.key)
-        describe_key(app)
     if api.cors_origins:
         app.add_middleware(
             CORSMiddleware, allow_origins=api.cors_origins, allow_methods=["*"], allow_headers=["*"]
@@ -103,15 +94,17 @@ def create_app(
         metrics.add_model(model.name, model.health["task"])
         _add_pages(model, names)
         _add_models(model.router, [model.name])
-    _add_probes(app, batchers, limits)
+    _add_probes(app, batchers, config.limits)
     if len(models) == 1:
         app.include_router(models[0].router)
-        return app
-    for model in models:
-        app.include_router(model.router, prefix=prefix(model.name), tags=[model.name])
-    _add_overview(app, models)
-    _add_models(app, names)
-    add_choice(app, {model.name: model.router for model in models})
+    else:
+        for model in models:
+            app.include_router(model.router, prefix=prefix(model.name), tags=[model.name])
+        _add_overview(app, models)
+        _add_models(app, names)
+        add_choice(app, {model.name: model.router for model in models})
+    if api.key is not None:
+        describe_key(app)
     return app
 
 
@@ -163,7 +156,7 @@ def _add_probes(app: FastAPI, batchers: Collection[Batcher[Any, Any]], limits: L
         return {"ok": True}
 
     @app.head("/readyz", include_in_schema=False)
-    @app.get("/readyz", summary="Whether there is room for requests", responses=NOT_READY)
+    @app.get("/readyz", summary="Whether there is room for requests")
     async def ready() -> dict[str, bool]:
         if any(batcher.waiting() >= limits.max_waiting for batcher in batchers):
             raise HTTPException(503, "too many requests wait", {"Retry-After": "1"})
@@ -178,7 +171,7 @@ def _add_models(router: FastAPI | APIRouter, names: Sequence[str]) -> None:
     async def models() -> ServedModels:
         return ServedModels(data=list(served.values()))
 
-    @router.get("/v1/models/{model:path}", summary="One of them", responses=NO_MODEL)
+    @router.get("/v1/models/{model:path}", summary="One of them", responses=OPENAI_FAILURES)
     async def model(model: str) -> ServedModel:
         if model not in served:
             raise HTTPException(404, unknown_model(model, names))
@@ -186,7 +179,7 @@ def _add_models(router: FastAPI | APIRouter, names: Sequence[str]) -> None:
 
 
 class JsonBodies:
-    """ASGI middleware: limits size and time of a body, and treats every body as JSON.
+    """ASGI middleware: reads bodies, with limits of size and time, and treats all as JSON.
 
     `curl --data` declares a form, which FastAPI would not parse as JSON. A gzipped body is
     decompressed, and its size limited as that of others.
@@ -196,85 +189,93 @@ class JsonBodies:
         self._app, self._max_bytes = app, max_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the application with a limited `receive`."""
+        """Run the application with the whole body, or respond why it was refused."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         # Servers give header names in lower case, as ASGI demands.
         coding = dict(scope["headers"]).get(b"content-encoding", b"identity").decode("latin-1")
-        gzip = zlib.decompressobj(GZIP) if coding.lower() in ("gzip", "x-gzip") else None
         headers = [pair for pair in scope["headers"] if pair[0] != b"content-type"]
         scope["headers"] = [*headers, (b"content-type", b"application/json")]
-        seconds = BODY_SECONDS
-        deadline = asyncio.get_running_loop().time() + seconds
-        size, complete = 0, False
+        try:
+            body = await asyncio.wait_for(self._read(coding, receive), BODY_SECONDS)
+        # asyncio's is the same as TimeoutError only since Python 3.11
+        except (HTTPException, asyncio.TimeoutError) as error:
+            status, reason = 408, f"the body took longer than {BODY_SECONDS} seconds"
+            if isinstance(error, HTTPException):
+                status, reason = error.status_code, error.detail
+            await failure(Request(scope), status, reason)(scope, receive, send)
+            return
+        messages = iter([{"type": "http.request", "body": body}])
 
-        async def limited() -> Message:
-            nonlocal size, complete
-            if complete:  # from now on, `receive` waits for the client to disconnect
-                return await receive()
-            left = deadline - asyncio.get_running_loop().time()
-            try:
-                message = await asyncio.wait_for(receive(), left)
-            except asyncio.TimeoutError:  # the same as TimeoutError only since Python 3.11
-                complete = True
-                raise HTTPException(408, f"the body took longer than {seconds} seconds") from None
-            complete = True  # unless more is to come; also after an error
-            body = message.get("body", b"")
+        async def whole() -> Message:  # after it, wait for the client to disconnect
+            return next(messages, None) or await receive()
+
+        await self._app(scope, whole, send)
+
+    async def _read(self, coding: str, receive: Receive) -> bytes:
+        """The decompressed body. Status 400, 413 or 415 for one that cannot be read."""
+        gzip = zlib.decompressobj(GZIP) if coding.lower() in ("gzip", "x-gzip") else None
+        body, more = bytearray(), True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise HTTPException(400, "the body is incomplete")
+            part, more = message.get("body", b""), message.get("more_body", False)
             if gzip is not None:
-                body = _decompressed(gzip, body, self._max_bytes - size + 1)
-            elif body and coding.lower() != "identity":
+                try:
+                    part = gzip.decompress(part, self._max_bytes - len(body) + 1)
+                except zlib.error:
+                    reason = "Content-Encoding is gzip, but the body is not"
+                    raise HTTPException(400, reason) from None
+            elif part and coding.lower() != "identity":
                 raise HTTPException(415, f"Content-Encoding is {coding}: send gzip, or plain JSON")
             # Content-Length may be absent or wrong: what arrives is counted.
-            size += len(body)
-            if size > self._max_bytes:
+            body += part
+            if len(body) > self._max_bytes:
                 raise HTTPException(413, f"the body is larger than {self._max_bytes:,} bytes")
-            complete = not message.get("more_body", False)
-            if complete and gzip is not None and not gzip.eof:
-                raise HTTPException(400, "the gzipped body is incomplete")
-            return {**message, "body": body}
-
-        await self._app(scope, limited, send)
-
-
-def _decompressed(gzip: Any, body: bytes, max_bytes: int) -> bytes:
-    """The next bytes of a gzipped body, at most `max_bytes`. Status 400 for what is no gzip."""
-    try:
-        return bytes(gzip.decompress(body, max_bytes))
-    except zlib.error:
-        raise HTTPException(400, "Content-Encoding is gzip, but the body is not") from None
+        if gzip is not None and not gzip.eof:
+            raise HTTPException(400, "the gzipped body is incomplete")
+        return bytes(body)
 
 
 def check_texts(items: list[Any], limits: Limits) -> None:
-    """Raise status 422 for too many texts, or too long ones."""
+    """Raise InputError for too many texts, or too long ones."""
     if len(items) > limits.max_texts:
-        raise HTTPException(
-            422, f"texts: {len(items):,} texts, but at most {limits.max_texts:,} are allowed"
+        raise InputError(
+            f"texts: {len(items):,} texts, but at most {limits.max_texts:,} are allowed"
         )
     check_lengths(items, limits)
 
 
 def check_lengths(items: list[Any], limits: Limits) -> None:
-    """Raise status 422 for a text that is too long."""
+    """Raise InputError for a text that is too long."""
     for number, item in enumerate(items):
         length = max(map(len, [item] if isinstance(item, str) else item))
         if length > limits.max_characters:
-            raise HTTPException(
-                422,
+            raise InputError(
                 f"text {number + 1} has {length:,} characters, but at most "
-                f"{limits.max_characters:,} are allowed",
+                f"{limits.max_characters:,} are allowed"
             )
 
 
-def json_response(
-    key: str, items: Iterable[Any], limits: Limits, more: Mapping[str, Any] | None = None
-) -> Response:
-    """The response {key: [item, …], **more}, or, without a key, the list alone.
+async def json_response(content: Any, limits: Limits, short: bool = False) -> Response:
+    """The response of a list, or of an object whose last value is one; any iterable is a list.
 
-    Status 413 for one that is too large. Items are encoded one by one: a too large response never
-    exists as a whole, and other threads get their turn between two items.
+    Status 413 for one that is too large. Meanwhile other requests are served, unless it is short:
+    the tags of long texts take seconds to encode, few items less than another thread to start.
     """
-    max_bytes = limits.max_answer_megabytes * MEGABYTE
+    *head, (key, items) = content.items() if isinstance(content, dict) else [("", content)]
+    encode = partial(_json_list, items, limits.max_answer_megabytes * MEGABYTE)
+    body = encode() if short else await asyncio.to_thread(encode)
+    if key:
+        body = _as_json({**dict(head), key: []}).removesuffix(b"[]}") + body + b"}"
+    return Response(body, media_type="application/json")
+
+
+def _json_list(items: Iterable[Any], max_bytes: int) -> bytes:
+    # Items are encoded one by one: a too large response never exists as a whole, and other threads
+    # get their turn between two items.
     parts: list[bytes] = []
     size = 0
     for item in items:
@@ -285,11 +286,7 @@ def json_response(
                 413,
                 f"the response is larger than {max_bytes:,} bytes; ask for fewer or shorter texts",
             )
-    content = b"[%s]" % b",".join(parts)
-    if key:
-        rest = b"".join(b",%s:%s" % (_as_json(k), _as_json(x)) for k, x in (more or {}).items())
-        content = b"{%s:%s%s}" % (_as_json(key), content, rest)
-    return Response(content, media_type="application/json")
+    return b"[%s]" % b",".join(parts)
 
 
 def _as_json(value: Any) -> bytes:

@@ -10,6 +10,7 @@ from typing import Generic, TypeAlias, TypeVar
 from fastapi import HTTPException
 
 from roformer_tf.serving.monitoring import ServiceMetrics
+from roformer_tf.serving.settings import Limits
 
 Item = TypeVar("Item")
 Result = TypeVar("Result")
@@ -46,13 +47,13 @@ class Batcher(Generic[Item, Result]):
         self,
         run: Callable[[list[Item], Deliver[Result]], None],
         batch_size: int,
-        max_waiting: int,
+        limits: Limits,
         metrics: ServiceMetrics,
         width: Callable[[Item], int] = lambda _: 1,
     ) -> None:
         self._run = run
         self._batch_size = batch_size
-        self._max_waiting = max_waiting
+        self._limits = limits
         self._metrics = metrics
         self._width = width
         self._waiting: deque[_Request[Item, Result]] = deque()
@@ -61,7 +62,7 @@ class Batcher(Generic[Item, Result]):
 
     def submit(self, items: list[Item]) -> "Future[list[Result]]":
         """Queue the items of a request; status 503 when too many requests wait."""
-        if len(self._waiting) >= self._max_waiting:
+        if len(self._waiting) >= self._limits.max_waiting:
             reason = "too many requests wait; try again in a moment"
             raise HTTPException(503, reason, {"Retry-After": "1"})
         request = _Request[Item, Result](items)
@@ -71,12 +72,12 @@ class Batcher(Generic[Item, Result]):
         self._thread.submit(self._run_batch)
         return request.future
 
-    async def results(self, items: list[Item], at_once: int | None = None) -> list[Result]:
+    async def results(self, items: list[Item]) -> list[Result]:
         """Wait for the results of the items; status 503 when too many requests wait.
 
-        at_once: how many items are queued at a time, so that other requests get their turn.
+        Of many items, `max_texts` are queued at a time, so that other requests get their turn.
         """
-        step, results = at_once or len(items), list[Result]()
+        step, results = self._limits.max_texts, list[Result]()
         for start in range(0, len(items), step):
             batch: list[Result] = await asyncio.wrap_future(
                 self.submit(items[start : start + step])
@@ -109,12 +110,13 @@ class Batcher(Generic[Item, Result]):
             if len(request.results) == len(request.items):
                 request.future.set_result([request.results[i] for i in range(len(request.items))])
 
-        failure: Exception = RuntimeError("the model returned no result for an item")
+        failure = RuntimeError("the model returned no result for an item")
         try:
             with self._metrics.batch(len(owners)):
                 self._run([item for request in batch for item in request.items], deliver)
         except Exception as error:  # a bug: its requests fail, the thread continues
-            failure = error
+            failure = RuntimeError("the batch of the request failed")
+            failure.__cause__ = error  # not itself: an InputError here is not the client's
         for request in batch:
             if not request.future.done():
                 request.future.set_exception(failure)

@@ -4,6 +4,7 @@ Under /v1 it is OpenAI's, {"error": {"message", "type", "param", "code"}}, under
 {"message": reason}. Both call every invalid request 400, where our own routes have 422.
 """
 
+import re
 from typing import Any
 
 from fastapi import Request
@@ -13,37 +14,31 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import Scope
 
+from roformer_tf.errors import InputError
 from roformer_tf.serving.schemas import CohereFailure, Failure, OpenAiFailure
 
 FAILURE = "the service failed; its log has the reason"
 # Where each of several models has its routes.
 MODELS = "/models/"
-DESCRIPTIONS = {
-    400: "The body is not JSON.",
-    404: "The service has no such model.",
-    408: "The body did not arrive in time.",
-    413: "The body, or the response, is too large.",
-    415: "The body is compressed, but not by gzip.",
-    422: "The JSON is not a valid request.",
-    500: "The service failed; its log has the reason.",
-    503: "Too many requests wait: see Retry-After.",
-}
 # `code` of an error under /v1, where the status does not say it all.
 CODES = {401: "invalid_api_key", 404: "not_found", 503: "overloaded"}
 
 
-def failures(model: type[BaseModel], *statuses: int) -> dict[int | str, dict[str, Any]]:
-    """Error responses of a route, for its documentation."""
-    return {status: {"model": model, "description": DESCRIPTIONS[status]} for status in statuses}
+def failures(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
+    """Error responses of routes, for their documentation."""
+    description = (
+        "A failure. 400: the body is not JSON; 401: the API key is missing or wrong; 404: there is "
+        "no such model or document; 408: the body did not arrive in time; 413: the body, or the "
+        "response, is too large; 415: the body is compressed, but not by gzip; 422 (400 under /v1 "
+        "and /v2): the JSON is not a valid request; 500: the service failed, its log has the "
+        "reason; 503: too many requests wait, see Retry-After."
+    )
+    return {"default": {"model": model, "description": description}}
 
 
-FAILURES = failures(Failure, 400, 408, 413, 415, 422, 500, 503)
-OPENAI_FAILURES = failures(OpenAiFailure, 400, 408, 413, 415, 500, 503)
-COHERE_FAILURES = failures(CohereFailure, 400, 408, 413, 415, 500, 503)
-NO_DOCUMENT = failures(Failure, 404, 500)
-NO_DOCUMENT[404]["description"] = "No document has this id."
-for described in (OPENAI_FAILURES, COHERE_FAILURES):
-    described[400]["description"] = "The body is not JSON, or not a valid request."
+FAILURES = failures(Failure)
+OPENAI_FAILURES = failures(OpenAiFailure)
+COHERE_FAILURES = failures(CohereFailure)
 
 
 def own_path(scope: Scope) -> str:
@@ -53,11 +48,10 @@ def own_path(scope: Scope) -> str:
 
 def failure(request: Request, status: int, reason: str, headers: Any = None) -> JSONResponse:
     """The response to a request that failed, in the shape of its route."""
-    path = own_path(request.scope)
-    if path.startswith(MODELS):  # /models/NAME/v1/embeddings
-        path = path.removeprefix(MODELS).partition("/")[2]
-    version = path.lstrip("/").partition("/")[0]
-    if version in ("v1", "v2") and status == 422:
+    # /v1/embeddings, or of one of several models /models/NAME/v1/embeddings
+    match = re.match(rf"(?:{MODELS}[^/]*)?/(v1|v2)/", own_path(request.scope))
+    version = match[1] if match else ""
+    if version and status == 422:
         status = 400
     content: Any = {"error": reason}
     if version == "v1":
@@ -78,6 +72,11 @@ async def http_error(request: Request, error: Exception) -> JSONResponse:
             f"there is no {request.url.path} for the model of this service; /docs lists what is"
         )
     return failure(request, error.status_code, reason, error.headers)
+
+
+async def bad_input(request: Request, error: Exception) -> JSONResponse:
+    """What the model of a route cannot do."""
+    return failure(request, 422, str(error))
 
 
 async def invalid_request(request: Request, error: Exception) -> JSONResponse:
@@ -102,3 +101,11 @@ async def invalid_request(request: Request, error: Exception) -> JSONResponse:
 async def unexpected(request: Request, error: Exception) -> JSONResponse:
     """A bug."""
     return failure(request, 500, FAILURE)
+
+
+HANDLERS: dict[Any, Any] = {
+    StarletteHTTPException: http_error,
+    RequestValidationError: invalid_request,
+    InputError: bad_input,
+    Exception: unexpected,
+}

@@ -6,14 +6,16 @@ disconnects, its texts leave the batch with their next token.
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from threading import Event
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from fastapi import Request
+from fastapi import Request, Response
+from fastapi.responses import StreamingResponse
 
+from roformer_tf.engines.choice import Choice
 from roformer_tf.errors import InputError, check_number, check_numbers
 from roformer_tf.inference.embed import TextEmbedder
 from roformer_tf.inference.generate import (
@@ -24,9 +26,11 @@ from roformer_tf.inference.generate import (
 )
 from roformer_tf.models.generation_config import GenerationConfig
 from roformer_tf.models.rows import BATCH_SIZE
+from roformer_tf.serving.application import check_texts
 from roformer_tf.serving.batching import Batcher, Deliver
+from roformer_tf.serving.failures import FAILURE, failure
 from roformer_tf.serving.schemas import GenerateRequest
-from roformer_tf.serving.settings import GenerationLimits
+from roformer_tf.serving.settings import GenerationLimits, ServeConfig
 
 if TYPE_CHECKING:
     from roformer_tf.inference.generate import CausalModel
@@ -49,6 +53,7 @@ class ServedGenerator(NamedTuple):
     model: "CausalModel"
     embedder: TextEmbedder | None = None
     """Of a sim model: chooses paraphrases."""
+    choice: Choice = Choice("keras", "float32")
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,14 @@ class GenerationJob:
     def width(self) -> int:
         """Number of sequences that are generated in parallel."""
         return max(self.config.samples, self.config.beams)
+
+
+class GenerationQueue(NamedTuple):
+    """A causal language model with the jobs that wait for it."""
+
+    served: ServedGenerator
+    batcher: Batcher[GenerationJob, Any]
+    config: ServeConfig
 
 
 def generate_batch(
@@ -136,8 +149,6 @@ def jobs_of(
     if body.paraphrases:
         if getattr(model, "pooler", None) is None:
             raise InputError("paraphrases need a sim model: this one has no pooler for vectors.")
-        if config.beams > 1:
-            raise InputError("paraphrases are sampled, so they exclude beams. Give one of both.")
         config = sampling_settings(config, body.paraphrases)
     # Before the texts are tokenized, which takes long for many of them.
     check_number("max_tokens", config.max_tokens, at_most=limits.max_text_tokens, hint=LIMIT)
@@ -167,10 +178,32 @@ def _check_tokens(
         )
 
 
-async def unless_disconnected(
-    request: Request, results: "asyncio.Future[Any]", cancelled: Event
+async def respond(
+    request: Request,
+    body: GenerateRequest,
+    queue: GenerationQueue,
+    whole: "Callable[[list[GenerationJob], Sequence[Texts]], Any]",
+    events: "Callable[[GenerationJob, str | Continuation], Iterable[str]]",
 ) -> Any:
-    """Wait for the results; None if the client disconnects first, which cancels its jobs."""
+    """Generate what a request asks for, and respond in the form of its route.
+
+    whole: makes the response; events: those of a stream, of each chunk of the text and at the end
+    of the whole. Raises InputError as `jobs_of` does; status 503 when too many requests wait.
+    """
+    limits, model = queue.config.generation_limits, queue.served.model
+    check_texts(body.items, queue.config.limits)
+    # in a thread: tokenizing long texts takes a while
+    jobs = await asyncio.to_thread(jobs_of, body, model, limits)
+    if body.stream:
+        return _streamed(request, queue, jobs[0], events)
+    results = asyncio.wrap_future(queue.batcher.submit(jobs))
+    if await _disconnected(request, results, jobs[0].cancelled):
+        return Response(status_code=CLIENT_CLOSED)
+    return whole(jobs, await results)
+
+
+async def _disconnected(request: Request, results: "asyncio.Future[Any]", cancelled: Event) -> bool:
+    """Wait for the results, or for the client to disconnect, which cancels its jobs."""
 
     async def disconnected() -> None:
         while (await request.receive())["type"] != "http.disconnect":
@@ -180,55 +213,49 @@ async def unless_disconnected(
     leaving = asyncio.ensure_future(disconnected())
     try:
         await asyncio.wait({results, leaving}, return_when=asyncio.FIRST_COMPLETED)
-        return await results if results.done() else None
+        return not results.done()
     finally:
         leaving.cancel()
         cancelled.set()
         results.cancel()  # a request that still waits never starts
 
 
-def streamed(
-    served: ServedGenerator, batcher: "Batcher[GenerationJob, Texts]", job: GenerationJob
-) -> "AsyncGenerator[str | Continuation]":
-    """Queue a job: chunks of its text as they are generated, and at the end the whole.
+def _streamed(
+    request: Request,
+    queue: GenerationQueue,
+    job: GenerationJob,
+    events: "Callable[[GenerationJob, str | Continuation], Iterable[str]]",
+) -> StreamingResponse:
+    """Queue a job, and send its text as it is generated, in server-sent events."""
+    from roformer_tf.models.generation import TextStream
 
-    Status 503 when too many requests wait.
-    """
-    tokens = asyncio.Queue[int | None]()
-    job = replace(job, on_token=_put_from_thread(tokens))
-    results = asyncio.wrap_future(batcher.submit([job]))
-    results.add_done_callback(lambda _: tokens.put_nowait(None))  # after the last token
-    return _chunks(served, tokens, results, job)
+    loop, tokens = asyncio.get_running_loop(), asyncio.Queue[int | None]()
 
-
-def _put_from_thread(tokens: "asyncio.Queue[int | None]") -> Callable[[int], None]:
-    """A function for the model's thread that puts tokens into a queue of the running loop."""
-    loop = asyncio.get_running_loop()
-
-    def put(token: int) -> None:
+    def put(token: int) -> None:  # in the model's thread
         with suppress(RuntimeError):  # the loop was closed
             loop.call_soon_threadsafe(tokens.put_nowait, token)
 
-    return put
+    results = asyncio.wrap_future(queue.batcher.submit([replace(job, on_token=put)]))
+    results.add_done_callback(lambda _: tokens.put_nowait(None))  # after the last token
 
+    def lines(chunk: "str | Continuation") -> str:
+        return "".join(f"data: {event}\n\n" for event in events(job, chunk))
 
-async def _chunks(
-    served: ServedGenerator,
-    tokens: "asyncio.Queue[int | None]",
-    results: "asyncio.Future[Any]",
-    job: GenerationJob,
-) -> "AsyncGenerator[str | Continuation]":
-    from roformer_tf.models.generation import TextStream
+    async def content() -> AsyncIterator[str]:
+        text = TextStream(queue.served.model.own_tokenizer)
+        try:
+            while (token := await tokens.get()) is not None:
+                if chunk := text.add(token):  # a token may need the next one to become text
+                    yield lines(chunk)
+            ((whole,),) = await results  # raises what failed
+            if rest := text.rest(whole.text):
+                yield lines(rest)
+            yield lines(whole)
+        except Exception:
+            yield f"data: {bytes(failure(request, 500, FAILURE).body).decode()}\n\n"
+            raise  # for the log
+        finally:  # also when the client disconnects
+            job.cancelled.set()  # the batch drops it at its next token
+            results.cancel()  # if it still waits, it never starts
 
-    chunks = TextStream(served.model.own_tokenizer)
-    try:
-        while (token := await tokens.get()) is not None:
-            if chunk := chunks.add(token):  # a token may need the next one to become text
-                yield chunk
-        ((whole,),) = await results  # raises what failed
-        if rest := chunks.rest(whole.text):
-            yield rest
-        yield whole
-    finally:  # also when the client disconnects
-        job.cancelled.set()  # the batch drops it at its next token
-        results.cancel()  # if it still waits, it never starts
+    return StreamingResponse(content(), headers=NO_BUFFERING, media_type="text/event-stream")

@@ -7,15 +7,15 @@ names. Without `model`, it leads to the only model that has it.
 
 import json
 from collections.abc import Collection, Mapping
+from copy import deepcopy
 from typing import Any
 
-from fastapi import APIRouter, FastAPI, HTTPException, Request
+from fastapi import APIRouter, FastAPI, HTTPException
 from fastapi.routing import APIRoute
-from starlette.requests import ClientDisconnect
 from starlette.routing import Route
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
-from roformer_tf.serving.failures import DESCRIPTIONS, MODELS
+from roformer_tf.serving.failures import MODELS
 
 
 def prefix(name: str) -> str:
@@ -39,103 +39,76 @@ def add_choice(app: FastAPI, routers: Mapping[str, APIRouter]) -> None:
             # A GET has no body that names a model: the application has its own routes.
             for method in sorted(set(route.methods or ()) - {"GET", "HEAD"}):
                 shared.setdefault((route.path, method), {})[name] = router
-    described = []
+    paths = app.openapi()["paths"]
     for (path, method), owners in shared.items():
-        choice = Route(path, _endpoint(path, owners, [*routers]), methods=[method])
+        choice = Route(path, ChosenModel(path, owners, [*routers]), methods=[method])
         app.router.routes.append(choice)
-        described.append((choice.path_format, method.lower(), [*owners]))
-    _describe(app, described)
+        path = choice.path_format
+        operations = [paths[prefix(name) + path][method.lower()] for name in owners]
+        paths.setdefault(path, {})[method.lower()] = _of_any(operations, [*owners])
 
 
-def _endpoint(path: str, owners: Mapping[str, APIRouter], names: Collection[str]) -> Any:
-    """An endpoint that leads to the router of the chosen model."""
+class ChosenModel:
+    """ASGI application: leads a request to the router of the model that its body names.
 
-    async def choose(request: Request) -> ASGIApp:
+    It follows `JsonBodies`, which has read the body.
+    """
+
+    def __init__(self, path: str, owners: Mapping[str, APIRouter], names: Collection[str]) -> None:
+        self._path, self._owners, self._names = path, owners, names
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Run the route of the chosen model."""
+        body = await receive()
+        router = self._owners[self._chosen(body["body"])]
+        messages = iter([body])
+
+        async def body_again() -> Message:
+            return next(messages, None) or await receive()
+
+        await router(scope, body_again, send)
+
+    def _chosen(self, body: bytes) -> str:
+        """Which of the models that have the path a body chooses.
+
+        Status 404 for a model that is not there, or does not have the path; 422 where none is
+        named, and several have it.
+        """
+        owners, known = [*self._owners], ", ".join(self._owners)
         try:
-            body = await request.body()
-        except ClientDisconnect:
-            raise HTTPException(400, "the body is incomplete") from None
-        router = owners[_chosen(body, path, [*owners], names)]
-        messages = iter([{"type": "http.request", "body": body}])
-
-        async def lead(scope: Scope, receive: Receive, send: Send) -> None:
-            async def body_again() -> Message:
-                return next(messages, None) or await receive()
-
-            await router(scope, body_again, send)
-
-        return lead
-
-    return choose
-
-
-def _chosen(body: bytes, path: str, owners: list[str], names: Collection[str]) -> str:
-    """Which of the models that have a path a body chooses.
-
-    Status 404 for a model that is not there, or does not have the path; 422 where none is named,
-    and several have it.
-    """
-    try:
-        content = json.loads(body)
-    except (ValueError, RecursionError):
-        content = None
-    name = content.get("model") if isinstance(content, dict) else ""
-    if name in owners:
-        return str(name)
-    if name is None and len(owners) > 1:
-        raise HTTPException(
-            422, f"model: {', '.join(owners)} all have {path}; the request must name one of them"
-        )
-    if isinstance(content, dict) and isinstance(name, str):
-        if name in names:
-            reason = f"the model {name!r} has no {path}; {', '.join(owners)} can do that"
+            content = json.loads(body)
+        except (ValueError, RecursionError):
+            content = None
+        if not isinstance(content, dict):
+            return owners[0]  # which reports that the body is invalid
+        name = content.get("model")
+        if name is None and len(owners) > 1:
+            reason = f"model: {known} all have {self._path}; the request must name one of them"
+            raise HTTPException(422, reason)
+        if not isinstance(name, str):
+            return owners[0]  # the only one, or it reports what is wrong
+        if name in owners:
+            return name
+        if name in self._names:
+            reason = f"the model {name!r} has no {self._path}; {known} can do that"
             raise HTTPException(404, reason)
-        raise HTTPException(404, unknown_model(name, names))
-    return owners[0]  # the only one; or the body is invalid, as this model reports
-
-
-def _describe(app: FastAPI, shared: list[tuple[str, str, list[str]]]) -> None:
-    """Add shared routes to the OpenAPI description, which FastAPI writes when it is needed.
-
-    shared: their paths, methods and models.
-    """
-    describe = app.openapi
-
-    def described() -> dict[str, Any]:
-        is_new = app.openapi_schema is None
-        schema = describe()
-        for path, method, names in shared if is_new else ():
-            operations = [schema["paths"][prefix(name) + path][method] for name in names]
-            schema["paths"].setdefault(path, {})[method] = _of_any(operations, names)
-        return schema
-
-    app.openapi = described  # type: ignore[method-assign]
+        raise HTTPException(404, unknown_model(name, self._names))
 
 
 def _of_any(operations: list[dict[str, Any]], names: list[str]) -> dict[str, Any]:
     """The description of a route that leads to one of several operations."""
-    first = operations[0]
-    merged = {key: x for key, x in first.items() if key not in ("operationId", "tags")}
-    if "requestBody" not in first:  # nothing that names a model: only one has the route
+    merged = deepcopy(operations[0])
+    del merged["operationId"], merged["tags"]
+    if "requestBody" not in merged:  # nothing that names a model: only one has the route
         return merged
-    responses = {
-        **first["responses"],
-        "200": _any_content([x["responses"]["200"] for x in operations]),
-        "404": {**first["responses"]["400"], "description": DESCRIPTIONS[404]},
-    }
-    return {
-        **merged,
-        "description": f"`model` is one of: {', '.join(names)}.",
-        "requestBody": _any_content([x["requestBody"] for x in operations]),
-        "responses": responses,
-    }
+    merged["description"] = f"`model` is one of: {', '.join(names)}."
+    of_all = [_contents(operation) for operation in operations]
+    for content, *contents in zip(_contents(merged), *of_all, strict=True):
+        content["schema"] = {"anyOf": [x["schema"] for x in contents]}
+    return merged
 
 
-def _any_content(parts: list[dict[str, Any]]) -> dict[str, Any]:
-    """A body, or a response, that has the schema of any of these."""
-    kind = "application/json"
-    schemas = [x["content"][kind]["schema"] for x in parts]
-    different = [x for i, x in enumerate(schemas) if x not in schemas[:i]]
-    schema = different[0] if len(different) == 1 else {"anyOf": different}
-    content = {**parts[0]["content"], kind: {**parts[0]["content"][kind], "schema": schema}}
-    return {**parts[0], "content": content}
+def _contents(operation: dict[str, Any]) -> list[dict[str, Any]]:
+    """The body and the response of a request."""
+    parts = operation["requestBody"], operation["responses"]["200"]
+    return [part["content"]["application/json"] for part in parts]

@@ -8,29 +8,19 @@ As at OpenAI, a text is sampled unless `temperature` is 0, has 16 tokens unless 
 set, and does not contain what it stopped at.
 """
 
-import asyncio
-import json
 import time
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from contextlib import aclosing
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
-from fastapi import APIRouter, Body, HTTPException, Request, Response
-from fastapi.responses import StreamingResponse
+from fastapi import APIRouter, Body, Request
 
 from roformer_tf.errors import MAX_SEED, InputError
-from roformer_tf.serving.application import check_texts
-from roformer_tf.serving.batching import Batcher
-from roformer_tf.serving.failures import FAILURE, OPENAI_FAILURES
+from roformer_tf.serving.failures import OPENAI_FAILURES
 from roformer_tf.serving.generation_jobs import (
-    CLIENT_CLOSED,
-    NO_BUFFERING,
     GenerationJob,
-    ServedGenerator,
-    jobs_of,
-    streamed,
-    unless_disconnected,
+    GenerationQueue,
+    respond,
 )
 from roformer_tf.serving.schemas import (
     SAMPLE,
@@ -39,9 +29,8 @@ from roformer_tf.serving.schemas import (
     CompletionsRequest,
     CompletionUsage,
     GenerateRequest,
-    listed,
 )
-from roformer_tf.serving.settings import GenerationLimits, Limits
+from roformer_tf.serving.settings import GenerationLimits
 
 if TYPE_CHECKING:
     from roformer_tf.models.generator import Continuation
@@ -52,13 +41,7 @@ GREEDY = 1e-3
 EXAMPLE = {"prompt": SAMPLE, "model": "any", "max_tokens": 8, "temperature": 0}
 
 
-def add_completions(
-    router: APIRouter,
-    served: ServedGenerator,
-    batcher: Batcher[GenerationJob, Any],
-    limits: Limits,
-    generation_limits: GenerationLimits,
-) -> None:
+def add_completions(router: APIRouter, queue: GenerationQueue) -> None:
     """Add the route /v1/completions."""
 
     @router.post(
@@ -69,41 +52,32 @@ def add_completions(
     )
     async def completions(
         body: Annotated[CompletionsRequest, Body(examples=[EXAMPLE])], request: Request
-    ) -> Response | Completions:
-        prompts, stops = listed(body.prompt), listed(body.stop) if body.stop else []
-        check_texts(prompts, limits)
-        try:  # in a thread: tokenizing long texts takes a while
-            settings = _settings(body, prompts, stops, generation_limits)
-            jobs = await asyncio.to_thread(jobs_of, settings, served.model, generation_limits)
-        except InputError as error:
-            raise HTTPException(422, str(error)) from None
+    ) -> Any:
+        settings = _settings(body, queue.config.generation_limits)
         completion = Completions(
-            id=f"cmpl-{uuid.uuid4().hex}", created=int(time.time()), model=served.name, choices=[]
+            id=f"cmpl-{uuid.uuid4().hex}",
+            created=int(time.time()),
+            model=queue.served.name,
+            choices=[],
         )
-        if body.stream:
-            with_usage = bool(body.stream_options and body.stream_options.include_usage)
-            chunks = streamed(served, batcher, jobs[0])
-            events = _events(chunks, completion, jobs[0], stops, with_usage)
-            return StreamingResponse(events, headers=NO_BUFFERING, media_type="text/event-stream")
-        results = await unless_disconnected(
-            request, asyncio.wrap_future(batcher.submit(jobs)), jobs[0].cancelled
-        )
-        if results is None:
-            return Response(status_code=CLIENT_CLOSED)
-        texts = [x for each in results for x in each]
-        choices = [_choice(index, x, stops) for index, x in enumerate(texts)]
-        return completion.model_copy(update={"choices": choices, "usage": _usage(jobs, texts)})
+
+        def whole(jobs: list[GenerationJob], results: "Sequence[Any]") -> Completions:
+            texts = [x for each in results for x in each]
+            choices = [_choice(index, x, settings.stop) for index, x in enumerate(texts)]
+            return completion.model_copy(update={"choices": choices, "usage": _usage(jobs, texts)})
+
+        with_usage = bool(body.stream_options and body.stream_options.include_usage)
+        events = _events(completion, settings.stop, with_usage)
+        return await respond(request, settings, queue, whole, events)
 
 
-def _settings(
-    body: CompletionsRequest, prompts: list[str], stops: list[str], limits: GenerationLimits
-) -> GenerateRequest:
+def _settings(body: CompletionsRequest, limits: GenerationLimits) -> GenerateRequest:
     """The request in our own words. Raises InputError for several greedy texts."""
     temperature = 1.0 if body.temperature is None else body.temperature
     settings: dict[str, Any] = {
         "max_tokens": body.max_tokens or min(MAX_TOKENS, limits.max_text_tokens),
         "samples": body.n or 1,
-        "stop": stops,
+        "stop": body.stop or [],
         "stream": bool(body.stream),
     }
     if temperature >= GREEDY:
@@ -112,7 +86,7 @@ def _settings(
         raise InputError("n above 1 needs a temperature above 0: greedy texts are all the same.")
     if body.seed is not None:
         settings["seed"] = body.seed % (MAX_SEED + 1)
-    texts = {"text": prompts[0]} if len(prompts) == 1 else {"texts": prompts}
+    texts = {"text": body.prompt[0]} if len(body.prompt) == 1 else {"texts": body.prompt}
     return GenerateRequest(**texts, **settings)
 
 
@@ -143,44 +117,33 @@ def _usage(jobs: Sequence[GenerationJob], results: "Sequence[Continuation]") -> 
     )
 
 
-async def _events(
-    chunks: "AsyncGenerator[str | Continuation]",
-    completion: Completions,
-    job: GenerationJob,
-    stops: Sequence[str],
-    with_usage: bool,
-) -> AsyncIterator[str]:
-    """The text in chunks, its reason to finish, and its usage if that was asked for."""
-
-    def event(text: str, reason: Any = None) -> str:
-        choice = CompletionChoice(index=0, text=text, finish_reason=reason)
-        return _event(completion.model_copy(update={"choices": [choice]}))
-
+def _events(
+    completion: Completions, stops: Sequence[str], with_usage: bool
+) -> "Callable[[GenerationJob, str | Continuation], Iterator[str]]":
+    """The events of a stream: the text in chunks, its reason to finish, its usage if wanted."""
     text, sent = "", 0
-    # Closed with this stream when the client disconnects: then the batch drops the text.
-    async with aclosing(chunks):
-        try:
-            async for chunk in chunks:
-                if not isinstance(chunk, str):
-                    choice = _choice(0, chunk, stops)
-                    yield event(choice.text[sent:], choice.finish_reason)
-                    if with_usage:
-                        usage = _usage([job], [chunk])
-                        yield _event(completion.model_copy(update={"usage": usage}))
-                    yield "data: [DONE]\n\n"
-                    continue
-                text += chunk
-                visible = before_stop(text, stops)
-                end = final_length(visible, stops) if visible == text else len(visible)
-                if end > sent:
-                    yield event(visible[sent:end])
-                    sent = end
-        except Exception:
-            error = {"message": FAILURE, "type": "server_error", "param": None, "code": None}
-            yield f"data: {json.dumps({'error': error})}\n\n"
-            raise  # for the log
 
+    def event(**changes: Any) -> str:
+        return completion.model_copy(update=changes).model_dump_json(
+            exclude=None if "usage" in changes else {"usage"}
+        )
 
-def _event(completion: Completions) -> str:
-    content = completion.model_dump_json(exclude={"usage"} if completion.usage is None else None)
-    return f"data: {content}\n\n"
+    def events(job: GenerationJob, chunk: "str | Continuation") -> Iterator[str]:
+        nonlocal text, sent
+        if isinstance(chunk, str):
+            text += chunk
+            visible = before_stop(text, stops)
+            end = final_length(visible, stops) if visible == text else len(visible)
+            if end > sent:
+                choice = CompletionChoice(index=0, text=visible[sent:end], finish_reason=None)
+                yield event(choices=[choice])
+                sent = end
+            return
+        choice = _choice(0, chunk, stops)
+        choice.text = choice.text[sent:]
+        yield event(choices=[choice])
+        if with_usage:
+            yield event(usage=_usage([job], [chunk]))
+        yield "[DONE]"
+
+    return events

@@ -4,19 +4,19 @@ POST /v1/embeddings   {"input": X or [X, …], "model": …, "encoding_format"?,
                       → {"object": "list", "data": [{"embedding": …}, …], "model", "usage"}
 """
 
-import asyncio
 import base64
 from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import numpy as np
-from fastapi import APIRouter, Body, HTTPException, Response
+from fastapi import APIRouter, Body, Response
 
+from roformer_tf.errors import InputError
 from roformer_tf.serving.application import check_lengths, json_response
 from roformer_tf.serving.batching import Batcher
 from roformer_tf.serving.failures import OPENAI_FAILURES
-from roformer_tf.serving.schemas import SAMPLE, Embeddings, EmbeddingsRequest, listed
-from roformer_tf.serving.settings import ApiConfig, Limits
+from roformer_tf.serving.schemas import SAMPLE, Embeddings, EmbeddingsRequest
+from roformer_tf.serving.settings import ServeConfig
 from roformer_tf.serving.vector_batches import ServedVectors, TextVector, VectorQuery, cut, numbers
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
@@ -27,8 +27,7 @@ def add_embeddings(
     router: APIRouter,
     served: ServedVectors,
     batcher: Batcher[VectorQuery, Any],
-    limits: Limits,
-    api: ApiConfig,
+    config: ServeConfig,
 ) -> None:
     """Add the route /v1/embeddings."""
     tokenizer = served.embedder.tokenizer
@@ -40,45 +39,39 @@ def add_embeddings(
         responses=OPENAI_FAILURES,
     )
     async def embeddings(body: Annotated[EmbeddingsRequest, Body(examples=[EXAMPLE])]) -> Response:
-        inputs = checked_inputs("input", listed(body.input), tokenizer, limits, api)
-        queries = [VectorQuery(without_specials(x, tokenizer)) for x in inputs]
-        results: list[TextVector] = await batcher.results(queries, limits.max_texts)
-        vectors = cut([x.numbers for x in results], body.dimensions)
+        _check_inputs(body.input, tokenizer, config)
+        queries = [VectorQuery(_without_specials(x, tokenizer)) for x in body.input]
+        results: list[TextVector] = await batcher.results(queries)
+        vectors = cut([x.numbers for x in results], body.dimensions, served.embedder)
         tokens = sum(x.tokens for x in results)
-        more = {
+        content = {
             "object": "list",
             "model": served.name,
             "usage": {"prompt_tokens": tokens, "total_tokens": tokens},
+            "data": _items(vectors, body.encoding_format == "base64"),
         }
-        items = _items(vectors, body.encoding_format == "base64")
-        return await asyncio.to_thread(json_response, "data", items, limits, more)
+        return await json_response(content, config.limits)
 
 
-def checked_inputs(
-    name: str, inputs: list[Any], tokenizer: RoFormerTokenizer, limits: Limits, api: ApiConfig
-) -> list[Any]:
-    """Texts, or lists of token ids. Status 422 for what is too long, or no id of the model."""
+def _check_inputs(inputs: list[Any], tokenizer: RoFormerTokenizer, config: ServeConfig) -> None:
+    """Raise InputError for texts that are too long, and for token ids that are not the model's."""
     if isinstance(inputs[0], str):
-        check_lengths(inputs, limits)
-        return inputs
-    if not api.accept_token_ids:
-        raise HTTPException(
-            422,
-            f"{name} holds token ids, which are those of another tokenizer: send text. LangChain "
+        check_lengths(inputs, config.limits)
+        return
+    if not config.api.accept_token_ids:
+        raise InputError(
+            "input holds token ids, which are those of another tokenizer: send text. LangChain "
             "does with OpenAIEmbeddings(check_embedding_ctx_length=False). For ids of this "
-            "model's own vocabulary, start the service with --accept-token-ids.",
+            "model's own vocabulary, start the service with --accept-token-ids."
         )
-    for ids in inputs:
-        if max(ids) >= tokenizer.vocab_size:
-            raise HTTPException(
-                422,
-                f"{name} holds the token id {max(ids)}, but the vocabulary of the model has "
-                f"{tokenizer.vocab_size:,} tokens",
-            )
-    return inputs
+    if (largest := max(map(max, inputs))) >= tokenizer.vocab_size:
+        raise InputError(
+            f"input holds the token id {largest}, but the vocabulary of the model has "
+            f"{tokenizer.vocab_size:,} tokens"
+        )
 
 
-def without_specials(text: Any, tokenizer: RoFormerTokenizer) -> Any:
+def _without_specials(text: Any, tokenizer: RoFormerTokenizer) -> Any:
     """Token ids without [CLS] at the beginning and [SEP] at the end, if they are there."""
     if isinstance(text, str):
         return text

@@ -5,24 +5,25 @@ POST /v1/rerank, /v2/rerank   as at Jina and Cohere: {"query", "documents", "top
 POST /rerank                  the same; or as at Text Embeddings Inference: {"query", "texts", …}
                               → [{"index", "score"}, …]
 
-The relevance is the probability of the label 1, or what a regression predicts.
+The relevance is the probability of the label 1, or what a regression predicts; see
+`search.retrieval.relevant_label`.
 """
 
 import uuid
-from collections.abc import Callable
-from typing import Annotated, Any
+from functools import partial
+from typing import Annotated
 
 import numpy as np
-from fastapi import APIRouter, Body, HTTPException
+from fastapi import APIRouter, Body
 
 from roformer_tf.labelled.examples import Example
+from roformer_tf.search.retrieval import relevant_label
 from roformer_tf.serving.application import check_lengths
 from roformer_tf.serving.batching import Batcher
-from roformer_tf.serving.failures import COHERE_FAILURES, FAILURES, OPENAI_FAILURES
+from roformer_tf.serving.failures import COHERE_FAILURES, OPENAI_FAILURES
 from roformer_tf.serving.schemas import (
     SAMPLE,
     AnyRerankRequest,
-    RankedText,
     RerankRequest,
     RerankResult,
     RerankResults,
@@ -33,7 +34,6 @@ from roformer_tf.serving.settings import Limits
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.probabilities import SMALLEST, shortest
 
-RELEVANT = ("0", "1")
 EXAMPLE = {"query": SAMPLE, "documents": [SAMPLE], "top_n": 1}
 
 
@@ -41,82 +41,61 @@ def add_rerank(
     router: APIRouter,
     name: str,
     task: Task,
-    as_example: Callable[[list[str], Task], Example],
     batcher: Batcher[Example, Prediction],
     limits: Limits,
 ) -> None:
     """Add the routes of a model of pairs."""
 
-    async def predictions(query: str, texts: list[str]) -> list[Prediction]:
-        if task.labels and set(task.labels) != set(RELEVANT):
-            raise HTTPException(
-                422,
-                f"the labels of this model are {', '.join(task.labels)}: which of them means "
-                "relevant is not known. Models with the labels 0 and 1 can rerank.",
-            )
+    async def scores(query: str, texts: list[str], log_odds: bool = False) -> list[float]:
+        label = relevant_label(task, name)
         check_lengths([query, *texts], limits)
-        examples = [as_example([query, text], task) for text in texts]
-        return await batcher.results(examples, limits.max_texts)
+        examples = [Example((query, text), None, "the request") for text in texts]
+        predictions = await batcher.results(list(map(task.labelling.for_prediction, examples)))
+        return [relevance(x, task, label, log_odds) for x in predictions]
 
-    async def ranked(body: RerankRequest) -> RerankResults:
-        texts = [x.text if isinstance(x, RankedText) else x for x in body.documents]
-        scores = [relevance(x, task) for x in await predictions(body.query, texts)]
+    post = partial(
+        router.post, summary="Order documents, best first", response_model_exclude_none=True
+    )
+
+    @post("/v1/rerank", responses=OPENAI_FAILURES)
+    @post("/v2/rerank", responses=COHERE_FAILURES)
+    async def ranked(
+        body: Annotated[RerankRequest, Body(examples=[EXAMPLE])],
+    ) -> RerankResults:
+        texts = body.documents
+        relevances = await scores(body.query, texts)
         results = [
             RerankResult(
                 index=index,
-                relevance_score=scores[index],
+                relevance_score=relevances[index],
                 document={"text": texts[index]} if body.return_documents else None,
             )
-            for index in best_first(scores)[: body.top_n]
+            for index in best_first(relevances)[: body.top_n]
         ]
         return RerankResults(id=uuid.uuid4().hex, model=name, results=results)
 
-    @router.post(
-        "/rerank",
-        summary="Order documents, as at Jina, Cohere and Text Embeddings Inference",
-        response_model_exclude_none=True,
-        responses=FAILURES,
-    )
+    @post("/rerank")
     async def rerank(
         body: Annotated[AnyRerankRequest, Body(examples=[EXAMPLE])],
     ) -> RerankResults | list[TeiRank]:
         if not isinstance(body, TeiRerankRequest):
             return await ranked(body)
-        score = log_odds if body.raw_scores else relevance
-        scores = [score(x, task) for x in await predictions(body.query, body.texts)]
+        relevances = await scores(body.query, body.texts, body.raw_scores)
         return [
-            TeiRank(index=i, score=scores[i], text=body.texts[i] if body.return_text else None)
-            for i in best_first(scores)
+            TeiRank(index=i, score=relevances[i], text=body.texts[i] if body.return_text else None)
+            for i in best_first(relevances)
         ]
-
-    for path, failures in (("/v1/rerank", OPENAI_FAILURES), ("/v2/rerank", COHERE_FAILURES)):
-
-        @router.post(
-            path,
-            summary="Order documents, as at Jina and Cohere",
-            response_model_exclude_none=True,
-            responses=failures,
-        )
-        async def versioned(
-            body: Annotated[RerankRequest, Body(examples=[EXAMPLE])],
-        ) -> RerankResults:
-            return await ranked(body)
 
 
 def best_first(scores: list[float]) -> list[int]:
     """Indices of the scores, the highest first; of equal ones the first."""
-    return [int(i) for i in np.argsort(-np.array(scores), kind="stable")]
+    return sorted(range(len(scores)), key=lambda i: -scores[i])
 
 
-def relevance(prediction: Prediction, task: Task) -> float:
-    """The probability of the label 1, or the number of a regression."""
-    index = task.labels.index("1") if task.labels else 0
-    return shortest(prediction.scores[index])
-
-
-def log_odds(prediction: Prediction, task: Task) -> float:
-    """Before the sigmoid; of a regression the same number."""
-    if not task.labels:
-        return relevance(prediction, task)
-    logs: Any = np.log(np.maximum(prediction.scores.astype(np.float64), SMALLEST))
-    return float(logs[task.labels.index("1")] - logs[task.labels.index("0")])
+def relevance(prediction: Prediction, task: Task, label: int, log_odds: bool = False) -> float:
+    """The probability of a label, or its log odds; or the number that is predicted."""
+    score = prediction.scores[label]
+    if not (task.labels and log_odds):
+        return shortest(score)
+    rest = np.delete(prediction.scores, label).sum()
+    return float(np.log(max(float(score), SMALLEST)) - np.log(max(float(rest), SMALLEST)))

@@ -1,10 +1,12 @@
 """JSON of requests and responses, as FastAPI validates and documents it."""
 
-from typing import Annotated, Any, Generic, Literal, TypeAlias, TypeVar
+from collections.abc import Callable
+from typing import Annotated, Any, Generic, Literal, TypeVar
 
 from pydantic import (
     AfterValidator,
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Discriminator,
     Field,
@@ -19,7 +21,6 @@ from pydantic_core import PydanticCustomError
 
 from roformer_tf.models.generation_config import GenerationConfig
 from roformer_tf.serving.settings import MAX_INPUTS
-from roformer_tf.tasks.base import FIXED_LABELS
 
 # A text for examples, and for the first prediction when the service starts.
 SAMPLE = "今天天气很好，我们去公园。"
@@ -47,6 +48,9 @@ def _readable(text: str) -> str:
 Text = Annotated[str, AfterValidator(_readable)]
 Pair = Annotated[list[Text], Field(min_length=2, max_length=2, fail_fast=True)]
 Triple = Annotated[list[Text], Field(min_length=3, max_length=3, fail_fast=True)]
+# An example, by its number of texts.
+EXAMPLES: dict[int, Any] = {1: Text, 2: Pair, 3: Triple}
+Choices = Annotated[list[Text], Field(min_length=1, max_length=MAX_CHOICES, fail_fast=True)]
 Item = TypeVar("Item")
 
 _DEFAULTS = GenerationConfig()
@@ -58,6 +62,8 @@ class JsonRequest(BaseModel):
 
     # strict: the number 1 is not the text "1". extra: a misspelt setting is not ignored.
     model_config = ConfigDict(extra="forbid", strict=True)
+
+    model: str | None = _MODEL
 
     @model_validator(mode="before")
     @classmethod
@@ -72,7 +78,6 @@ class TextsRequest(JsonRequest, Generic[Item]):
 
     text: Item | None = None
     texts: Annotated[list[Item], Field(min_length=1, fail_fast=True)] | None = None
-    model: str | None = _MODEL
 
     @model_validator(mode="after")
     def _one_of_both(self) -> "TextsRequest[Item]":
@@ -98,56 +103,44 @@ class TripleRequest(TextsRequest[Triple]):
     """Three texts to rank, or several triples."""
 
 
-class QuestionRequest(PairRequest):
-    """A `question` and its `context`, or as of other pairs a list of both."""
+class QuestionRequest(JsonRequest):
+    """A `question` and its `context`."""
 
-    question: Text | None = None
-    context: Text | None = None
-
-    @model_validator(mode="after")
-    def _one_of_both(self) -> "QuestionRequest":
-        named = [self.question is not None, self.context is not None]
-        listed = [self.text is not None, self.texts is not None]
-        if (all(named), any(named), sum(listed)) not in ((True, True, 0), (False, False, 1)):
-            raise PydanticCustomError("one", "give either question and context, or text or texts")
-        return self
+    question: Text
+    context: Text
 
     @property
     def items(self) -> list[list[str]]:
-        """The questions with their contexts."""
-        if self.question is not None and self.context is not None:
-            return [[self.question, self.context]]
-        return super().items
+        """The question with its context."""
+        return [[self.question, self.context]]
 
 
-class Question(BaseModel):
+class Options(BaseModel):
     """A text and its choices."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
     text: Text
-    choices: Annotated[list[Text], Field(min_length=1, max_length=MAX_CHOICES, fail_fast=True)]
+    choices: Choices
 
 
-class ChoicesRequest(TextsRequest[Question]):
-    """A `text` with its `choices`, or several of both in `texts`."""
-
-    text: Text | None = None  # type: ignore[assignment]
-    choices: Annotated[
-        list[Text] | None, Field(min_length=1, max_length=MAX_CHOICES, fail_fast=True)
-    ] = None
-
-    @model_validator(mode="after")
-    def _choices_of_text(self) -> "ChoicesRequest":
-        if (self.text is None) != (self.choices is None):
-            raise PydanticCustomError("choices", "give choices with text, and only there")
-        return self
+class ChoicesRequest(Options, JsonRequest):
+    """A text and its choices."""
 
     @property
-    def items(self) -> list[Any]:
+    def items(self) -> list[list[str]]:
+        """The text followed by its choices."""
+        return [[self.text, *self.choices]]
+
+
+class SeveralChoicesRequest(JsonRequest):
+    """Several texts with their choices."""
+
+    texts: Annotated[list[Options], Field(min_length=1, fail_fast=True)]
+
+    @property
+    def items(self) -> list[list[str]]:
         """Each text followed by its choices."""
-        if self.texts is None:
-            return [[self.text, *(self.choices or [])]]
         return [[item.text, *item.choices] for item in self.texts]
 
 
@@ -168,7 +161,7 @@ class SearchRequest(TextsRequest[Text]):
 class AskedRequest(TextsRequest[Text]):
     """A text, or several, and the labels to predict, for models that can be asked for labels."""
 
-    labels: Annotated[list[Text], Field(min_length=1, max_length=MAX_CHOICES, fail_fast=True)]
+    labels: Choices
     template: Text | None = Field(None, description="A sentence about a label, which is {} in it.")
 
 
@@ -191,7 +184,6 @@ class DocumentsRequest(JsonRequest):
     """Documents to add or replace."""
 
     documents: Annotated[list[IndexedDocument], Field(min_length=1, fail_fast=True)]
-    model: str | None = _MODEL
 
 
 class GenerateRequest(TextsRequest[Text]):
@@ -250,15 +242,6 @@ class SearchResults(BaseModel):
     results: list[list[SearchResult]]
 
 
-class ChangedDocuments(BaseModel):
-    """What became of documents."""
-
-    new: int
-    updated: int = Field(description="Those that replaced one with the same id.")
-    unchanged: int = Field(description="Those that were there already.")
-    total: int = Field(description="Documents of the index now.")
-
-
 class GeneratedText(BaseModel):
     """A text without its prompt."""
 
@@ -291,63 +274,48 @@ class CompatibleRequest(JsonRequest):
     model_config = ConfigDict(extra="ignore", strict=True)
 
 
-class NamedRequest(CompatibleRequest):
-    """A request that names a model."""
-
-    model: str | None = _MODEL
-
-
-# Names of the forms that a value may have. Pydantic has them in the place of an error, where
-# `failures` drops what begins with a bracket: it is not in the request.
-TEXT, TEXTS, IDS, LISTS, INPUTS, OBJECT = "(text)", "(texts)", "(ids)", "(lists)", "(tei)", "(json)"
-ASKED = "(asked)"
+def _either(first: Any, second: Any, is_second: Callable[[Any], bool]) -> Any:
+    """A value of one of two forms, chosen before validation: so errors are those of one form."""
+    # Pydantic has these names in the place of an error, where `failures` drops what begins with a
+    # bracket: it is not in the request.
+    forms = Annotated[first, Tag("(first)")] | Annotated[second, Tag("(second)")]
+    choice = Discriminator(lambda value: "(second)" if is_second(value) else "(first)")
+    return Annotated[forms, choice]
 
 
-def _form(value: Any) -> str:
-    """The form of a value, by its first item: so that errors are those of one form alone."""
-    if isinstance(value, dict):
-        return OBJECT
-    if not isinstance(value, list):
-        return TEXT
-    first = value[0] if value else ""
-    return LISTS if isinstance(first, list) else IDS if isinstance(first, int) else TEXTS
+def _has(key: str) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, dict) and key in value
 
 
-def _one_of(message: str) -> Discriminator:
-    return Discriminator(_form, custom_error_type="form", custom_error_message=message)
+def _is_list(value: Any) -> bool:
+    return isinstance(value, list)
 
 
-def _has_inputs(value: Any) -> str:
-    return INPUTS if isinstance(value, dict) and "inputs" in value else TEXT
+def _first_is_list(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], list)
 
 
-def _has_texts(value: Any) -> str:
-    return INPUTS if isinstance(value, dict) and "texts" in value else TEXT
+def _listed(value: Any) -> Any:
+    """A list of one for a text, or for a list of token ids."""
+    is_one = not isinstance(value, list) or (bool(value) and isinstance(value[0], int))
+    return [value] if is_one else value
 
 
-TokenId = Annotated[int, Field(ge=0, lt=2**31)]
-TokenIds = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
 _SEVERAL = Field(min_length=1, max_length=MAX_INPUTS, fail_fast=True)
 ManyTexts = Annotated[list[Text], _SEVERAL]
-TextOrTexts: TypeAlias = Annotated[
-    Annotated[Text, Tag(TEXT)] | Annotated[ManyTexts, Tag(TEXTS)],
-    _one_of("must be a text, or a list of texts"),
+ONE_OR_LIST = BeforeValidator(_listed, json_schema_input_type=Text | ManyTexts)
+TextOrTexts = Annotated[ManyTexts, ONE_OR_LIST]
+TokenId = Annotated[int, Field(ge=0, lt=2**31)]
+TokenIds = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
+ManyIds = Annotated[list[TokenIds], _SEVERAL]
+TextsOrIds = Annotated[
+    Annotated[ManyTexts, Tag("(texts)")] | Annotated[ManyIds, Tag("(ids)")],
+    Discriminator(lambda value: "(ids)" if _first_is_list(value) else "(texts)"),
+    BeforeValidator(_listed, json_schema_input_type=Text | ManyTexts | TokenIds | ManyIds),
 ]
-TextsOrIds: TypeAlias = Annotated[
-    Annotated[Text, Tag(TEXT)]
-    | Annotated[ManyTexts, Tag(TEXTS)]
-    | Annotated[TokenIds, Tag(IDS)]
-    | Annotated[list[TokenIds], _SEVERAL, Tag(LISTS)],
-    _one_of("must be a text, or a list of texts"),
-]
 
 
-def listed(value: Any) -> list[Any]:
-    """One or several texts, or lists of token ids: a list of them."""
-    return value if _form(value) in (TEXTS, LISTS) else [value]
-
-
-class EmbeddingsRequest(NamedRequest):
+class EmbeddingsRequest(CompatibleRequest):
     """OpenAI's request for vectors."""
 
     input: TextsOrIds
@@ -381,16 +349,17 @@ class Embeddings(BaseModel):
     usage: Usage
 
 
-class StreamOptions(CompatibleRequest):
+class StreamOptions(BaseModel):
     """OpenAI's settings of a stream."""
 
     include_usage: bool | None = Field(None, description="Send `usage` in the last event.")
 
 
 StopText = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]
+StopTexts = Annotated[list[StopText], Field(max_length=MAX_STOPS, fail_fast=True), ONE_OR_LIST]
 
 
-class CompletionsRequest(NamedRequest):
+class CompletionsRequest(CompatibleRequest):
     """OpenAI's request for generated text; what is not supported must have no effect."""
 
     prompt: TextOrTexts
@@ -398,14 +367,7 @@ class CompletionsRequest(NamedRequest):
     temperature: float | None = Field(None, ge=0, le=2, description="0: greedy. Default: 1.")
     top_p: float | None = Field(None, gt=0, le=1, description="Sample from this probability.")
     n: int | None = Field(None, ge=1, description="Number of completions of each prompt.")
-    stop: (
-        Annotated[
-            Annotated[StopText, Tag(TEXT)]
-            | Annotated[list[StopText], Field(max_length=MAX_STOPS, fail_fast=True), Tag(TEXTS)],
-            _one_of("must be a text, or a list of texts"),
-        ]
-        | None
-    ) = Field(None, description="The completion ends before this text.")
+    stop: StopTexts | None = Field(None, description="The completion ends before this text.")
     seed: int | None = Field(None, ge=-(2**63), lt=2**64, description="Default: a new one.")
     stream: bool | None = Field(None, description="Of one completion: as server-sent events.")
     stream_options: StreamOptions | None = None
@@ -460,25 +422,21 @@ class ServedModels(BaseModel):
     data: list[ServedModel]
 
 
-class RankedText(CompatibleRequest):
-    """A document as an object."""
+def _text_of(document: Any) -> Any:
+    """The text of a document, which may be an object with more than its text."""
+    return document["text"] if isinstance(document, dict) and "text" in document else document
 
-    text: Text
+
+DocumentText = Annotated[
+    Text, BeforeValidator(_text_of, json_schema_input_type=str | dict[str, Any])
+]
 
 
-class RerankRequest(NamedRequest):
+class RerankRequest(CompatibleRequest):
     """Cohere's and Jina's request to order documents."""
 
     query: Text
-    documents: Annotated[
-        list[
-            Annotated[
-                Annotated[Text, Tag(TEXT)] | Annotated[RankedText, Tag(OBJECT)],
-                _one_of('must be a text, or {"text": …}'),
-            ]
-        ],
-        _SEVERAL,
-    ]
+    documents: Annotated[list[DocumentText], _SEVERAL]
     top_n: int | None = Field(None, ge=1, description="Number of results. Default: all.")
     return_documents: bool | None = Field(None, description="Return texts. Default: false.")
 
@@ -499,7 +457,7 @@ class RerankResults(BaseModel):
     results: list[RerankResult]
 
 
-class TeiRerankRequest(NamedRequest):
+class TeiRerankRequest(CompatibleRequest):
     """Text Embeddings Inference's request to order texts; long ones are always truncated."""
 
     query: Text
@@ -516,13 +474,10 @@ class TeiRank(BaseModel):
     text: str | None = None
 
 
-AnyRerankRequest = Annotated[
-    Annotated[RerankRequest, Tag(TEXT)] | Annotated[TeiRerankRequest, Tag(INPUTS)],
-    Discriminator(_has_texts),
-]
+AnyRerankRequest = _either(RerankRequest, TeiRerankRequest, _has("texts"))
 
 
-class TeiEmbedRequest(NamedRequest):
+class TeiEmbedRequest(CompatibleRequest):
     """Text Embeddings Inference's request for vectors; long texts are always truncated."""
 
     inputs: TextOrTexts
@@ -530,10 +485,7 @@ class TeiEmbedRequest(NamedRequest):
     dimensions: int | None = Field(None, ge=1, description="Cut vectors to so many numbers.")
 
 
-EmbedRequest = Annotated[
-    Annotated[TextRequest, Tag(TEXT)] | Annotated[TeiEmbedRequest, Tag(INPUTS)],
-    Discriminator(_has_inputs),
-]
+EmbedRequest = _either(TextRequest, TeiEmbedRequest, _has("inputs"))
 
 
 class TeiScore(BaseModel):
@@ -543,7 +495,7 @@ class TeiScore(BaseModel):
     score: float
 
 
-class TeiPredictRequest(NamedRequest):
+class TeiPredictRequest(CompatibleRequest):
     """Text Embeddings Inference's request for labels; long texts are always truncated."""
 
     inputs: Any
@@ -555,33 +507,18 @@ def predict_request(columns: int, of_labels: bool, can_be_asked: bool) -> Any:
 
     of_labels: whether `inputs` are accepted, too. can_be_asked: whether `labels` are.
     """
-    forms: Any = Annotated[REQUESTS[columns], Tag(TEXT)]
-    if can_be_asked:
-        forms |= Annotated[AskedRequest, Tag(ASKED)]
+    request: Any = REQUESTS[columns]
     if of_labels:
-        forms |= Annotated[_tei_request(columns), Tag(INPUTS)]
-    if not (can_be_asked or of_labels):
-        return REQUESTS[columns]
-
-    def form(value: Any) -> str:
-        if isinstance(value, dict) and "labels" in value:
-            return ASKED
-        return _has_inputs(value) if of_labels else TEXT
-
-    refusal = Discriminator(form, custom_error_type="form", custom_error_message=str(FIXED_LABELS))
-    return Annotated[forms, refusal]
+        example = EXAMPLES[columns]
+        several = Annotated[list[example], _SEVERAL]  # type: ignore[valid-type]
+        inputs = _either(example, several, _is_list if columns == 1 else _first_is_list)
+        tei = create_model("TeiPredictRequest", __base__=TeiPredictRequest, inputs=(inputs, ...))
+        request = _either(request, tei, _has("inputs"))
+    return _either(request, AskedRequest, _has("labels")) if can_be_asked else request
 
 
-def _tei_request(columns: int) -> Any:
-    """The type of Text Embeddings Inference's request for examples of so many texts."""
-    inputs: Any = TextOrTexts
-    if columns > 1:
-        example = {2: Pair, 3: Triple}[columns]
-        inputs = Annotated[
-            Annotated[example, Tag(TEXTS)] | Annotated[list[example], _SEVERAL, Tag(LISTS)],  # type: ignore[valid-type]
-            _one_of(f"must be a list of {columns} texts, or several of them"),
-        ]
-    return create_model("TeiPredictRequest", __base__=TeiPredictRequest, inputs=(inputs, ...))
+QUESTION_REQUEST = _either(PairRequest, QuestionRequest, _has("question"))
+CHOICES_REQUEST = _either(ChoicesRequest, SeveralChoicesRequest, _has("texts"))
 
 
 class OpenAiError(BaseModel):

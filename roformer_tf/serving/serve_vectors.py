@@ -5,7 +5,13 @@ POST /embed    {"text": X} or {"texts": [X, …]} → {"vectors": [[…], …]},
 POST /search   the same with "top": N → {"results": [[{"document": …, "score": …}, …], …]}, the best
                first, with the `id` of documents that have one; needs an index. Also "offset": N to
                skip the best, and "where": a condition
-PUT, DELETE /documents   see `document_routes`
+
+With --writable, for which the index is a database that other processes may use at the same time:
+
+PUT, POST /documents     {"documents": [{"id", "text", …}, …]} → {"new", "updated", "unchanged",
+                         "total"}: as the lines of a file of `search --documents`; other keys are
+                         metadata for `where`
+DELETE /documents/ID      → {"deleted": ID}, or status 404
 
 A model that generates text and has sentence vectors, such as a sim model, has /embed as well.
 OpenAI's /v1/embeddings is in `openai_embeddings`.
@@ -14,28 +20,28 @@ OpenAI's /v1/embeddings is in `openai_embeddings`.
 import asyncio
 from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Body, HTTPException, Response
 
-from roformer_tf.errors import InputError
+from roformer_tf.search import writing
+from roformer_tf.search.documents import Document
 from roformer_tf.search.filters import parse_filter
 from roformer_tf.serving.application import ModelRoutes, check_texts, json_response
 from roformer_tf.serving.batching import Batcher
-from roformer_tf.serving.failures import FAILURES
 from roformer_tf.serving.monitoring import ServiceMetrics
 from roformer_tf.serving.openai_embeddings import add_embeddings
 from roformer_tf.serving.schemas import (
     SAMPLE,
+    DocumentsRequest,
     EmbedRequest,
     SearchRequest,
     SearchResults,
     TeiEmbedRequest,
-    TextRequest,
     TextVectors,
-    listed,
 )
-from roformer_tf.serving.settings import ApiConfig, Limits
+from roformer_tf.serving.settings import ServeConfig
 from roformer_tf.serving.vector_batches import (
     DECIMALS,
     ServedVectors,
@@ -51,6 +57,82 @@ if TYPE_CHECKING:
 TITLE, SEARCH_TITLE = "句向量 · Sentence vectors", "检索 · Search"
 # Two lengths: TensorFlow's plan for the second serves all later ones.
 WARM_UP = ["好" * 20, "好" * 40]
+DOCUMENTS = {"documents": [{"id": "a", "text": SAMPLE, "year": 2024}]}
+
+
+def vector_routes(
+    served: ServedVectors, metrics: ServiceMetrics, config: ServeConfig
+) -> ModelRoutes:
+    """The routes of sentence vectors, with /search if there is an index."""
+    batcher = vector_batcher(served, metrics, config)
+    index = None if served.retriever is None else served.retriever.index
+    health = {
+        "task": "embedding",
+        "title": TITLE if index is None else SEARCH_TITLE,
+        "pooling": served.embedder.config.pooling,
+        "size": served.embedder.size,
+        "documents": None if index is None else lambda: len(index),
+        "limits": asdict(config.limits),
+    }
+    router = APIRouter()
+    add_vectors(router, served, batcher, config)
+    if index is not None:
+        _add_search(router, index, batcher, config)
+        if config.writable:
+            _add_documents(router, index, served, batcher, config)
+    choice = served.embedder.choice
+    return ModelRoutes(served.name, router, health, "vectors.js", [batcher], choice)
+
+
+def add_vectors(
+    router: APIRouter,
+    served: ServedVectors,
+    batcher: Batcher[VectorQuery, Any],
+    config: ServeConfig,
+) -> None:
+    """Add the routes /embed and /v1/embeddings."""
+    add_embeddings(router, served, batcher, config)
+
+    @router.post(
+        "/embed",
+        summary="Vectors of one text, or several",
+        response_model=TextVectors | list[list[float]],
+    )
+    async def embed(
+        body: Annotated[EmbedRequest, Body(examples=[{"text": SAMPLE}])],
+    ) -> Response:
+        tei = isinstance(body, TeiEmbedRequest)
+        texts = body.inputs if tei else body.items
+        check_texts(texts, config.limits)
+        vectors = [x.numbers for x in await batcher.results(list(map(VectorQuery, texts)))]
+        if tei:
+            vectors = cut(vectors, body.dimensions, served.embedder)
+            return await json_response(numbers(vectors), config.limits)
+        return await json_response({"vectors": numbers(vectors)}, config.limits)
+
+
+def _add_search(
+    router: APIRouter,
+    index: "SearchIndex",
+    batcher: Batcher[VectorQuery, Any],
+    config: ServeConfig,
+) -> None:
+    @router.post(
+        "/search", summary="Documents for one query, or several", response_model=SearchResults
+    )
+    async def search(
+        body: Annotated[SearchRequest, Body(examples=[{"text": SAMPLE, "top": 10}])],
+    ) -> Response:
+        check_texts(body.items, config.limits)
+        if body.where is not None:  # here, so that an error is this request's, not its batch's
+            parse_filter(body.where, await asyncio.to_thread(lambda: index.fields))
+        count = body.offset + body.top
+        queries = [VectorQuery(text, count, body.where) for text in body.items]
+        all_hits = [hits[body.offset :] for hits in await batcher.results(queries)]
+        # Texts are read query by query while the response is written, so that its size limit also
+        # limits memory: 128 queries may find 13,000 documents of any length.
+        results = (_as_json(index.read(hits)) for hits in all_hits)
+        return await json_response({"results": results}, config.limits)
 
 
 def _as_json(results: "Sequence[Result]") -> list[dict[str, Any]]:
@@ -62,87 +144,29 @@ def _as_json(results: "Sequence[Result]") -> list[dict[str, Any]]:
     ]
 
 
-def vector_routes(
-    served: ServedVectors,
-    metrics: ServiceMetrics,
-    batch_size: int,
-    limits: Limits,
-    api: ApiConfig,
-) -> ModelRoutes:
-    """The routes of sentence vectors, with /search if there is an index."""
-    batcher = vector_batcher(served, metrics, batch_size, limits)
-    index = None if served.retriever is None else served.retriever.index
-    health = {
-        "task": "embedding",
-        "title": TITLE if index is None else SEARCH_TITLE,
-        "pooling": served.embedder.config.pooling,
-        "size": served.embedder.size,
-        "documents": None if index is None else lambda: len(index),
-        "limits": asdict(limits),
-    }
-    router = APIRouter()
-    add_vectors(router, served, batcher, limits, api)
-    if index is not None:
-        _add_search(router, index, batcher, limits)
-    if served.writable:
-        from roformer_tf.serving.document_routes import add_documents
-
-        add_documents(router, served, batcher, batch_size, limits)
-    return ModelRoutes(served.name, router, health, "vectors.js", [batcher])
-
-
-def add_vectors(
+def _add_documents(
     router: APIRouter,
+    index: "SearchIndex",
     served: ServedVectors,
     batcher: Batcher[VectorQuery, Any],
-    limits: Limits,
-    api: ApiConfig,
+    config: ServeConfig,
 ) -> None:
-    """Add the routes /embed and /v1/embeddings."""
-    add_embeddings(router, served, batcher, limits, api)
-
-    @router.post(
-        "/embed",
-        summary="Vectors of one text, or several",
-        response_model=TextVectors | list[list[float]],
-        responses=FAILURES,
+    """Add the routes that change the documents of an index."""
+    add = partial(
+        writing.add_documents, index.folder, served.embedder, batch_size=config.batch_size
     )
-    async def embed(
-        body: Annotated[EmbedRequest, Body(examples=[{"text": SAMPLE}])],
-    ) -> Response:
-        tei = body if isinstance(body, TeiEmbedRequest) else None
-        texts = body.items if isinstance(body, TextRequest) else listed(body.inputs)
-        check_texts(texts, limits)
-        vectors = [x.numbers for x in await batcher.results(list(map(VectorQuery, texts)))]
-        if tei is not None:
-            vectors = cut(vectors, tei.dimensions)
-        key = "vectors" if tei is None else ""
-        return await asyncio.to_thread(json_response, key, numbers(vectors), limits)
 
+    @router.put("/documents", summary="Add documents, or replace them by id")
+    @router.post("/documents", summary="The same as PUT")
+    async def put(
+        body: Annotated[DocumentsRequest, Body(examples=[DOCUMENTS])],
+    ) -> writing.Added:
+        check_texts([x.text for x in body.documents], config.limits)
+        documents = [Document(x.text, x.id, x.metadata) for x in body.documents]
+        return await batcher.call(partial(add, documents))
 
-def _add_search(
-    router: APIRouter, index: "SearchIndex", batcher: Batcher[VectorQuery, Any], limits: Limits
-) -> None:
-    @router.post(
-        "/search",
-        summary="Documents for one query, or several",
-        response_model=SearchResults,
-        responses=FAILURES,
-    )
-    async def search(
-        body: Annotated[SearchRequest, Body(examples=[{"text": SAMPLE, "top": 10}])],
-    ) -> Response:
-        check_texts(body.items, limits)
-        if body.where is not None:
-            # Here, so that an error is this request's alone and not its batch's.
-            try:
-                parse_filter(body.where, await asyncio.to_thread(lambda: index.fields))
-            except InputError as error:
-                raise HTTPException(422, str(error)) from None
-        count = body.offset + body.top
-        queries = [VectorQuery(text, count, body.where) for text in body.items]
-        all_hits = [hits[body.offset :] for hits in await batcher.results(queries)]
-        # Texts are read query by query while the response is written, so that its size limit also
-        # limits memory: 128 queries may find 13,000 documents of any length.
-        results = (_as_json(index.read(hits)) for hits in all_hits)
-        return await asyncio.to_thread(json_response, "results", results, limits)
+    @router.delete("/documents/{name:path}", summary="Delete a document")
+    async def delete(name: str) -> dict[str, str]:
+        if await asyncio.to_thread(writing.delete_documents, index.folder, [name]):
+            raise HTTPException(404, f"no document has the id {name!r}")
+        return {"deleted": name}

@@ -2,10 +2,9 @@
 
 import os
 import re
-from collections import Counter
 from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NamedTuple
 
 from roformer_tf.checkpoints.embedding_config import Pooling
 from roformer_tf.engines.choice import Engine, Precision
@@ -159,6 +158,14 @@ class ServeConfig:
         return self.names or tuple(map(model_name, self.model))
 
 
+class WorkerPart(NamedTuple):
+    """What one of several server processes gets."""
+
+    threads: int
+    shared: Path | None
+    """The graph with the weights that all processes map into memory."""
+
+
 def model_name(source: str | Path) -> str:
     """Name of a model for people: of a run's model/ folder, the run's."""
     path = Path(source).resolve()
@@ -170,14 +177,10 @@ def _check_names(names: tuple[str, ...], models: int) -> None:
         raise InputError(f"--names has {len(names)} names for {models} models. Give one for each.")
     if len(names) == 1:  # which needs no name in a request
         return
-    twice = [name for name, count in Counter(names).items() if count > 1]
-    if twice:
-        raise InputError(
-            f"several models are called {', '.join(twice)}. Give each a name of its own, in the "
-            "order of the models: --names A B."
-        )
-    if wrong := [name for name in names if not NAME.fullmatch(name)]:
-        raise InputError(
-            f"{wrong[0]!r} cannot be the name of one of several models: a name has letters, "
-            "digits and the characters _ . - @ +, and begins with a letter or digit. Give --names."
-        )
+    for name in names:
+        if names.count(name) > 1 or not NAME.fullmatch(name):
+            raise InputError(
+                f"{name!r} cannot be the name of one of several models: each has a name of its "
+                "own, of letters, digits and the characters _ . - @ +, which begins with a letter "
+                "or digit. Give --names, in the order of the models."
+            )

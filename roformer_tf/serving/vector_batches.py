@@ -1,15 +1,15 @@
 """Batches of texts for their vectors, and for searches, whatever route they came from."""
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from fastapi import HTTPException
 
-from roformer_tf.inference.embed import SHORTEST
+from roformer_tf.errors import InputError
 from roformer_tf.serving.batching import Batcher, deliver_all
 from roformer_tf.serving.monitoring import ServiceMetrics
-from roformer_tf.serving.settings import Limits
+from roformer_tf.serving.settings import ServeConfig
 
 if TYPE_CHECKING:
     from roformer_tf.inference.embed import TextEmbedder
@@ -25,8 +25,6 @@ class ServedVectors(NamedTuple):
     name: str
     embedder: "TextEmbedder"
     retriever: "Retriever | None" = None
-    writable: bool = False
-    """Whether requests may change the documents of the index."""
 
 
 class VectorQuery(NamedTuple):
@@ -50,12 +48,12 @@ class TextVector(NamedTuple):
 
 
 def vector_batcher(
-    served: ServedVectors, metrics: ServiceMetrics, batch_size: int, limits: Limits
+    served: ServedVectors, metrics: ServiceMetrics, config: ServeConfig
 ) -> Batcher[VectorQuery, Any]:
     """Batches of texts, some for their vectors, some to search with."""
 
     def run(batch: list[VectorQuery]) -> list[Any]:
-        blocks = list(served.embedder.blocks((query.text for query in batch), batch_size))
+        blocks = list(served.embedder.blocks((query.text for query in batch), config.batch_size))
         vectors = np.concatenate([block.vectors for block in blocks])
         lengths = (length for block in blocks for length in block.lengths)
         results: list[Any] = [TextVector(*x) for x in zip(vectors, lengths, strict=True)]
@@ -70,22 +68,23 @@ def vector_batcher(
                 results[i] = hits
         return results
 
-    return Batcher(deliver_all(run), batch_size, limits.max_waiting, metrics)
+    return Batcher(deliver_all(run), config.batch_size, config.limits, metrics)
 
 
-def cut(vectors: list[np.ndarray], dimensions: int | None) -> list[np.ndarray]:
+def cut(
+    vectors: list[np.ndarray], dimensions: int | None, embedder: "TextEmbedder"
+) -> list[np.ndarray]:
     """The first numbers of vectors (D,), as vectors of length 1 again; None: all.
 
-    Status 422 for more than there are.
+    Raises InputError for more than there are.
     """
     if dimensions is None:
         return vectors
-    if dimensions > len(vectors[0]):
-        raise HTTPException(
-            422, f"dimensions is {dimensions}, but the model's vectors have {len(vectors[0])}"
+    if dimensions > embedder.size:
+        raise InputError(
+            f"dimensions is {dimensions}, but the model's vectors have {embedder.size}"
         )
-    first = np.stack(vectors)[:, :dimensions]
-    return list(first / np.maximum(np.linalg.norm(first, axis=1, keepdims=True), SHORTEST))
+    return list(replace(embedder, dimensions=dimensions).finished(np.stack(vectors)))
 
 
 def numbers(vectors: Iterable[np.ndarray]) -> Iterator[list[float]]:

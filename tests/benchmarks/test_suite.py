@@ -13,7 +13,7 @@ from scipy.stats import t
 
 from benchmarks.suite import __main__ as suite
 from benchmarks.suite.report import Cell, Notes, mean_of, write_report
-from benchmarks.suite.sets import SOURCES, TestSet, find_set, read_cloze, read_labelled
+from benchmarks.suite.sets import SOURCES, SPLITS, TestSet, find_set, read_cloze, read_labelled
 from roformer_tf.errors import InputError
 
 ROOT = Path(__file__).parents[2]
@@ -154,7 +154,7 @@ def test_the_cloze_is_fine_tuned_and_compared_with_chance(tmp_path):
     rows = [
         {"text": "好#idiom#", "choices": ["一", "二", "三", "四"][:n], "label": 0} for n in (2, 4)
     ]
-    paths = {split: tmp_path / f"{split}.jsonl" for split in suite.SPLITS}
+    paths = {split: tmp_path / f"{split}.jsonl" for split in SPLITS}
     write_lines(paths["test"], rows)
     config = suite.SuiteConfig(checkpoint=("runs/a",), output=tmp_path)
     chance, *trained = suite.cloze_jobs(config, suite.TestSet("chid", "cloze", paths), 2)
@@ -234,6 +234,23 @@ def test_every_cell_is_one_command_with_no_settings_but_the_files(run, data):
     assert (run.output / "suite.png").read_bytes()[:4] == b"\x89PNG"
     kept = {path.name for path in (run.output / "runs" / "word" / "tnews-0").iterdir()}
     assert kept == {"report.json"}
+
+
+def test_few_examples_are_drawn_for_each_seed(run, data):
+    ran = run.start(sets=("tnews",), examples=2)
+    drawn = []
+    for words in ran:
+        assert "--valid" not in words
+        assert words[words.index("--test") + 1] == f"{data}/tnews/test.tsv.gz"
+        rows = lines_of(Path(words[words.index("--train") + 1]))
+        assert sorted(row["label"] for row in rows) == ["0", "0", "1", "1"]
+        drawn.append({(row["text"], row["label"]) for row in rows})
+    known = read_labelled(find_set("tnews", [data], run.output)).train
+    assert all(texts < {(x.texts[0], x.label) for x in known} for texts in drawn)
+    assert drawn[0] != drawn[1]
+    assert "2 training rows of each label" in (run.output / "suite.md").read_text("utf-8")
+    with pytest.raises(InputError, match="--examples 7: tnews has 6 of 0"):
+        run.start(sets=("tnews",), examples=7)
 
 
 def test_killed_it_goes_on_and_what_is_done_is_not_done_again(run):

@@ -9,6 +9,8 @@ from roformer_tf.cli import main
 from roformer_tf.finetuning.report import pages
 from tests.support.random_model import LETTERS
 
+pytestmark = pytest.mark.usefixtures("eager_steps")
+
 
 @pytest.fixture(autouse=True)
 def plain_font(monkeypatch):

@@ -51,7 +51,10 @@ def finetune(checkpoint, train, output, *flags):
 
 @pytest.mark.parametrize(
     ("checkpoint", "key", "taught"),
-    [("sim_char", "similar", False), ("char", "synonyms", True)],
+    [
+        pytest.param("sim_char", "similar", False, marks=pytest.mark.slow),
+        ("char", "synonyms", True),
+    ],
 )
 def test_groups_become_a_model_that_writes(
     checkpoint, key, taught, released, tmp_path, eagerly, capsys, caplog

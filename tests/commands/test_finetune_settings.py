@@ -337,6 +337,7 @@ def test_thresholds_of_several_labels_are_chosen_on_the_validation_set(finetune,
     assert nothing < 1
 
 
+@pytest.mark.slow
 def test_no_failure_of_a_baseline_costs_the_report(finetune, tmp_path, monkeypatch, capsys):
     """Texts of one character each, none of them twice."""
     characters = [chr(0x4E00 + 7 * number) for number in range(160)]
@@ -393,6 +394,7 @@ def test_other_validation_examples_do_not_continue_a_run(finetune, tmp_path, mon
     assert refused()
 
 
+@pytest.mark.quick_cases("multilabel")
 @pytest.mark.parametrize("task", ["classification", "multilabel"])
 def test_labels_have_the_names_given(task, finetune, tmp_path, capsys):
     gold = [("10", "2")[n % 2] for n in range(24)]

@@ -23,11 +23,12 @@ from roformer_tf.inference.embed import chunks
 from roformer_tf.inference.opening import predict
 from roformer_tf.kernels.devices import device_in_words
 from roformer_tf.labelled.examples import Example
-from roformer_tf.serving.serve_predictions import as_example, load_served_task
+from roformer_tf.serving.serve_predictions import as_example
 from roformer_tf.tasks.classification import Classification, Pair
 from roformer_tf.tasks.tagging import Tagging
 from tests.support.finetuned import load_finetuned
 from tests.support.random_model import LETTERS, save_random_models
+from tests.support.service_app import served_task
 
 TASKS = {
     "classification": Classification(labels=("坏", "好")),
@@ -408,7 +409,7 @@ def test_so_many_labels_as_are_asked_for_are_listed(finetuned, tmp_path, capsys)
 
 def test_a_service_and_a_loaded_model_list_as_many(finetuned):
     folder = finetuned("classification")
-    served = load_served_task(folder, top_k=1)
+    served = served_task(folder, top_k=1)
     example = as_example(["今天"], served.task)
     actual = served.task.decoding.as_json(example, served.predict([example])[0])
     ((label, _),) = actual["probabilities"].items()

@@ -377,8 +377,8 @@ def asked(watched):
             run()
             answers.update(asking.result())
 
-    def asked_server(app, limits=None, api=None):
-        server = make_server(app, limits, api)
+    def asked_server(app, config):
+        server = make_server(app, config)
         run = server.run
 
         def stop():

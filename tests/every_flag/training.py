@@ -69,11 +69,11 @@ def of_optimizer(part, base, learning_rate="0.02", steps="--steps 3"):
     base = f"{base} {steps}"
     return [
         Row("--optimizer lamb", part, base=base),
-        Row("--muon-learning-rate-scale 9", part, base=f"{base} --optimizer muon"),
+        Row("--muon-learning-rate-scale 9", part, base=f"{base} --optimizer muon", slow=True),
         Row(f"--learning-rate {learning_rate}", part, base=base),
         Row("--warmup 0.9", part, base=base),
         Row("--schedule cosine", part, base=base),
-        Row("--decay-share 0.5", part, base=f"{base} --schedule wsd --warmup 0"),
+        Row("--decay-share 0.5", part, base=f"{base} --schedule wsd --warmup 0", slow=True),
         Row("--weight-decay 9", part, base=base),
         Row("--beta-2 0.5", part, base=base),
         Row("--clip-norm 0.01", part, base=base),
@@ -100,6 +100,8 @@ MATCHES = FINETUNE.replace("{examples}", "{matches} --task embedding")
 PARAPHRASES = FINETUNE.replace("{examples}", "{matches} --task paraphrase")
 REPORT = "run/report.json"
 
+# The rows marked slow are of settings whose use other quick tests show: `test_every_flag_has_a_row`
+# shows for each of them that its flag sets it.
 TABLES = {
     "prepare": (
         PREPARE,
@@ -154,6 +156,7 @@ TABLES = {
                 "computed",
                 lambda _, x: ("wandb", "other", (0,)) in x,
                 base=f"{PRETRAIN} --tracker wandb",
+                slow=True,
             ),
         ],
     ),
@@ -181,6 +184,7 @@ TABLES = {
                 "--spike-factor 1.01",
                 LINES,
                 base=f"{PRETRAIN} --learning-rate 0.3 --warmup 0 --steps 6",
+                slow=True,
             ),
             Row(
                 "--max-skipped 1",
@@ -249,9 +253,10 @@ TABLES = {
                 "exit",
                 base=FINETUNE.replace("{examples}", "{ordered} --task reranking"),
                 exits=(2, 0),
+                slow=True,
             ),
             Row("--language en", "run/report.md"),
-            Row("--label-names a b", "run/model/task.json"),
+            Row("--label-names a b", "run/model/task.json", slow=True),
             Row("--export onnx", "run/export/onnx/model.onnx"),
             Row(
                 "--save-every 1",
@@ -283,7 +288,12 @@ TABLES = {
                 base=ONE_BATCH.replace("{examples}", "{separated} --task multilabel"),
             ),
             Row("--encoding big5", LINES, base=ONE_BATCH.replace("{examples}", "{examples_big5}")),
-            Row("--sheet 二", LINES, base=ONE_BATCH.replace("{examples}", "{examples_book}")),
+            Row(
+                "--sheet 二",
+                LINES,
+                base=ONE_BATCH.replace("{examples}", "{examples_book}"),
+                slow=True,
+            ),
             Row("--max-length 6", LINES),
             Row("--long-texts head-tail", LINES, base=f"{ONE_BATCH} --max-length 6"),
             Row("--pooling mean", LINES),
@@ -294,20 +304,25 @@ TABLES = {
             Row("--unlabelled {passages}", LINES, base=f"{ONE_BATCH} --adapt yes", slow=True),
             Row("--batch-size 4", "computed", base=FINETUNE),
             Row("--learning-rate 0.02", LINES, base=FINETUNE),
-            Row("--crf-learning-rate 0.5", LINES, base=f"{TAGS} --crf"),
+            Row("--crf-learning-rate 0.5", LINES, base=f"{TAGS} --crf", slow=True),
             Row("--layer-decay 0.1", LINES, base=FINETUNE),
             Row("--warmup 0.9", LINES, base=FINETUNE),
-            Row("--schedule constant", LINES, base=FINETUNE),
-            Row("--weight-decay 9", LINES, base=FINETUNE),
-            Row("--beta-2 0.5", LINES, base=FINETUNE),
-            Row("--clip-norm 0.01", LINES, base=FINETUNE),
+            Row("--schedule constant", LINES, base=FINETUNE, slow=True),
+            Row("--weight-decay 9", LINES, base=FINETUNE, slow=True),
+            Row("--beta-2 0.5", LINES, base=FINETUNE, slow=True),
+            Row("--clip-norm 0.01", LINES, base=FINETUNE, slow=True),
             Row("--accumulate 2", LINES, base=FINETUNE),
             Row("--label-smoothing 0.1", LINES),
             Row("--focal 2", LINES),
             Row("--class-weights balanced", LINES),
-            Row("--r-drop 1", LINES, base=ONE_BATCH.replace("--dropout 0", "--dropout 0.3")),
+            Row(
+                "--r-drop 1",
+                LINES,
+                base=ONE_BATCH.replace("--dropout 0", "--dropout 0.3"),
+                slow=True,
+            ),
             Row("--fgm 0.5", LINES, base=FINETUNE),
-            Row("--loss classifier", LINES, base=SCORED),
+            Row("--loss classifier", LINES, base=SCORED, slow=True),
             Row("--hard-negatives 1", LINES, base=MATCHES),
             Row("--dimensions 4", LINES, base=MATCHES),
             Row("--teacher {other_mlm}", LINES, base=PARAPHRASES),

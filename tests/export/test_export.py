@@ -16,10 +16,10 @@ from roformer_tf.export.command import ExportConfig, export, export_model, task_
 from roformer_tf.export.formats import check_export
 from roformer_tf.inference.opening import open_finetuned, predict
 from roformer_tf.labelled.examples import Example
-from roformer_tf.serving.serve_predictions import load_served_task
 from roformer_tf.tasks.table import load_task
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from tests.support.finetuned import load_finetuned
+from tests.support.service_app import served_task
 
 pytestmark = pytest.mark.skipif(
     keras.backend.backend() != "tensorflow", reason="TensorFlow writes exports"
@@ -157,7 +157,7 @@ def test_int8_rounds_kernels_and_says_how_to_measure_it(finetuned, tmp_path, cap
     assert products == ["DynamicQuantizeMatMul"] * (5 + 2)
     kernels = [onnx.numpy_helper.to_array(weights[n]) for n in weights if n not in floats]
     assert all(np.abs(kernel).max(axis=0).max() == 63 for kernel in kernels)  # no overflow anywhere
-    served = load_served_task(tmp_path / "int8", 8)
+    served = served_task(tmp_path / "int8", batch_size=8)
     assert served.task == task
     for got, want in zip(served.predict(EXAMPLES), exact, strict=True):
         assert got.scores == pytest.approx(want.scores, abs=0.05)

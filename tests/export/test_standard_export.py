@@ -18,10 +18,10 @@ from roformer_tf.models.heads import (
     RoFormerForSequenceClassification,
     RoFormerForTokenClassification,
 )
-from roformer_tf.serving.serve_predictions import load_served_task
 from tests.engines.test_network import FAMILIES, config_of, drawn
 from tests.export.test_export_card import code_of
 from tests.support.finetuned import load_finetuned
+from tests.support.service_app import served_task
 
 onnx = pytest.importorskip("onnx", reason="needs the extra [onnx]")
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra [onnx]")
@@ -167,7 +167,7 @@ def test_load_and_serve_take_it(name, finetuned, tmp_path):
         assert first.keys() == second.keys()
         for key in first.keys() & {"score", "scores"}:
             assert first[key] == pytest.approx(second[key], abs=1e-5)
-    assert load_served_task(tmp_path / "out").choice.engine == "onnx"
+    assert served_task(tmp_path / "out").choice.engine == "onnx"
 
 
 @pytest.mark.parametrize("to", ["onnx", OPENVINO])

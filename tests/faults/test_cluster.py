@@ -187,6 +187,7 @@ def test_a_worker_without_the_package_is_named_as_the_fault(configure, tmp_path)
             prepare(configure(cluster))
 
 
+@pytest.mark.slow
 def test_a_part_that_kills_its_worker_is_named(tmp_path):
     failures = {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "0"}
     with (

@@ -14,7 +14,8 @@ from roformer_tf.finetuning.results import print_summary
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.inference.opening import open_finetuned
 from roformer_tf.labelled.examples import Example
-from roformer_tf.serving.serve_predictions import as_example, load_served_task
+from roformer_tf.serving.serve_predictions import as_example
+from tests.support.service_app import served_task
 
 LABELS = ("甲", "乙")
 SIZES = {"train": 96, "valid": 48, "test": 60}
@@ -82,7 +83,7 @@ def test_the_figures_are_those_of_every_way_to_predict(run, report, tmp_path, ca
         report["test"]["micro_f1"]
     )
     assert len(set(report["thresholds"].values())) == 1
-    served = load_served_task(run / "model")
+    served = served_task(run / "model")
     examples = [as_example([text], served.task) for text in TEXTS]
     for prediction, other in zip(loaded, served.predict(examples), strict=True):
         assert prediction["scores"] == served.task.decoding.as_json(None, other)["probabilities"]

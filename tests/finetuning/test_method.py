@@ -250,6 +250,7 @@ def folder(tmp_path_factory):
     return folder
 
 
+@pytest.mark.quick_cases("yes")
 @pytest.mark.parametrize("lexical", ["yes", "no"])
 def test_a_run_without_a_validation_set_trains_on_all_rows(lexical, shallow, folder, monkeypatch):
     """Its validation figures are of predictions by models without the example."""

@@ -22,11 +22,12 @@ from roformer_tf.inference.opening import open_finetuned
 from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import find_layout
-from roformer_tf.serving.serve_predictions import as_example, load_served_task
+from roformer_tf.serving.serve_predictions import as_example
 from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.translation import Translator
+from tests.support.service_app import served_task
 
 LETTERS = {
     "差": "今天气很好我们",
@@ -213,7 +214,7 @@ def test_the_labels_have_one_order_everywhere(run, answered):
     assert config["label2id"] == {label: i for i, label in enumerate(LABELS)}
     texts = [text for text, _ in DATA["test"]]
     want = [[float(row[f"p({label})"]) for label in LABELS] for row in answered["test"]]
-    served = load_served_task(folder)
+    served = served_task(folder)
     examples = [as_example([text], served.task) for text in texts]
     for example, answer, row, scores in zip(
         examples, served.predict(examples), answered["test"], want, strict=True

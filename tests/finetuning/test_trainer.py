@@ -107,6 +107,7 @@ def test_settings_that_are_compiled_get_a_model_of_their_own(start):
     assert trainer.begin(7, dataclasses.replace(FIRST, layer_decay=0.5), 6) is not first
 
 
+@pytest.mark.slow
 def test_a_checkpoint_knows_nothing_of_the_schedule(alone, shared, tmp_path):
     """So it can be continued by who was not there when it was begun; and its run goes on."""
     trainer, want, _ = alone

@@ -27,12 +27,11 @@ from roformer_tf.serving import command, serve_predictions
 from roformer_tf.serving.serve_predictions import (
     BATCH_TOKENS,
     ServedTask,
-    WorkerPart,
-    load_served_task,
 )
-from roformer_tf.serving.settings import ServeConfig
+from roformer_tf.serving.service import open_service
+from roformer_tf.serving.settings import ServeConfig, WorkerPart
 from roformer_tf.tasks.classification import Classification
-from tests.support.service_app import create_task_app
+from tests.support.service_app import create_task_app, served_task
 
 BOTH = [find_spec(name) for name in ("onnx", "onnxruntime", "openvino")]
 needs_both = pytest.mark.skipif(not all(BOTH), reason="needs the extras [onnx] and [fast]")
@@ -110,7 +109,7 @@ def test_what_is_asked_for_computes(
     else:
         pooling = None if kind == "labels" else "mean"
         config = ServeConfig(model=(folder,), engine=engine, precision=precision, pooling=pooling)
-        command.open_service(config)  # it predicts once before anyone asks
+        open_service(config)  # it predicts once before anyone asks
     wanted = {USUAL[kind]} if engine == "auto" else {asked} if engine != "keras" else set()
     assert computed() == wanted
 
@@ -241,7 +240,7 @@ def test_a_worker_predicts_by_what_was_chosen_with_its_part_of_the_cores(
         return plain(source, engine, precision, threads, shared)
 
     monkeypatch.setattr(serve_predictions, "open_finetuned", spied)
-    alone = load_served_task(folder, precision=precision, engine="onnx")
+    alone = served_task(folder, precision=precision, engine="onnx")
     shared = share_weights(folder, alone.choice, tmp_path)
     capsys.readouterr()
     config = ServeConfig(model=(str(folder),), precision=precision, engine="onnx")
@@ -257,8 +256,8 @@ def test_a_worker_predicts_by_what_was_chosen_with_its_part_of_the_cores(
     command.worker_app(config, [WorkerPart(2, shared)])
     assert threads == [2]
     assert capsys.readouterr().err == ""  # the first process has printed what there is to know
-    assert opened[1] == (folder, "onnx", precision, 2)
-    part = load_served_task(folder, precision=precision, engine="onnx", part=WorkerPart(1, shared))
+    assert opened[1] == (str(folder), "onnx", precision, 2)
+    part = served_task(folder, precision=precision, engine="onnx", part=WorkerPart(1, shared))
     texts = [Example((text,), None, "") for text in ("今天", "天气很好", "北京" * 20)]
     for item, other in zip(part.predict(texts), alone.predict(texts), strict=True):
         np.testing.assert_allclose(item.scores, other.scores, atol=1e-6)
@@ -296,7 +295,7 @@ def test_how_to_measure_int8_is_said_wherever_it_is_asked_for(finetuned, tmp_pat
         typed = [*flags("predict", "onnx", precision), "--model", str(folder), *files]
         assert main(typed) == 0
         assert capsys.readouterr().err.count(said) == times
-        load_served_task(folder, precision=precision, engine="onnx")
+        served_task(folder, precision=precision, engine="onnx")
         assert capsys.readouterr().err.count(said) == times
         caplog.clear()
         roformer_tf.load(folder, precision=precision, engine="onnx")

@@ -9,11 +9,11 @@ from roformer_tf.cli import main
 from roformer_tf.errors import InputError
 from roformer_tf.inference.opening import predict
 from roformer_tf.labelled.examples import Example
-from roformer_tf.serving.serve_predictions import load_served_task
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.tagging import Tagging
 from tests.support.finetuned import load_finetuned
 from tests.support.random_model import LETTERS, random_model, tokenizer_of
+from tests.support.service_app import served_task
 
 TOKENIZER = tokenizer_of()
 SIZES = {  # of two layers, whose weights all show
@@ -172,7 +172,7 @@ def test_labels_are_answered_by_the_thresholds_in_the_folder(finetuned, tmp_path
         (folder / "task.json").write_text(json.dumps(values | thresholds), encoding="utf-8")
         actual = predict(*load_finetuned(folder), examples_of(*texts))
         labels = [item.label for item in actual]
-        served = load_served_task(folder).predict(examples_of(*texts))
+        served = served_task(folder).predict(examples_of(*texts))
         assert [item.label for item in served] == labels
         flags = {"--model": folder, "--input": source, "--output": target}
         assert main(["predict", *(str(word) for pair in flags.items() for word in pair)]) == 0

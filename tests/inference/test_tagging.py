@@ -23,9 +23,10 @@ from roformer_tf.export.command import export
 from roformer_tf.inference.opening import predict
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.heads import RoFormerForTokenClassification
-from roformer_tf.serving.serve_predictions import as_example, load_served_task
+from roformer_tf.serving.serve_predictions import as_example
 from roformer_tf.tasks.tagging import Tagging
 from tests.support.finetuned import load_finetuned
+from tests.support.service_app import served_task
 
 TAGS = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")
 TASK = Tagging(labels=TAGS, scheme="IOB2", long_texts="windows")
@@ -115,7 +116,7 @@ def test_all_who_answer_give_the_same_tags(crf, folders, tmp_path):
     lines = (tmp_path / "out.jsonl").read_text(encoding="utf-8").splitlines()
     predicted = [json.loads(line) for line in lines]
     loaded = roformer_tf.load(folders[crf])(texts)
-    served = load_served_task(folders[crf])
+    served = served_task(folders[crf])
     examples = [as_example([text], served.task) for text in texts]
     replied = list(map(served.task.decoding.as_json, examples, served.predict(examples)))
     for text, line, item, other in zip(texts, predicted, loaded, replied, strict=True):

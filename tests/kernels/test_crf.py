@@ -93,6 +93,7 @@ def test_gradients_are_the_slopes(place, gradient):
     np.testing.assert_allclose(got, want, atol=2e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="JAX compiles all with XLA")
 def test_xla_compiles_losses_and_gradients():
     """On a GPU the whole step is compiled, where a loop without a known end has no gradient."""

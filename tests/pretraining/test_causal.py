@@ -166,6 +166,7 @@ def test_bert4keras_computes_the_same_of_it(flags, tmp_path, capsys):
     assert "attention causal" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("eager_steps")
 def test_a_released_checkpoint_is_continued(released, flags, tmp_path, write_corpus):
     """Nothing in a released gpt-char says that it is causal: the objective does."""

@@ -99,9 +99,7 @@ def tensor(array):
     return keras.ops.convert_to_tensor(np.array(array, "int32"))
 
 
-@pytest.mark.quick_cases(
-    *("18-2-3-RoFormerV2", "100-2-7-local"),
-)
+@pytest.mark.quick_cases("18-2-3-RoFormerV2")
 @pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize(("length", "batch", "predictions"), [(18, 2, 3), (11, 3, 5), (100, 2, 7)])
 def test_the_operations_of_a_masked_step_are_those_of_its_products(

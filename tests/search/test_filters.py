@@ -5,7 +5,7 @@ import pytest
 from roformer_tf.errors import InputError
 from roformer_tf.search.database import sqlite3
 from roformer_tf.search.documents import Document
-from roformer_tf.search.filters import DEEPEST, MOST, parse_filter
+from roformer_tf.search.filters import parse_filter
 
 ROWS = [
     {"id": "a", "year": 2019, "lang": "zh", "score": 0.5, "draft": True},
@@ -57,14 +57,14 @@ def database():
 
 @pytest.mark.parametrize(("text", "want"), CASES.items())
 def test_a_condition_selects_the_documents_that_satisfy_it(database, text, want):
-    condition = parse_filter(text, {key for row in ROWS for key in row})
-    query = f"SELECT ifnull(id, '-') FROM documents WHERE {condition.sql}"
-    assert "".join(x for (x,) in database.execute(query, condition.parameters)) == want
+    sql, parameters = parse_filter(text, {key for row in ROWS for key in row})
+    query = f"SELECT ifnull(id, '-') FROM documents WHERE {sql}"
+    assert "".join(x for (x,) in database.execute(query, parameters)) == want
 
 
 @pytest.mark.parametrize("text", CASES)
 def test_no_text_of_a_condition_becomes_sql(text):
-    sql = parse_filter(text).sql
+    sql, _ = parse_filter(text)
     for word in ("2020", "lang", "zh", "标", "it's", "draft", "year"):
         assert word not in sql
 
@@ -72,35 +72,29 @@ def test_no_text_of_a_condition_becomes_sql(text):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("", "expected a field at the end"),
-        ("year", "expected a comparison"),
-        ("year >", "expected a number or a text in quotes at the end"),
-        ("year > lang", "expected a number or a text in quotes at 'lang'"),
-        ("year = 'x", 'cannot read "\'x"'),
-        ("(year = 1", "expected `)` at the end"),
-        ("year = 1)", "expected `and`, `or` or the end at ')'"),
-        ("year = 1 lang = 2", "expected `and`, `or` or the end at 'lang = 2'"),
-        ("year in ()", "expected a number or a text"),
-        ("year like 3", "expected a pattern, such as '%2020%' at '3'"),
-        ("year is 3", "expected `null`"),
-        ("1 = 1", "expected a field"),
+        ("", "is no condition"),
+        ("year", "cannot read 'year'. Example"),
+        ("year >", "cannot read 'year >'"),
+        ("lang = 1 and year > lang", "cannot read 'year > lang'"),
+        ("yearin (1)", "cannot read 'yearin (1)'"),
+        ("year = 'x", 'cannot read "year = \'x"'),
+        ("(year = 1", "is no condition"),
+        ("year = 1)", 'is no condition: near ")"'),
+        ("year = 1 lang = 2", "is no condition"),
+        ("year = 1 and", "is no condition"),
+        ("year in ()", "cannot read 'year in ()'"),
+        ("year like 3", "cannot read 'year like 3'"),
+        ("year is 3", "cannot read 'year is 3'"),
+        ("1 = 1", "cannot read '1 = 1'"),
         ("year = 1; DROP TABLE documents", "cannot read '; DROP"),
-        ("json_extract(metadata, 'x') = 1", "expected a comparison"),
+        ("json_extract(metadata, 'x') = 1", 'cannot read "json_extract'),
         ("yaer = 1", "no document has the field 'yaer'. The index has: id, lang, year."),
-        ("not " * (DEEPEST + 1) + "year = 1", "nested"),
-        ("(" * 10_000, "nested"),
-        (" or ".join(["year = 1"] * (MOST + 1)), "more than 200 comparisons"),
+        ("not " * 10_000 + "year = 1", "is no condition"),
+        ("(" * 10_000, "is no condition"),
+        (" or ".join(["year = 1"] * 10_000), "is no condition"),
     ],
 )
 def test_a_wrong_condition_is_explained(text, message):
     with pytest.raises(InputError) as caught:
         parse_filter(text, {"year", "lang"})
     assert message in str(caught.value)
-
-
-def test_the_longest_condition_is_within_the_limits_of_sqlite(database):
-    text = "not (" * (DEEPEST // 2 - 1) + " or ".join(["year in (1)"] * MOST)
-    condition = parse_filter(text + ")" * (DEEPEST // 2 - 1))
-    database.execute(
-        f"SELECT 1 FROM documents WHERE {condition.sql}", condition.parameters
-    ).fetchall()

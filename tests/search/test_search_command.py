@@ -206,7 +206,7 @@ def test_a_reranker_counts_as_much_as_its_weight(weight, sim, tmp_path, eagerly)
         (["--documents", "DOCUMENTS"], "give --queries"),
         (["--documents", "DOCUMENTS", "--queries", "甲", "--delete", "x"], "needs --index"),
         (["--index", "NOWHERE", "--delete", "x"], "is no index"),
-        (["--documents", "DOCUMENTS", "--queries", "甲", "--where", "year >"], "expected a number"),
+        (["--documents", "DOCUMENTS", "--queries", "甲", "--where", "year >"], "cannot read"),
         (["--documents", "DOCUMENTS", "--queries", "甲", "--where", "yaer > 1"], "has: id."),
         (["--documents", "DOCUMENTS", "--queries", "甲", "--id-column", "name"], "no column"),
         (["--index", "NOWHERE", "--queries", "甲", "--id-column", "name"], "--id-column is"),

@@ -9,6 +9,7 @@ from contextlib import closing, contextmanager
 import pytest
 
 from roformer_tf.serving.command import listening, make_server
+from roformer_tf.serving.settings import ServeConfig
 from tests.inference.conftest import finetuned  # noqa: F401
 
 pytest.importorskip("fastapi", reason="needs the extra [serve]")
@@ -16,12 +17,12 @@ pytest.importorskip("fastapi", reason="needs the extra [serve]")
 
 @pytest.fixture(scope="session")
 def running():
-    """running(app, limits, api) → a context: a real server on a free port, as (host, port)."""
+    """running(app, limits=…, api=…) → a context: a real server on a free port: (host, port)."""
 
     @contextmanager
-    def run(app, limits=None, api=None):
+    def run(app, **settings):
         with listening("127.0.0.1", 0) as listener:
-            server = make_server(app, limits, api)
+            server = make_server(app, ServeConfig(model=("model",), **settings))
             thread = threading.Thread(target=server.run, args=([listener],), daemon=True)
             thread.start()
             try:

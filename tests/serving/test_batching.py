@@ -8,6 +8,7 @@ from fastapi import HTTPException
 from roformer_tf.labelled.examples import Example
 from roformer_tf.serving.batching import Batcher, deliver_all
 from roformer_tf.serving.monitoring import ServiceMetrics
+from roformer_tf.serving.settings import Limits
 from roformer_tf.tasks.classification import Classification
 
 TASK = Classification(labels=("坏", "好"))
@@ -21,7 +22,7 @@ def test_too_many_waiting_requests_are_refused():
         assert go.wait(30)
         return [TASK.decoding.predict(np.array([0.0, 1.0], "float32"))] * len(examples)
 
-    batcher = Batcher(deliver_all(blocked), 1, 2, ServiceMetrics())
+    batcher = Batcher(deliver_all(blocked), 1, Limits(max_waiting=2), ServiceMetrics())
     try:
         first = batcher.submit([EXAMPLE])
         end = time.monotonic() + 30
@@ -52,7 +53,7 @@ def held():
         for index in reversed(range(len(numbers))):  # in any order
             deliver(index, -numbers[index])
 
-    batcher = Batcher(run, 8, 100, ServiceMetrics(), width=lambda number: number)
+    batcher = Batcher(run, 8, Limits(), ServiceMetrics(), width=lambda number: number)
     yield batcher, batches, go
     go.set()
     batcher.close()
@@ -82,7 +83,7 @@ def test_a_request_completes_before_the_rest_of_its_batch():
             deliver(1, "early")
             assert heard.wait(30)
 
-    batcher = Batcher(run, 8, 9, ServiceMetrics())
+    batcher = Batcher(run, 8, Limits(), ServiceMetrics())
     first = batcher.submit([0])
     while batcher.waiting():
         time.sleep(0.001)

@@ -6,7 +6,7 @@ import pytest
 from roformer_tf import load
 from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.models.generation_config import GenerationConfig
-from roformer_tf.serving.command import open_service
+from roformer_tf.serving.service import open_service
 from roformer_tf.serving.settings import ApiConfig, ServeConfig
 from tests.support.random_model import random_writer
 

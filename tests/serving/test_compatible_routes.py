@@ -10,9 +10,9 @@ import pytest
 from roformer_tf import load
 from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.models.generation_config import GenerationConfig
-from roformer_tf.serving.command import open_service
 from roformer_tf.serving.openai_completions import before_stop, final_length
 from roformer_tf.serving.serve_predictions import ServedTask
+from roformer_tf.serving.service import open_service
 from roformer_tf.serving.settings import ApiConfig, Limits, ServeConfig
 from roformer_tf.tasks.classification import Pair
 from roformer_tf.tasks.regression import Regression
@@ -123,11 +123,11 @@ def test_token_ids_are_accepted_if_asked_for(sim, want):
     ("body", "reason"),
     [
         ({}, "input: Field required"),
-        ({"input": ""}, "input: the text is empty"),
+        ({"input": ""}, "input.0: the text is empty"),
         ({"input": ["好", " "]}, "input.1: the text is empty"),
         ({"input": []}, "input: List should have at least 1 item"),
         ({"input": ["好"] * 2049}, "input: List should have at most 2048 items"),
-        ({"input": {"text": "好"}}, "input: must be a text, or a list of texts"),
+        ({"input": {"text": "好"}}, "input.0: Input should be a valid string"),
         ({"input": [3, 4]}, "check_embedding_ctx_length=False"),
         ({"input": [[3, 4]]}, "--accept-token-ids"),
         ({"input": "好", "dimensions": 33}, "dimensions is 33, but the model's vectors have 32"),
@@ -209,7 +209,7 @@ def test_tei_rerank(pair, scores):
         ("/rerank", {"query": "好", "documents": ["好"], "top_n": 0}, 422, "top_n"),
         ("/v1/rerank", {"query": "", "documents": ["好"]}, 400, "query: the text is empty"),
         ("/v2/rerank", {"query": "好", "documents": ["好", ""]}, 400, "documents.1: the text is"),
-        ("/v2/rerank", {"query": "好", "documents": [["好"]]}, 400, "documents.0: must be a text"),
+        ("/v2/rerank", {"query": "好", "documents": [["好"]]}, 400, "documents.0: Input should be"),
     ],
 )
 def test_an_invalid_rerank_request_gets_a_reason(path, body, status, reason, pair):
@@ -220,12 +220,12 @@ def test_an_invalid_rerank_request_gets_a_reason(path, body, status, reason, pai
     assert reason in (error["message"] if path == "/v1/rerank" else error)
 
 
-def test_only_labels_0_and_1_are_a_relevance():
-    task = Pair(labels=("no", "yes"), text_columns=("a", "b"))
+def test_a_label_must_mean_relevance():
+    task = Pair(labels=("a", "b"), text_columns=("a", "b"))
     client = testclient.TestClient(create_task_app(ServedTask("m", task, lambda examples: [])))
     response = client.post("/v1/rerank", json={"query": "好", "documents": ["好"]})
     assert response.status_code == 400
-    assert "the labels of this model are no, yes" in response.json()["error"]["message"]
+    assert "m has the labels a, b, and none is known to mean" in response.json()["error"]["message"]
 
 
 def test_a_regression_of_pairs_ranks_by_its_number():
@@ -342,7 +342,7 @@ def test_text_that_may_begin_a_stop_waits():
 @pytest.mark.parametrize(
     ("more", "reason"),
     [
-        ({"prompt": [3, 4]}, "prompt: must be a text"),
+        ({"prompt": [3, 4]}, "prompt.0: Input should be a valid string"),
         ({"prompt": "好", "n": 2, "temperature": 0}, "n above 1 needs a temperature above 0"),
         ({"prompt": "好", "max_tokens": 513}, "max_tokens"),
         ({"prompt": "好", "echo": True}, "echo: Input should be False"),

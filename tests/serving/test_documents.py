@@ -11,7 +11,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.search.index import SearchIndex
 from roformer_tf.search.retrieval import Retriever
-from roformer_tf.serving.command import open_service
+from roformer_tf.serving.service import open_service
 from roformer_tf.serving.settings import ApiConfig, Limits, ServeConfig
 
 testclient = pytest.importorskip("fastapi.testclient", reason="needs the extra [serve] and httpx")

@@ -107,3 +107,13 @@ def test_two_services_in_one_process_have_separate_metrics(running):
         get(at, "/health")
         assert measured(at)["roformer_http_requests_total", "/health", "200", "GET"] == 1
         assert ("roformer_http_requests_total", "/health", "200", "GET") not in measured(elsewhere)
+
+
+def test_a_process_that_starts_does_not_break_the_metrics_of_the_rest(
+    running, tmp_path, monkeypatch
+):
+    """Its files are empty for a moment."""
+    monkeypatch.setenv(monitoring.FOLDER, str(tmp_path))
+    (tmp_path / "counter_1.db").touch()
+    with running(create_task_app(ServedTask("m", TASK, answer))) as at:
+        measured(at)

@@ -20,14 +20,14 @@ from roformer_tf.inference.generate import nearest_paraphrases, sampling_setting
 from roformer_tf.models.generation_config import GenerationConfig
 from roformer_tf.models.heads import RoFormerForMaskedLM, RoFormerForSentenceSimilarity
 from roformer_tf.models.incremental import IncrementalDecoder
-from roformer_tf.serving.command import open_service, serve
+from roformer_tf.serving.command import serve
 from roformer_tf.serving.serve_generation import (
     ServedGenerator,
-    load_served_generator,
 )
+from roformer_tf.serving.service import open_service
 from roformer_tf.serving.settings import GenerationLimits, Limits, ServeConfig
 from tests.support.random_model import TINY, random_writer, tokenizer_of
-from tests.support.service_app import create_generation_app
+from tests.support.service_app import create_generation_app, served_generator
 
 pytest.importorskip("fastapi", reason="needs the extra [serve]")
 
@@ -59,7 +59,8 @@ def sim():
 def address(model, running):
     limits = Limits(max_texts=8, max_characters=1000)
     of_writing = GenerationLimits(max_text_tokens=100, max_request_tokens=400, max_samples=10)
-    with running(create_generation_app(ServedGenerator("诗", model), 32, limits, of_writing)) as at:
+    settings = {"limits": limits, "generation_limits": of_writing}
+    with running(create_generation_app(ServedGenerator("诗", model), **settings)) as at:
         yield at
 
 
@@ -312,6 +313,7 @@ def test_a_stream_sends_each_piece_at_once(model, address, steps):
     assert last["score"] == pytest.approx(item["score"], abs=1e-4)
     assert "".join(pieces + [event["text"] for event in more]) == item["text"]
     assert len(more) > 5
+    assert all(event["text"] for event in more)
 
 
 LONG = {"text": "今天", "max_tokens": 200, "min_tokens": 200}
@@ -383,7 +385,9 @@ def test_a_short_text_completes_before_a_long_one_of_its_batch(model, running, s
 
 
 def test_an_overloaded_service_returns_503(model, running, steps):
-    app = create_generation_app(ServedGenerator("m", model), 1, Limits(max_waiting=1))
+    app = create_generation_app(
+        ServedGenerator("m", model), batch_size=1, limits=Limits(max_waiting=1)
+    )
     question = {"text": "天", "max_tokens": 2, "min_tokens": 2}
     with running(app) as at, ThreadPoolExecutor(2) as pool:
         first = pool.submit(ask, at, question)
@@ -421,7 +425,7 @@ def test_paraphrases_are_the_nearest_candidates(sim, running):
             asked = {"text": texts[0], "paraphrases": 2} | wrong
             status, refused = ask(at, asked)
             assert status == 422
-            assert "paraphrases" in refused["error"]
+            assert re.search("paraphrases|beams is 2, but samples", refused["error"])
     same(plain["generations"], written(sim.model, texts, max_tokens=6))
     config = sampling_settings(GenerationConfig(max_tokens=6, temperature=2.0, seed=8), 3)
     drawn = sim.model.generate_ids([sim.model.encode_prompt(text) for text in texts], config)
@@ -433,7 +437,7 @@ def test_paraphrases_are_the_nearest_candidates(sim, running):
 
 
 def test_the_service_documents_its_requests_and_responses(model, folder, running):
-    served = load_served_generator(folder)
+    served = served_generator(folder)
     assert served.name == folder.parent.name
     with running(create_generation_app(served)) as at:
         status, described = ask(at, b"", "/openapi.json", "GET")
@@ -453,7 +457,7 @@ def test_the_service_documents_its_requests_and_responses(model, folder, running
     assert set(described["components"]["schemas"]["GenerateRequest"]["properties"]) == names
     responses = operation["responses"]
     assert set(responses["200"]["content"]) == {"application/json", "text/event-stream"}
-    assert set(responses) == {"200", "400", "408", "413", "415", "422", "500", "503"}
+    assert set(responses) == {"200", "default"}
 
 
 def test_the_source_decides_on_the_routes(model, folder, finetuned, tmp_path):
@@ -475,8 +479,9 @@ def test_the_source_decides_on_the_routes(model, folder, finetuned, tmp_path):
         with pytest.raises(InputError, match=said):
             serve(ServeConfig(model=(str(source),), port=0))
     assert paths(model=(str(masked),), attention_type="causal")[1] == {"/generate"}
-    with pytest.raises(InputError, match="--top-k is about labels"):
-        serve(ServeConfig(model=(str(folder),), port=0, top_k=3))
+    for more in ({}, {"pooling": "cls"}):
+        with pytest.raises(InputError, match="--top-k is about labels"):
+            serve(ServeConfig(model=(str(folder),), port=0, top_k=3, **more))
 
 
 def test_a_model_of_another_language_is_served(model, monkeypatch):
@@ -484,7 +489,7 @@ def test_a_model_of_another_language_is_served(model, monkeypatch):
     monkeypatch.setattr(
         "roformer_tf.serving.serve_generation.open_generator", lambda *_: other_language(model)
     )
-    assert create_generation_app(load_served_generator("x"))
+    assert create_generation_app(served_generator("x"))
 
 
 def other_language(model):

@@ -11,6 +11,7 @@ import pytest
 from roformer_tf.serving.serve_predictions import ServedTask
 from roformer_tf.serving.settings import Limits
 from roformer_tf.tasks.classification import Classification, Pair
+from roformer_tf.tasks.extraction.prompted_spans import PromptedSpans
 from roformer_tf.tasks.multilabel import Multilabel
 from roformer_tf.tasks.ranking import Ranking
 from roformer_tf.tasks.regression import Regression
@@ -115,6 +116,31 @@ def test_entities_are_marked_in_their_text(page):
     shown = page(words, [[9, 0], [0, 9]])
     assert "空格" in shown.text("label")
     assert shown.ask("我们 去") == ["我们n 去v"]
+
+
+@pytest.mark.parametrize("task", [TASK, Ranking(text_columns=("a", "b", "c"))])
+def test_an_example_fills_all_fields(page, task):
+    shown = page(task, [0, 2])
+    shown.find("#example")[0].click()
+    assert all(area.get_attribute("value") for area in shown.areas())
+    shown.find("#ask")[0].click()
+    shown.wait.until(lambda _: shown.find("#result:not([hidden])"))
+
+
+def test_labels_of_the_users_own_can_be_asked_for(browser, running):
+    task, asked = PromptedSpans(labels=("地点",)), []
+
+    def answer(examples, other=None):
+        asked.append((other or task).labels)
+        return [task.decoding.predict(np.zeros((0, 4), "float32"))] * len(examples)
+
+    with running(create_task_app(ServedTask("m", task, answer))) as (host, port):
+        browser.get(f"http://{host}:{port}/")
+        shown = Page(browser)
+        assert shown.ask("小米手机") == ["没有找到实体"]
+        shown.find("#labels")[0].send_keys(" 品牌  价格")
+        assert shown.ask("小米手机") == ["没有找到实体"]
+    assert asked[-2:] == [("地点",), ("品牌", "价格")]
 
 
 def test_errors_are_shown_and_can_be_corrected(page):

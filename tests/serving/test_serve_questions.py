@@ -1,11 +1,10 @@
 """The service of a model that answers questions."""
 
-from roformer_tf.serving.serve_predictions import load_served_task
-from tests.support.service_app import create_task_app
+from tests.support.service_app import create_task_app, served_task
 
 
 def test_the_service_takes_names_and_pairs(finetuned, running, ask):
-    served = load_served_task(finetuned("question-answering"))
+    served = served_task(finetuned("question-answering"))
     context = "今天天气很好我们去公园学习"
     with running(create_task_app(served)) as address:
         bodies = (

@@ -10,8 +10,8 @@ from roformer_tf.errors import InputError
 from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.search.index import Hit, Result, SearchIndex
 from roformer_tf.search.retrieval import Retriever
-from roformer_tf.serving.command import load_served_vectors, open_service
 from roformer_tf.serving.monitoring import ServiceMetrics
+from roformer_tf.serving.service import load_served_vectors, open_service
 from roformer_tf.serving.settings import Limits, ServeConfig
 from roformer_tf.serving.vector_batches import VectorQuery, vector_batcher
 from tests.support.service_app import create_vector_app
@@ -74,7 +74,7 @@ def test_search_returns_documents(address, sim, index, ask):
 
 def test_each_request_of_a_batch_gets_its_own_results(sim, index):
     served = load_served_vectors(sim, ServeConfig(model=(sim,), index=index))
-    batcher = vector_batcher(served, ServiceMetrics(), 32, Limits())
+    batcher = vector_batcher(served, ServiceMetrics(), ServeConfig(model=(sim,)))
     asked = [
         VectorQuery("公园", 1),
         VectorQuery("公园"),

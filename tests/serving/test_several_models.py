@@ -10,7 +10,7 @@ from roformer_tf import load
 from roformer_tf.cli import main
 from roformer_tf.errors import InputError
 from roformer_tf.inference.embed import VectorSettings
-from roformer_tf.serving.command import open_service
+from roformer_tf.serving.service import open_service
 from roformer_tf.serving.settings import ApiConfig, ServeConfig
 from tests.support.random_model import random_writer
 
@@ -170,7 +170,7 @@ def test_the_error_of_an_unknown_model_has_the_shape_of_the_route(client):
     assert (response.status_code, response.json()) == (404, {"message": want})
     response = client.post("/models/sim/v1/embeddings", json={"input": ""})
     assert response.status_code == 400
-    assert response.json()["error"]["message"] == "input: the text is empty"
+    assert response.json()["error"]["message"] == "input.0: the text is empty"
 
 
 @pytest.mark.parametrize("body", [b"{", b"", b"[" * 100_000])
@@ -187,8 +187,7 @@ def test_the_api_describes_each_model_and_what_they_share(client):
     assert prefixed == {"/predict", "/health", "/v1/models", "/v1/models/{model}"}
     for path in ("/predict", "/embed", "/search", "/generate", "/v1/completions", "/v2/rerank"):
         operation = paths[path]["post"]
-        assert "404" in operation["responses"]
-        assert operation["responses"]["404"]["content"]
+        assert operation["responses"]["default"]["content"]
 
     def schema(path):
         body = paths[path]["post"]["requestBody"]
@@ -196,7 +195,7 @@ def test_the_api_describes_each_model_and_what_they_share(client):
 
     owners = [schema(f"/models/{name}/predict") for name in NAMES[:3]]
     assert schema("/predict") == {"anyOf": owners}
-    assert schema("/embed") == schema("/models/sim/embed")
+    assert schema("/embed") == {"anyOf": [schema("/models/sim/embed")]}
     identifiers = [
         x["operationId"] for each in paths.values() for x in each.values() if "operationId" in x
     ]
@@ -242,7 +241,6 @@ def test_the_key_is_needed_for_all_models(finetuned):
         assert client.post(path, json=body, headers=right).status_code == 200
         described = client.get("/openapi.json", headers=right).json()["paths"][path]["post"]
         assert described["security"] == [{"bearer": []}]
-        assert "401" in described["responses"]
 
 
 def test_top_k_is_for_the_models_with_labels(finetuned, released):
@@ -256,9 +254,9 @@ def test_top_k_is_for_the_models_with_labels(finetuned, released):
 @pytest.mark.parametrize(
     ("settings", "reason"),
     [
-        ({"model": ("a/x", "b/x")}, "several models are called x.*--names"),
-        ({"model": ("runs/a/model", "a.zip")}, "several models are called a"),
-        ({"model": ("a", "b"), "names": ("c", "c")}, "several models are called c"),
+        ({"model": ("a/x", "b/x")}, "'x' cannot be the name .* a name of its own.*--names"),
+        ({"model": ("runs/a/model", "a.zip")}, "'a' cannot be the name"),
+        ({"model": ("a", "b"), "names": ("c", "c")}, "'c' cannot be the name"),
         ({"model": ("a", "b"), "names": ("c",)}, "--names has 1 names for 2 models"),
         ({"model": ("a", "b"), "names": ("c", "d/e")}, "'d/e' cannot be the name"),
         ({"model": ("a", "b {x}")}, "cannot be the name .* Give --names"),

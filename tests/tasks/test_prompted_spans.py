@@ -15,7 +15,6 @@ from roformer_tf.finetuning.report import pages as report_pages
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.inference.opening import open_finetuned
 from roformer_tf.labelled.examples import Example
-from roformer_tf.serving.serve_predictions import load_served_task
 from roformer_tf.tasks.extraction.prompted_spans import PromptedSpans
 from roformer_tf.tasks.table import load_task
 from roformer_tf.training.settings import FinetuneOptimizerConfig
@@ -207,7 +206,7 @@ def test_all_routes_ask_for_the_same_labels(run, tmp_path):
     from tests.support.service_app import create_task_app
 
     (response,) = post(
-        create_task_app(load_served_task(folder)),
+        create_task_app(load_task(folder)),
         ("/predict", {"texts": texts, "labels": ["国", "好"]}),
     )
     assert alike(response["predictions"], asked, 1e-4)

@@ -20,14 +20,13 @@ from roformer_tf.inference.opening import open_model
 from roformer_tf.labelled.batches import RowBatches
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.heads import RoFormerForSpanExtraction
-from roformer_tf.serving.serve_predictions import load_served_task
 from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.extraction.global_pointer import candidates, span_losses, span_scores
 from roformer_tf.tasks.extraction.span_scoring import marked
 from roformer_tf.tasks.extraction.spans import Spans
 from roformer_tf.training.settings import FinetuneOptimizerConfig
 from tests.support.random_model import LETTERS, TINY, tokenizer_of
-from tests.support.service_app import create_task_app
+from tests.support.service_app import create_task_app, served_task
 from tests.support.wiring import alike, post
 
 pytestmark = pytest.mark.usefixtures("eager_steps")
@@ -301,7 +300,7 @@ def test_all_routes_give_the_same_spans(run, tmp_path):
             assert span["text"] == text[span["start"] : span["end"]]
             assert 0.05 < span["score"] <= 1
         assert all(a["start"] <= b["start"] for a, b in pairwise(answer["spans"]))
-    served = load_served_task(folder)
+    served = served_task(folder)
     (response,) = post(create_task_app(served), ("/predict", {"texts": texts}))
     assert response["predictions"] == answers
     for name in ("a.tsv", "a.jsonl"):

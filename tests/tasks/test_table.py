@@ -18,7 +18,7 @@ from roformer_tf.inference.predict_file import PredictConfig, predict_file
 from roformer_tf.labelled.cells import BadCellError, read_label
 from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import Example, Label
-from roformer_tf.serving.serve_predictions import as_example, load_served_task
+from roformer_tf.serving.serve_predictions import as_example
 from roformer_tf.tasks.base import Prediction, Task, part
 from roformer_tf.tasks.decoding import Decoding
 from roformer_tf.tasks.labelling import Labelling
@@ -29,6 +29,7 @@ from roformer_tf.tasks.scoring import Metrics
 from roformer_tf.tasks.table import TASKS, TaskName, load_task
 from roformer_tf.training.settings import FinetuneOptimizerConfig
 from roformer_tf.translation import Message
+from tests.support.service_app import served_task
 
 PACKAGE = Path(roformer_tf.__file__).parent
 OFF = Metric("stars_off", Message("stars off"), "distance", falls=True)
@@ -162,7 +163,7 @@ def test_a_task_made_here_is_trained_reported_predicted_and_served(
     off = np.mean(np.abs(np.array(stars_predicted) - stars))
     assert report["test"]["stars_off"] == pytest.approx(off)
 
-    served = load_served_task(folder)
+    served = served_task(folder)
     examples = [as_example(["好好好好好我们去"], served.task)]
     (prediction,) = served.predict(examples)
     assert served.task.decoding.as_json(examples[0], prediction) == {"stars": 3}

@@ -10,15 +10,15 @@ import roformer_tf
 from roformer_tf.cli import main
 from roformer_tf.engines.model import GraphModel
 from roformer_tf.models.generation_config import GenerationConfig
-from roformer_tf.serving.command import open_service
 from roformer_tf.serving.serve_generation import (
     GenerationJob,
     generate_batch,
-    load_served_generator,
 )
+from roformer_tf.serving.service import open_service
 from roformer_tf.serving.settings import ServeConfig
 from roformer_tf.tasks.classification import Classification
 from tests.support.random_model import random_writer, save_random_models
+from tests.support.service_app import served_generator
 from tests.support.wiring import assert_wired, post
 from tests.wiring.test_vectors import Model, Vectors, random_texts, write
 
@@ -166,7 +166,7 @@ def test_no_more_rows_are_read_at_once_than_was_asked_for(name, models, tmp_path
 
 def test_paraphrases_are_decided_by_their_own_request(released):
     """Of one batch, in which each asks for another number."""
-    served = load_served_generator(released("sim_char"))
+    served = served_generator(released("sim_char"))
     texts, counts = ["今天天气很好", "我们去公园", "人民生活", "经济发展"], [2, 0, 5, 1]
     config = GenerationConfig(max_tokens=3, temperature=2.0, samples=8, seed=8)
 

@@ -239,6 +239,7 @@ def test_a_training_that_was_interrupted_ends_as_one_that_was_not(
     assert not alike(losses[2:4], right[2:4], 1e-4)
 
 
+@pytest.mark.slow
 def test_the_model_that_is_kept_has_the_averaged_weights(flags, tmp_path, untimed):
     """Of two trainings with the same steps, one without an average."""
     weights, losses = [], []

@@ -22,9 +22,8 @@ from roformer_tf.engines.model import GraphModel
 from roformer_tf.finetuning.datasets import LabelledDataset
 from roformer_tf.inference.opening import predict, share_weights
 from roformer_tf.labelled.examples import Example
-from roformer_tf.serving.command import open_service
-from roformer_tf.serving.serve_predictions import WorkerPart
-from roformer_tf.serving.settings import ServeConfig
+from roformer_tf.serving.service import open_service
+from roformer_tf.serving.settings import ServeConfig, WorkerPart
 from roformer_tf.tasks.classification import Classification, Pair
 from roformer_tf.tasks.multilabel import Multilabel
 from roformer_tf.tasks.regression import Regression

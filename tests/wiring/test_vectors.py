@@ -22,7 +22,7 @@ from roformer_tf.inference.opening import predict
 from roformer_tf.labelled.encoding import windows
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.encoder import RoFormerEncoder
-from roformer_tf.serving.command import open_service
+from roformer_tf.serving.service import open_service
 from roformer_tf.serving.settings import ServeConfig
 from roformer_tf.tasks.classification import Pair
 from roformer_tf.tasks.regression import Regression

@@ -46,6 +46,7 @@ function build() {
   }
   at("texts").append(details);
   at("form").noValidate = true;  // the service validates: a browser cannot point into the folded settings
+  return ["今天天气很好，我们"];
 }
 
 function translated() {  // placeholders in the chosen language: the defaults

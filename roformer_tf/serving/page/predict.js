@@ -5,6 +5,7 @@ Object.assign(WORDS, {
   noEntity: ["没有找到实体", "No entity found"],
   noLabel: ["没有标签", "No label"],
   separator: ["，", ", "],
+  asked: ["要找的标签，用空格隔开（可不填）", "Labels to find, separated by spaces (optional)"],
 });
 const NAMES = {
   1: [["文本", "Text"]],
@@ -14,14 +15,32 @@ const NAMES = {
   choices: [["文本", "Text"], ["候选，每行一个", "Choices, one a line"]],
   3: [["文本 A", "Text A"], ["文本 B", "Text B"], ["文本 C", "Text C"]],
 };
+const EXAMPLES = {
+  1: ["上周末和王小明去北京，住在中关村的一家酒店，房间很干净，早餐也不错。"],
+  spaced: ["王小明 在 北京 上学"],
+  2: ["花呗怎么提高额度", "怎样才能把花呗的额度调高"],
+  question: ["故宫是哪一年建成的？", "故宫位于北京市中心，建成于1420年，是明清两代的皇宫。"],
+  choices: ["他说话总是#idiom#，让人听不懂。", "含糊其辞\n画蛇添足\n守株待兔"],
+  3: ["怎么修改密码", "忘记密码怎么办", "今天天气很好"],
+};
 const MOST_BARS = 20;
 
 function build() {
   const special = service.spaced_units ? "spaced" : service.lists_texts ? "choices"
     : service.task === "question-answering" ? "question" : "";
-  const names = NAMES[special || service.text_columns.length];
-  at("texts").append(...names.flatMap(field));
-  at("texts").className = names.length > 1 ? "several" : "";
+  const kind = special || service.text_columns.length;
+  at("texts").append(...NAMES[kind].flatMap(field));
+  at("texts").className = NAMES[kind].length > 1 ? "several" : "";
+  if (service.can_be_asked && kind === 1) {
+    const label = spoken("label", "asked");
+    label.htmlFor = "labels";
+    const input = make("input");
+    input.id = "labels";
+    const cell = make("p");
+    cell.append(label, input);
+    at("texts").append(cell);
+  }
+  return EXAMPLES[kind];
 }
 
 function translated() { /* the form has only labels */ }
@@ -122,6 +141,8 @@ async function answer() {
   at("ask").disabled = true;
   try {
     const body = { text: texts.length > 1 ? texts : texts[0] };
+    const labels = at("labels")?.value.split(/\s+/).filter(Boolean) ?? [];
+    if (labels.length) Object.assign(body, { text: undefined, texts, labels });
     if (service.lists_texts) Object.assign(body, { text: texts[0], choices: lines(texts[1]) });
     const response = await post("predict", body);
     const { predictions } = await response.json();

@@ -5,6 +5,7 @@ Object.assign(WORDS, {
 });
 const NAMES = [["第一段文本", "First text"], ["第二段文本", "Second text"]];
 const QUERY = ["查询", "Query"];
+const EXAMPLES = ["怎么修改密码", "忘记密码了，如何重新设置？"];
 
 function build() {
   const searches = service.documents !== null;
@@ -12,6 +13,7 @@ function build() {
   const names = searches ? [QUERY] : NAMES;
   at("texts").append(...names.flatMap(field));
   at("texts").className = names.length > 1 ? "several" : "";
+  return EXAMPLES;
 }
 
 function translated() { /* the form has only labels */ }

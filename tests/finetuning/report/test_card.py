@@ -9,6 +9,8 @@ import yaml
 
 from roformer_tf.finetuning.report.analysis import analyse
 from roformer_tf.finetuning.report.pages import front_matter, model_card
+from roformer_tf.tasks.classification import Classification, Pair
+from roformer_tf.tasks.extraction.prompted_spans import PromptedSpans
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.translation import LANGUAGES
 from tests.support.report_run import english_in, make_run
@@ -117,6 +119,21 @@ def test_it_says_how_other_programs_use_it():
     assert ("model.rank(" in number) == (len(make_run("regression").task.text_columns) == 2)
     for name in TASKS:
         assert "CrossEncoder" not in card_of(name, opens_elsewhere=False)[1]
+
+
+@pytest.mark.parametrize(
+    ("task", "takes_labels"),
+    [
+        (PromptedSpans(labels=("地点", "人名")), True),
+        (Pair(labels=("entailment", "neutral"), text_columns=("a", "b")), True),
+        (Classification(labels=("0", "1")), False),
+    ],
+)
+def test_it_shows_labels_in_a_call_where_the_model_takes_them(task, takes_labels):
+    name = {"Pair": "pair", "PromptedSpans": "spans"}.get(type(task).__name__, "classification")
+    run = make_run(name, settings=SETTINGS)
+    card = model_card(analyse(run), task, "zh")
+    assert ("labels=[" in card) == takes_labels
 
 
 @pytest.mark.hf

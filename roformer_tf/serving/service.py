@@ -1,0 +1,116 @@
+"""Models → the application that serves them: each is loaded for what it was trained for."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from fastapi import FastAPI
+
+from roformer_tf.checkpoints.detection import TASK_FILE
+from roformer_tf.engines.choice import Choice
+from roformer_tf.errors import InputError
+from roformer_tf.inference.embed import VectorSettings
+from roformer_tf.inference.opening import open_model
+from roformer_tf.search.index import SearchIndex
+from roformer_tf.search.retrieval import Retriever, open_reranker
+from roformer_tf.serving.application import ModelRoutes, create_app
+from roformer_tf.serving.monitoring import ServiceMetrics
+from roformer_tf.serving.serve_generation import generation_routes, load_served_generator
+from roformer_tf.serving.serve_predictions import load_served_task, task_routes
+from roformer_tf.serving.serve_vectors import WARM_UP, vector_routes
+from roformer_tf.serving.settings import ServeConfig, WorkerPart, model_name
+from roformer_tf.serving.vector_batches import ServedVectors
+
+# The settings of models that --index does not belong to.
+WITHOUT_INDEX: dict[str, Any] = {"index": None, "hybrid": False, "rerank": None, "writable": False}
+
+
+class Service(NamedTuple):
+    """An application with its models loaded."""
+
+    app: FastAPI
+    choices: list[Choice]
+    """What computes each model."""
+
+
+def open_service(config: ServeConfig, parts: Sequence[WorkerPart | None] = ()) -> Service:
+    """Load the models, for what they were trained for, and create their application.
+
+    parts: of one of several processes, for each model. Raises InputError for a model that cannot
+    be served.
+    """
+    metrics, indexed, models = ServiceMetrics(), _indexed(config), list[ModelRoutes]()
+    parts = parts or [None] * len(config.model)
+    for source, name, part in zip(config.model, config.model_names, parts, strict=True):
+        own = config if source == indexed else replace(config, **WITHOUT_INDEX)
+        models.append(_load(source, name, own, part, metrics))
+    app = create_app(models, metrics, config)
+    return Service(app, [model.choice for model in models])
+
+
+def _indexed(config: ServeConfig) -> str:
+    """The model that --index belongs to: the only one, or of several the one that created it."""
+    if config.index is None or len(config.model) == 1:
+        return config.model[0]
+    with SearchIndex(config.index) as index:
+        manifest = index.manifest
+    vectors = manifest.settings(VectorSettings(pooling=config.pooling))
+    for source in config.model:
+        with open_model(source) as opened:
+            has_labels = opened.is_finetuned
+        with suppress(InputError):  # such as a model without the pooler of the index
+            if not has_labels and vectors.open(source).fingerprint == manifest.fingerprint:
+                return source
+    raise InputError(
+        f"none of the models created {config.index}, but {manifest.model} did. Give it, too, or "
+        "another --index."
+    )
+
+
+def _load(
+    source: str, name: str, config: ServeConfig, part: WorkerPart | None, metrics: ServiceMetrics
+) -> ModelRoutes:
+    """Load a model, and create its routes."""
+    with open_model(source) as opened:
+        gives_vectors = config.index is not None or config.pooling is not None
+        predicts = not gives_vectors and opened.is_finetuned
+        if not (gives_vectors or predicts):
+            gives_vectors = opened.has_embedding_file and not opened.generates
+    if predicts:
+        task = load_served_task(source, config, part)
+        return task_routes(task._replace(name=name), metrics, config)
+    if config.top_k is not None and len(config.model) == 1:  # of several, another may have labels
+        raise InputError(
+            f"--top-k is about labels, but {source} predicts none: it has no {TASK_FILE}, or "
+            "serves vectors. Requests have their own `top` or `top_k`."
+        )
+    if gives_vectors:
+        vectors = load_served_vectors(source, config)
+        return vector_routes(vectors._replace(name=name), metrics, config)
+    generator = load_served_generator(source, config)
+    return generation_routes(generator._replace(name=name), metrics, config)
+
+
+def load_served_vectors(source: str, config: ServeConfig) -> ServedVectors:
+    """Open a model for its vectors, and an index, and use both once.
+
+    Raises InputError where either cannot be opened, and for an index of another model.
+    """
+    name, precision = model_name(source), config.precision or "float32"
+    vectors = VectorSettings(pooling=config.pooling, precision=precision, engine=config.engine)
+    if config.index is None:
+        embedder = vectors.open(source)
+        embedder.embed(WARM_UP)  # so that the first request is not slow
+        return ServedVectors(name, embedder)
+    index = SearchIndex(config.index)
+    embedder = index.manifest.settings(vectors).open(source)
+    index.manifest.check_model(index.folder, embedder)
+    reranker = None
+    if config.rerank is not None:
+        reranker = open_reranker(config.rerank, config.engine, precision)
+    retriever = Retriever(
+        index, embedder, config.hybrid, reranker=reranker, batch_size=config.batch_size
+    )
+    list(retriever.results(WARM_UP, 1))
+    return ServedVectors(name, embedder, retriever)
