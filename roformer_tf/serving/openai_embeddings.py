@@ -42,7 +42,7 @@ def add_embeddings(
         _check_inputs(body.input, tokenizer, config)
         queries = [VectorQuery(_without_specials(x, tokenizer)) for x in body.input]
         results: list[TextVector] = await batcher.results(queries)
-        vectors = cut([x.numbers for x in results], body.dimensions, served.embedder.model)
+        vectors = cut([x.numbers for x in results], body.dimensions, served.embedder)
         tokens = sum(x.tokens for x in results)
         content = {
             "object": "list",

@@ -106,7 +106,7 @@ def add_vectors(
         check_texts(texts, config.limits)
         vectors = [x.numbers for x in await batcher.results(list(map(VectorQuery, texts)))]
         if tei:
-            vectors = cut(vectors, body.dimensions, served.embedder.model)
+            vectors = cut(vectors, body.dimensions, served.embedder)
             return await json_response(numbers(vectors), config.limits)
         return await json_response({"vectors": numbers(vectors)}, config.limits)
 

@@ -12,7 +12,7 @@ from roformer_tf.serving.monitoring import ServiceMetrics
 from roformer_tf.serving.settings import ServeConfig
 
 if TYPE_CHECKING:
-    from roformer_tf.inference.embed import TextEmbedder, VectorModel
+    from roformer_tf.inference.embed import TextEmbedder
     from roformer_tf.search.retrieval import Retriever
 
 # Of a vector's numbers, all below 1: more than float32 has.
@@ -72,7 +72,7 @@ def vector_batcher(
 
 
 def cut(
-    vectors: list[np.ndarray], dimensions: int | None, model: "VectorModel"
+    vectors: list[np.ndarray], dimensions: int | None, embedder: "TextEmbedder"
 ) -> list[np.ndarray]:
     """The first numbers of vectors (D,), as vectors of length 1 again; None: all.
 
@@ -80,9 +80,11 @@ def cut(
     """
     if dimensions is None:
         return vectors
-    if dimensions > model.size:
-        raise InputError(f"dimensions is {dimensions}, but the model's vectors have {model.size}")
-    return list(replace(model, dimensions=dimensions).finished(np.stack(vectors)))
+    if dimensions > embedder.size:
+        raise InputError(
+            f"dimensions is {dimensions}, but the model's vectors have {embedder.size}"
+        )
+    return list(replace(embedder, dimensions=dimensions).finished(np.stack(vectors)))
 
 
 def numbers(vectors: Iterable[np.ndarray]) -> Iterator[list[float]]:
