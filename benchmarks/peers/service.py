@@ -74,7 +74,7 @@ def main(kind: str, folder: str, port: str) -> None:
     async def predict(question: dict[str, str]) -> dict[str, Any]:
         scores = answered(question["text"])
         label = max(range(len(scores)), key=scores.__getitem__)
-        return {"predictions": [{"label": str(label), "probabilities": scores}]}
+        return {"predictions": [{"label": str(label), "scores": scores}]}
 
     print(f"serving at http://127.0.0.1:{port}", flush=True)
     uvicorn.run(app, port=int(port), log_level="warning")

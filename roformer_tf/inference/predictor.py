@@ -47,8 +47,6 @@ Prediction: TypeAlias = dict[str, Any]
 # The texts of one example: one, a pair, or A, B and C.
 Texts: TypeAlias = tuple[str, ...]
 
-# Keys that the HTTP service names differently.
-NAMES = {"probabilities": "scores", "value": "score"}
 TOP_TOKENS = 5  # of each [MASK]
 MAX_SHOWN = 60  # characters of a bad text in an error
 
@@ -200,7 +198,7 @@ def _of_task(
     batch_size: int,
     top: int | None,
 ) -> Predictor:
-    """Predictions of a task, as the service gives them, with the keys of `NAMES`."""
+    """Predictions of a task, as the service gives them."""
     _warn(opened, finetuned.notes)
     task = finetuned.task.decoding.with_top_k(top if finetuned.task.decoding.lists_labels else None)
     finetuned = dataclasses.replace(finetuned, task=task)
@@ -223,7 +221,7 @@ def _predictor(finetuned: Finetuned, text_counts: tuple[int, ...], batch_size: i
         ]
         predictions = finetuned.predict(examples, batch_size)
         as_json = map(task.decoding.as_json, examples, predictions)
-        return [{NAMES.get(key, key): _plain(x) for key, x in each.items()} for each in as_json]
+        return [{key: _plain(x) for key, x in each.items()} for each in as_json]
 
     return Predictor(predict, task.text_columns, text_counts, task.labelling.lists_texts, asked)
 

@@ -151,6 +151,6 @@ def _add_predict(
 
 def _label_scores(prediction: dict[str, Any]) -> list[dict[str, Any]]:
     """The labels of a prediction, the most probable first, or its number by its name."""
-    scores = prediction.get("probabilities", prediction)
+    scores = prediction.get("scores", prediction)
     ordered = sorted(scores.items(), key=lambda item: -item[1])
     return [{"label": label, "score": score} for label, score in ordered]

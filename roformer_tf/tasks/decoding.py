@@ -225,10 +225,10 @@ class LabelDecoding(Decoding):
         return {self.names[i]: shortest(scores[i]) for i in indices}
 
     def cell_names(self) -> list[str]:
-        """label, p(…) of each label; if only some are listed: label, probability, label_2, …."""
+        """label, p(…) of each label; if only some are listed: label, score, label_2, …."""
         if self.listed is None:
             return ["label", *(f"p({name})" for name in self.names)]
-        return ["label", "probability", *listed_cells(range(2, self.listed + 1))]
+        return ["label", "score", *listed_cells(range(2, self.listed + 1))]
 
     def cells(self, example: Example, prediction: Prediction) -> list[Any]:
         """The label and all probabilities, or the most probable labels, each with its own."""
@@ -238,8 +238,8 @@ class LabelDecoding(Decoding):
         return [cell for pair in probabilities.items() for cell in pair]
 
     def as_json(self, example: Example, prediction: Prediction) -> dict[str, Any]:
-        """label, probabilities: of all labels, or of those listed, the most probable first."""
-        return {"label": prediction.label, "probabilities": self.probabilities(prediction.scores)}
+        """label, scores: of all labels, or of those listed, the most probable first."""
+        return {"label": prediction.label, "scores": self.probabilities(prediction.scores)}
 
 
 class NumberDecoding(Decoding):
@@ -262,5 +262,5 @@ class NumberDecoding(Decoding):
 
 
 def listed_cells(numbers: Sequence[int]) -> list[str]:
-    """Column names of listed labels: label_2, probability_2, label_3, …."""
-    return [f"{name}_{number}" for number in numbers for name in ("label", "probability")]
+    """Column names of listed labels: label_2, score_2, label_3, …."""
+    return [f"{name}_{number}" for number in numbers for name in ("label", "score")]

@@ -102,13 +102,13 @@ class MultilabelDecoding(LabelDecoding):
         return OutputKind("probabilities", "sigmoid")
 
     def cell_names(self) -> list[str]:
-        """labels, p(…) of each label; if only some are listed: labels and their probabilities.
+        """labels, p(…) of each label; if only some are listed: labels and their scores.
 
-        After these label_1, probability_1, label_2, …: the most probable, predicted or not.
+        After these label_1, score_1, label_2, …: the most probable, predicted or not.
         """
         if self.listed is None:
             return ["labels", *super().cell_names()[1:]]
-        return ["labels", "probabilities", *listed_cells(range(1, self.listed + 1))]
+        return ["labels", "scores", *listed_cells(range(1, self.listed + 1))]
 
     def cells(self, example: Example, prediction: Prediction) -> list[Any]:
         """The labels and all probabilities; or their own, and then the most probable labels."""
@@ -119,7 +119,7 @@ class MultilabelDecoding(LabelDecoding):
         return [label, predicted, *super().cells(example, prediction)]
 
     def as_json(self, example: Example, prediction: Prediction) -> dict[str, Any]:
-        """labels, probabilities: of all labels, or of those predicted or listed, in order."""
+        """labels, scores: of all labels, or of those predicted or listed, in order."""
         label, scores = prediction
         probabilities = self.probabilities(scores)
         if self.listed is not None:
@@ -129,7 +129,7 @@ class MultilabelDecoding(LabelDecoding):
             probabilities = {
                 self.names[i]: shortest(scores[i]) for i in order if self.names[i] in kept
             }
-        return {"labels": label, "probabilities": probabilities}
+        return {"labels": label, "scores": probabilities}
 
 
 class MultilabelMetrics(Metrics):

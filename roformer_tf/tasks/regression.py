@@ -92,7 +92,7 @@ class RegressionObjective(TrainingObjective):
 class RegressionDecoding(NumberDecoding):
     """Logits (1,), in deviations → the number. Scores (1,): the number itself."""
 
-    number_name: ClassVar[str] = "value"
+    number_name: ClassVar[str] = "score"
 
     def predict(self, logits: np.ndarray) -> Prediction:
         """The number."""
@@ -104,8 +104,8 @@ class RegressionDecoding(NumberDecoding):
         return (scores.astype(np.float64) - self.task.mean) / self.task.deviation
 
     def outside_labels(self) -> tuple[str, ...]:
-        """The number's name, as in our own predictions."""
-        return (self.number_name,)
+        """What the number is: other programs call it the score of this label."""
+        return ("value",)
 
     def config_values(self) -> dict[str, Any]:
         """The score is no probability, but the number itself."""
@@ -117,7 +117,7 @@ class RegressionDecoding(NumberDecoding):
 
     def graph_meaning(self) -> OutputKind:
         """The number."""
-        return OutputKind(self.number_name, "linear", self.task.deviation, self.task.mean)
+        return OutputKind("value", "linear", self.task.deviation, self.task.mean)
 
 
 class RegressionMetrics(Metrics):

@@ -132,7 +132,7 @@ def by_others(task, rows):
     """The task's main metric, of predictions.tsv, by those who are trusted with it."""
     gold = [row["gold"] for row in rows]
     if task == "regression":
-        return pearsonr([*map(float, gold)], [float(row["value"]) for row in rows]).statistic
+        return pearsonr([*map(float, gold)], [float(row["score"]) for row in rows]).statistic
     if task == "tagging":
         return span_f1([x.split() for x in gold], [row["tags"].split() for row in rows])
     if task == "multilabel":
@@ -183,7 +183,7 @@ def test_from_labelled_file_to_report_to_predict(task, shallow, tmp_path, capsys
     for again, row in zip(rows_of(answers), predicted, strict=True):
         assert set(again) < set(row)
         for key, value in again.items():
-            if key == "value" or key.startswith("p("):
+            if key == "score" or key.startswith("p("):
                 assert float(value) == pytest.approx(float(row[key]), abs=1e-5), key
             else:
                 assert value == row[key], key

@@ -243,7 +243,7 @@ def test_the_best_weights_are_those_of_the_validation_sets_metric(finetune, tmp_
 
     report = report_of(run)
     rows = rows_of(run / "predictions.tsv")  # of the test set, whose texts are the validation set's
-    values = np.array([float(row["value"]) for row in rows])
+    values = np.array([float(row["score"]) for row in rows])
     gold = np.array([float(row["gold"]) for row in rows])
     assert np.mean(np.abs(values - (1 + (gold - 1) / 100))) == pytest.approx(errors[0], abs=1e-5)
     assert report["valid"]["mae"] == pytest.approx(errors[0], abs=1e-5)
@@ -293,7 +293,7 @@ def test_seeds_differ_and_the_validation_set_chooses_among_them(finetune, tmp_pa
     averaged = finetune("averaged", "--no-baseline", "--ema", "0.9", seed=5, **files, **settings)
     assert [line["loss"] for line in lines(averaged / "metrics.jsonl")] == losses[0]
     assert (averaged / "model" / "model.safetensors").read_bytes() != weights[0]
-    values = [float(row["value"]) for row in rows_of(averaged / "predictions.tsv")]
+    values = [float(row["score"]) for row in rows_of(averaged / "predictions.tsv")]
     gold = [float(row["gold"]) for row in rows_of(averaged / "predictions.tsv")]
     assert report_of(averaged)["test"]["pearson"] == pytest.approx(pearsonr(gold, values)[0])
 

@@ -396,11 +396,11 @@ def test_so_many_labels_as_are_asked_for_are_listed(finetuned, tmp_path, capsys)
 
     _, (_, *every) = answers()
     code, (head, *best) = answers("--top-k", "1")
-    assert (code, head) == (0, ["label", "probability", "error"])
+    assert (code, head) == (0, ["label", "score", "error"])
     for (label, bad, good, _), row in zip(every, best, strict=True):
         assert row == [label, max(bad, good, key=float), ""]
     _, (head, *both) = answers("--top-k", "5")
-    assert head == ["label", "probability", "label_2", "probability_2", "error"]
+    assert head == ["label", "score", "label_2", "score_2", "error"]
     assert [{row[0], row[2]} for row in both] == [{"坏", "好"}] * 2
     assert answers("--top-k", "3", name="tagging") == (2, [])
     assert "Remove --top-k" in capsys.readouterr().err
@@ -412,7 +412,7 @@ def test_a_service_and_a_loaded_model_list_as_many(finetuned):
     served = served_task(folder, top_k=1)
     example = as_example(["今天"], served.task)
     actual = served.task.decoding.as_json(example, served.predict([example])[0])
-    ((label, _),) = actual["probabilities"].items()
+    ((label, _),) = actual["scores"].items()
     assert label == actual["label"]
     assert [*roformer_tf.load(folder, top=1)("今天")["scores"]] == [label]
     assert len(roformer_tf.load(folder)("今天")["scores"]) == 2

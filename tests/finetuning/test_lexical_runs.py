@@ -86,7 +86,7 @@ def test_the_figures_are_those_of_every_way_to_predict(run, report, tmp_path, ca
     served = served_task(run / "model")
     examples = [as_example([text], served.task) for text in TEXTS]
     for prediction, other in zip(loaded, served.predict(examples), strict=True):
-        assert prediction["scores"] == served.task.decoding.as_json(None, other)["probabilities"]
+        assert prediction["scores"] == served.task.decoding.as_json(None, other)["scores"]
     source, target = run.parent / "test.tsv", tmp_path / "out.tsv"
     assert (
         main(["predict", str(run / "model"), "--input", str(source), "--output", str(target)]) == 0

@@ -221,8 +221,8 @@ def test_the_labels_have_one_order_everywhere(run, answered):
     ):
         actual = served.task.decoding.as_json(example, answer)
         assert actual["label"] == row["label"]
-        assert list(actual["probabilities"]) == list(LABELS)
-        assert [*actual["probabilities"].values()] == pytest.approx(scores, abs=1e-5)
+        assert list(actual["scores"]) == list(LABELS)
+        assert [*actual["scores"].values()] == pytest.approx(scores, abs=1e-5)
 
 
 def test_evaluate_gives_the_figures_of_the_report(run, report, tmp_path):

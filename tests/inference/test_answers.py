@@ -41,7 +41,7 @@ def test_a_label_and_its_probabilities(name):
 
 
 def pairs(numbers):
-    return [name for n in numbers for name in (f"label_{n}", f"probability_{n}")]
+    return [name for n in numbers for name in (f"label_{n}", f"score_{n}")]
 
 
 FEW_DIGITS = np.arange(21) / 25  # 0 to 0.8
@@ -49,16 +49,16 @@ FEW_DIGITS = np.arange(21) / 25  # 0 to 0.8
 
 def test_of_many_labels_the_five_likeliest_are_listed():
     names, line, actual = answer("classification", "类20", FEW_DIGITS, labels=MANY)
-    assert names == ["label", "probability", *pairs((2, 3, 4, 5)), "error"]
+    assert names == ["label", "score", *pairs((2, 3, 4, 5)), "error"]
     assert line == "类20\t0.8\t类19\t0.76\t类18\t0.72\t类17\t0.68\t类16\t0.64\t"
-    assert (actual["label"], actual["label_5"], actual["probability_5"]) == ("类20", "类16", 0.64)
+    assert (actual["label"], actual["label_5"], actual["score_5"]) == ("类20", "类16", 0.64)
     scores = FEW_DIGITS.copy()
     scores[1] = 0.7
     names, line, actual = answer("multilabel", ("类1", "类20"), scores, labels=MANY)
-    assert names == ["labels", "probabilities", *pairs(range(1, 6)), "error"]
+    assert names == ["labels", "scores", *pairs(range(1, 6)), "error"]
     best = "类20\t0.8\t类19\t0.76\t类18\t0.72\t类1\t0.7\t类17\t0.68"
     assert line == f"类1,类20\t0.7,0.8\t{best}\t"
-    assert actual["probabilities"] == [0.7, 0.8]
+    assert actual["scores"] == [0.7, 0.8]
     assert len(answer("classification", "类19", FEW_DIGITS[:20], labels=MANY[:20])[0]) == 22
 
 
@@ -68,33 +68,33 @@ def test_so_many_labels_as_are_asked_for_are_listed(name):
     scores = [0.25, 0.125, 0.625]
     names, line, _ = answer(name, "好", scores, **few, top_k=2)
     assert (names, line) == (
-        ["label", "probability", *pairs([2]), "error"],
+        ["label", "score", *pairs([2]), "error"],
         "好\t0.625\t坏\t0.25\t",
     )
     assert answer(name, "好", scores, **few, top_k=1)[1] == "好\t0.625\t"
     assert answer(name, "好", scores, **few, top_k=9)[1] == "好\t0.625\t坏\t0.25\t中\t0.125\t"
     names, _, _ = answer("classification", "类20", FEW_DIGITS, labels=MANY, top_k=21)
-    assert names == ["label", "probability", *pairs(range(2, 22)), "error"]
+    assert names == ["label", "score", *pairs(range(2, 22)), "error"]
     task = TASKS[name](**few, top_k=2)
     actual = task.decoding.as_json(TEXT, Prediction("好", np.float32(scores)))
-    assert actual == {"label": "好", "probabilities": {"好": 0.625, "坏": 0.25}}
-    assert [*actual["probabilities"]] == ["好", "坏"]  # the likeliest first
+    assert actual == {"label": "好", "scores": {"好": 0.625, "坏": 0.25}}
+    assert [*actual["scores"]] == ["好", "坏"]  # the likeliest first
 
 
 def test_a_service_lists_the_likeliest_and_all_that_are_answered():
     scores = np.float32(FEW_DIGITS)
     actual = TASKS["classification"](labels=MANY).decoding.as_json(TEXT, Prediction("类20", scores))
-    assert actual["probabilities"] == {f"类{i}": i / 25 for i in (20, 19, 18, 17, 16)}
+    assert actual["scores"] == {f"类{i}": i / 25 for i in (20, 19, 18, 17, 16)}
     answered = tuple(f"类{i}" for i in range(13, 21))
     task = TASKS["multilabel"](labels=MANY, top_k=2)
     actual = task.decoding.as_json(TEXT, Prediction(answered, scores))
-    assert [*actual["probabilities"]] == [*reversed(answered)]
+    assert [*actual["scores"]] == [*reversed(answered)]
     actual = task.decoding.as_json(TEXT, Prediction((), scores))
-    assert actual == {"labels": (), "probabilities": {"类20": 0.8, "类19": 0.76}}
+    assert actual == {"labels": (), "scores": {"类20": 0.8, "类19": 0.76}}
     actual = TASKS["classification"](labels=MANY[:20]).decoding.as_json(
         TEXT, Prediction("类0", scores[:20])
     )
-    assert [*actual["probabilities"]] == [*MANY[:20]]
+    assert [*actual["scores"]] == [*MANY[:20]]
 
 
 @pytest.mark.parametrize("name", ["regression", "ranking", "tagging"])
@@ -126,7 +126,7 @@ def test_several_labels_are_joined_as_in_training():
     [
         (("text", "p"), ("gold", "label", "p(0)", "error"), ("text", "p")),
         (("label",), ("gold", "label", "error"), ("text:label",)),
-        (("gold", "value"), ("gold", "value", "error"), ("text:gold", "text:value")),
+        (("gold", "score"), ("gold", "score", "error"), ("text:gold", "text:score")),
         (("error", "text:error"), ("gold", "error"), ("text:text:error", "text:error")),
         (("Label",), ("gold", "label"), ("Label",)),
     ],
@@ -137,9 +137,9 @@ def test_texts_keep_their_names_unless_an_answer_has_them(texts, ours, names):
 
 def test_a_number_and_a_ranking():
     assert answer("regression", 1.5, [1.5]) == (
-        ["value", "error"],
+        ["score", "error"],
         "1.5\t",
-        {"value": 1.5, "error": None},
+        {"score": 1.5, "error": None},
     )
     names, line, _ = answer("ranking", "C", [0.25, 1e-7])
     assert (names, line) == (["label", "p(B)", "p(C)", "error"], "C\t0.25\t1e-07\t")

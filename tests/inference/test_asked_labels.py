@@ -75,7 +75,7 @@ def test_all_routes_give_the_same_scores(folders, tmp_path):
     flags += ["--labels", *LABELS, "--template", template, "--top-k", "2", "--with-text"]
     main(["predict", str(folders["nli"]), *flags])
     header, *rows = (tmp_path / "b.tsv").read_text("utf-8").splitlines()
-    assert header.split("\t")[:3] == ["text", "label", "probability"]
+    assert header.split("\t")[:3] == ["text", "label", "score"]
     assert [row.split("\t")[:3] for row in rows] == [
         [text, x["label"], str(x["scores"][x["label"]])]
         for text, x in zip(texts, want, strict=True)
@@ -84,7 +84,7 @@ def test_all_routes_give_the_same_scores(folders, tmp_path):
     body = {"texts": texts, "labels": LABELS, "template": template}
     pair = {"text": TEXTS[:2]}
     answers = post(app, ("/predict", body), ("/predict", pair))
-    assert [x["probabilities"] for x in answers[0]["predictions"]] == [x["scores"] for x in want]
+    assert [x["scores"] for x in answers[0]["predictions"]] == [x["scores"] for x in want]
     assert answers[1]["predictions"][0]["label"] in TASKS["nli"].labels
 
 

@@ -93,8 +93,8 @@ def test_predictions_are_in_the_order_of_the_texts(predicted):
     texts = ["很" * n for n in (5, 1, 8, 3)]
     for text, answer in zip(texts, predicted({"texts": texts}), strict=True):
         assert answer["label"] == "好"
-        assert answer["probabilities"]["好"] == pytest.approx(share(text))
-        assert sum(answer["probabilities"].values()) == pytest.approx(1)
+        assert answer["scores"]["好"] == pytest.approx(share(text))
+        assert sum(answer["scores"].values()) == pytest.approx(1)
 
 
 def test_health_describes_the_model(address):
@@ -183,7 +183,7 @@ def test_requests_of_many_clients_share_batches(address, running):
             response = connection.getresponse()
             answers = json.loads(response.read())["predictions"]
             assert len(answers) == len(texts)
-            assert answers[0]["probabilities"]["好"] == pytest.approx(share(texts[0]))
+            assert answers[0]["scores"]["好"] == pytest.approx(share(texts[0]))
         connection.close()
 
     with (
@@ -273,7 +273,7 @@ def test_a_thousand_requests_of_sixteen_clients(model, running):
             alone = model.predict([as_example([text], model.task)])[0]
             (got,) = answer["predictions"]
             assert got["label"] == alone.label
-            assert list(got["probabilities"].values()) == pytest.approx(alone.scores, abs=1e-5)
+            assert list(got["scores"].values()) == pytest.approx(alone.scores, abs=1e-5)
 
 
 def wait_until(holds, seconds=30):
@@ -481,18 +481,18 @@ def test_predictions_of_each_task_as_json():
 
     assert answer(PAIR, ["a", "b"], [0, 0]) == {
         "label": "0",
-        "probabilities": {"0": 0.5, "1": 0.5},
+        "scores": {"0": 0.5, "1": 0.5},
     }
     several = Multilabel(labels=("甲", "乙", "丙"))
     assert answer(several, ["a"], [50, 0, 50])["labels"] == ["甲", "丙"]
     assert answer(several, ["a"], [-50, 0, -50]) == {
         "labels": [],
-        "probabilities": {"甲": 0, "乙": 0.5, "丙": 0},
+        "scores": {"甲": 0, "乙": 0.5, "丙": 0},
     }
-    assert answer(Regression(mean=3, deviation=2), ["a"], [0.5]) == {"value": 4}
+    assert answer(Regression(mean=3, deviation=2), ["a"], [0.5]) == {"score": 4}
     assert answer(RANKING, ["a", "b", "c"], [0, 50]) == {
         "label": "C",
-        "probabilities": {"B": 0.5, "C": 1},
+        "scores": {"B": 0.5, "C": 1},
     }
     tags = answer(TAGGING, ["在北京"], 50 * np.eye(3))
     assert tags["tags"] == [
@@ -612,7 +612,7 @@ def test_settings_reach_the_application(kind, finetuned, released, running):
     assert [status for status, _ in texts] == [200, 422]
     assert health["limits"]["max_texts"] == 2
     if kind == "labels":
-        assert [len(item["probabilities"]) for item in texts[0][1]["predictions"]] == [1, 1]
+        assert [len(item["scores"]) for item in texts[0][1]["predictions"]] == [1, 1]
     if kind == "vectors":
         assert health["pooling"] == "cls"
 

@@ -79,7 +79,7 @@ def test_the_body_or_the_path_names_the_model(path, name, texts, client, folders
                 x["label"] for x in want["entities"]
             ]
         else:
-            assert actual["probabilities"] == pytest.approx(want["scores"], abs=1e-5)
+            assert actual["scores"] == pytest.approx(want["scores"], abs=1e-5)
 
 
 def test_the_only_model_of_a_route_needs_no_name(client, folders):
@@ -247,7 +247,7 @@ def test_top_k_is_for_the_models_with_labels(finetuned, released):
     models = (str(finetuned("classification")), str(released("sim_char")))
     client = testclient.TestClient(open_service(ServeConfig(model=models, top_k=1)).app)
     (prediction,) = client.post("/predict", json={"text": "好"}).json()["predictions"]
-    assert len(prediction["probabilities"]) == 1
+    assert len(prediction["scores"]) == 1
     assert client.post("/embed", json={"text": "好"}).status_code == 200
 
 

@@ -225,10 +225,11 @@ def plain(answer):
     """An answer of any of the ways: tags, a number, or the labels and the probabilities."""
     if "tags" in answer:
         return [tag if isinstance(tag, str) else tag["label"] for tag in answer["tags"]]
-    if "value" in answer or "score" in answer:
-        return answer.get("value", answer.get("score"))
-    scores = answer.get("scores") or answer.get("probabilities")
-    scores = scores or {key[2:-1]: x for key, x in answer.items() if key.startswith("p(")}
+    if "score" in answer:
+        return answer["score"]
+    scores = answer.get("scores") or {
+        key[2:-1]: x for key, x in answer.items() if key.startswith("p(")
+    }
     label = answer.get("label", answer.get("labels"))
     return [label if isinstance(label, str) else sorted(label), scores]
 

@@ -117,19 +117,19 @@ function read({ answer, texts }) {
   if ("spans" in answer) return extracted(answer);
   if ("answer" in answer) return found(texts[1], answer);
   if ("tags" in answer) return tagged(texts[0], answer);
-  if ("value" in answer) return [make("p", String(+answer.value.toPrecision(6)), "answer")];
+  if ("score" in answer) return [make("p", String(+answer.score.toPrecision(6)), "answer")];
   if (service.lists_texts) {
     const choices = lines(texts[1]);
     const scores = Object.fromEntries(choices.map((text, i) => [text, answer.scores[i]]));
     const chosen = choices[answer.label];
     return [make("p", chosen, "answer"), ...bars(scores, [chosen])];
   }
-  if (!("probabilities" in answer)) return [make("p", JSON.stringify(answer), "answer")];
+  if (!("scores" in answer)) return [make("p", JSON.stringify(answer), "answer")];
   const chosen = answer.labels ?? [answer.label];
   const headline = make("p", "", "answer");
   if (service.headline) headline.textContent = say(service.headline).replace("{}", () => answer.label);
   else headline.textContent = chosen.join(say("separator")) || say("noLabel");
-  return [headline, ...bars(answer.probabilities, chosen)];
+  return [headline, ...bars(answer.scores, chosen)];
 }
 
 function lines(text) {
