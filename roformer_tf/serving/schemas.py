@@ -45,7 +45,7 @@ def _readable(text: str) -> str:
     return text
 
 
-Text = Annotated[str, AfterValidator(_readable)]
+Text = Annotated[str, AfterValidator(_readable), Field(json_schema_extra={"pattern": r"\S"})]
 Pair = Annotated[list[Text], Field(min_length=2, max_length=2, fail_fast=True)]
 Triple = Annotated[list[Text], Field(min_length=3, max_length=3, fail_fast=True)]
 # An example, by its number of texts.

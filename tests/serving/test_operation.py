@@ -2,6 +2,7 @@
 
 import base64
 import http.client
+import re
 import ssl
 import subprocess
 import threading
@@ -61,6 +62,14 @@ def test_metrics_are_described_as_text():
     paths = client.get("/openapi.json").json()["paths"]
     kind = client.get("/metrics").headers["Content-Type"].partition(";")[0]
     assert list(paths["/metrics"]["get"]["responses"]["200"]["content"]) == [kind]
+
+
+def test_texts_are_described_as_not_blank():
+    schemas = client_of().get("/openapi.json").json()["components"]["schemas"]
+    query = schemas["RerankRequest"]["properties"]["query"]
+    for text, accepted in (("天气", True), ("a b", True), ("", False), (" \n\u3000", False)):
+        assert bool(re.search(query["pattern"], text)) == accepted
+        assert client_of().post("/v1/rerank", json=BODY | {"query": text}).is_success == accepted
 
 
 def test_a_key_is_described():
