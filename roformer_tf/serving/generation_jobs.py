@@ -143,7 +143,7 @@ def jobs_of(
     settings["stop"] = tuple(settings.get("stop", ()))
     config = GenerationConfig(**settings)  # which checks the values
     model.check_stops(config)
-    several = body.texts is not None or config.samples > 1 or config.beams > 1
+    several = "texts" in body.model_fields_set or config.samples > 1 or config.beams > 1
     if body.stream and (several or body.paraphrases):
         raise InputError("stream needs a single text, without samples, beams or paraphrases.")
     if body.paraphrases:

@@ -76,19 +76,24 @@ class JsonRequest(BaseModel):
 class TextsRequest(JsonRequest, Generic[Item]):
     """One `text`, or several `texts`; of a pair, a text is a list of two texts."""
 
-    text: Item | None = None
-    texts: Annotated[list[Item], Field(min_length=1, fail_fast=True)] | None = None
+    model_config = ConfigDict(
+        json_schema_extra={"oneOf": [{"required": ["text"]}, {"required": ["texts"]}]}
+    )
+
+    # Not `Item | None`: the description would allow null.
+    text: Item = None  # type: ignore[assignment]
+    texts: Annotated[list[Item], Field(min_length=1, fail_fast=True)] = None  # type: ignore[assignment]
 
     @model_validator(mode="after")
     def _one_of_both(self) -> "TextsRequest[Item]":
-        if (self.text is None) == (self.texts is None):
+        if len(self.model_fields_set & {"text", "texts"}) != 1:
             raise PydanticCustomError("one", "give either text or texts")
         return self
 
     @property
     def items(self) -> list[Item]:
         """The texts, or the only one."""
-        return self.texts or [self.text]  # type: ignore[list-item]
+        return self.texts or [self.text]
 
 
 class TextRequest(TextsRequest[Text]):
@@ -427,8 +432,14 @@ def _text_of(document: Any) -> Any:
     return document["text"] if isinstance(document, dict) and "text" in document else document
 
 
+class TextDocument(BaseModel):
+    """A document as an object."""
+
+    text: Text
+
+
 DocumentText = Annotated[
-    Text, BeforeValidator(_text_of, json_schema_input_type=str | dict[str, Any])
+    Text, BeforeValidator(_text_of, json_schema_input_type=Text | TextDocument)
 ]
 
 
