@@ -19,10 +19,9 @@ from roformer_tf.readers.streams import (
     MAX_RATIO,
     PIECE,
     Budget,
-    ReadError,
     check_row,
+    naming,
     opened_as_stored,
-    within_limits,
 )
 
 # Maximum bytes that a file may unpack to: a million texts of 150 Chinese characters.
@@ -96,8 +95,6 @@ def open_sheet(path: str | Path, sheet: str | None = None) -> Sheet:
             book = load_workbook(raw, data_only=True, **reading)
             # A cell is its value in one workbook, its formula in the other.
             formulas = load_workbook(raw, **reading) if content.formulas else None
-    except InputError:
-        raise
     except Exception as error:  # openpyxl has no error class for a broken file
         raise _damaged(path, error) from None
     sheets = {each.title: each for each in book.worksheets}
@@ -189,8 +186,8 @@ def _elements(chunk: bytes, start: int) -> int:
 
 
 def _damaged(path: str | Path, error: Exception) -> InputError:
-    if isinstance(error, ReadError):
-        return InputError(f"cannot read {path}: {error.reason}. Try again.")
+    if isinstance(error, InputError):
+        return error
     return InputError(f"{path} is no .xlsx file, or damaged. Save it again, or as .csv.")
 
 
@@ -277,7 +274,7 @@ def _records(rows: Iterable[list[str]], path: str | Path, budget: Budget) -> Ite
             cells.pop()
         if not any(map(str.strip, cells)):
             continue
-        with within_limits(path):
+        with naming(path):
             size = sum(map(len, cells))
             check_row(number, size)
             budget.take(size)
