@@ -174,14 +174,9 @@ class RoFormerConfig:
                 f"{needs_rotary[0]} is about rotary positions, but position_embedding_type is "
                 f"{self.position_embedding_type!r}. Omit one of them."
             )
+        # For no positions at all there is position_embedding_type "none".
         check_type_and_number("rotary_share", self.rotary_share, above=0, at_most=1)
-        features = int(self.head_size * self.rotary_share + 1e-6)
-        if not features or features % 2:
-            raise InputError(
-                f"rotary_share is {self.rotary_share!r} of heads of {self.head_size} dimensions, "
-                "but must be a fraction that is an even number of them: they form pairs. "
-                'For no positions at all give position_embedding_type "none".'
-            )
+        features = rotated_features(self.head_size, self.rotary_share)
         checked_rope_parameters(self.rope_parameters, features, self.rotary_base)
         buckets = self.relative_attention_num_buckets
         if buckets % 2 or buckets < 4:
@@ -339,6 +334,18 @@ class RoFormerConfig:
         if "hidden_size" in changes and self.embedding_size == self.hidden_size:
             changes = {"embedding_size": changes["hidden_size"]} | changes
         return dataclasses.replace(self, **changes)
+
+
+def rotated_features(head_size: int, share: float) -> int:
+    """The number of rotated dimensions of a head. Raises InputError unless they form pairs."""
+    # The small number keeps int() from rounding 0.3 · 10 = 2.9999… down.
+    features = int(head_size * share + 1e-6) if 0 <= share <= 1 else -1
+    if features < 0 or features % 2 or (share and not features):
+        raise InputError(
+            f"rotary_share is {share:g} of heads of {head_size} dimensions, rotated in pairs. "
+            "Give a fraction from 0 (no rotation) to 1 that is an even number of them."
+        )
+    return features
 
 
 def checked_rope_parameters(

@@ -68,8 +68,8 @@ class ParquetRecords:
 class ArrowRecords:
     """The rows of .arrow files, in the stream or the file format of Arrow.
 
-    Raises UnreadableError for any other file, for damaged ones, and for rows that are too large when
-    unpacked.
+    Raises UnreadableError for any other file, for a damaged one, and for rows that are too large
+    when unpacked.
     """
 
     def __init__(self, sources: Sequence[Any]) -> None:
