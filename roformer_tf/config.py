@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from roformer_tf.errors import InputError, check_type_and_number
-from roformer_tf.files import parse_json
+from roformer_tf.files import json_object
 
 _CHOICES = {
     "hidden_act": ("gelu", "gelu_new", "relu"),
@@ -300,13 +300,10 @@ class RoFormerConfig:
         """Read a JSON file. Raises InputError if it is missing or contains no JSON object."""
         path = Path(path)
         try:
-            values = parse_json(path.read_bytes())
+            content = path.read_bytes()
         except OSError as error:
             raise InputError(f"cannot read {path}: {error.strerror}. Give a config file.") from None
-        except ValueError as error:
-            raise InputError(f"{path} is not valid JSON: {error}. Give a config file.") from None
-        if not isinstance(values, dict):
-            raise InputError(f"{path} contains no JSON object. Give a config file.")
+        values = json_object(content, path, "Give a config file.")
         return cls.from_dict(values, source=str(path))
 
     def to_dict(self) -> dict[str, Any]:

@@ -133,6 +133,17 @@ def parse_json(content: str | bytes, *, finite: bool = False) -> Any:
     return value
 
 
+def json_object(content: bytes, name: str | Path, advice: str) -> dict[str, Any]:
+    """Parse a JSON object. Raises InputError, with the name and the advice, for anything else."""
+    try:
+        values = parse_json(content)
+    except ValueError as error:
+        raise InputError(f"{name} is not valid JSON: {error}. {advice}") from None
+    if not isinstance(values, dict):
+        raise InputError(f"{name} contains no JSON object. {advice}")
+    return values
+
+
 def _refuse(constant: str) -> None:
     raise ValueError(f"it contains {constant}, which is no number")
 
@@ -230,9 +241,7 @@ def check_writable(target: str | Path) -> None:
 
 def is_folder(path: str | Path) -> bool:
     """Whether the folder exists; False, too, for a name that is too long for a file system."""
-    with suppress(OSError):
-        return Path(path).is_dir()
-    return False
+    return os.path.isdir(path)  # noqa: PTH112
 
 
 def sweep(folder: Path) -> None:

@@ -27,12 +27,16 @@ def usable_cores() -> int:
 
 def instructions() -> set[str]:
     """The CPU's instruction sets by Linux' names; none on other systems."""
+    return set(cpu_property("flags", "Features").split())
+
+
+def cpu_property(*names: str) -> str:
+    """The first value under one of these names in Linux' description of the CPU; else ""."""
     try:
         lines = CPU_INFO.read_text().splitlines()
     except OSError:
-        return set()
-    flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    return set(flags.partition(":")[2].split())
+        return ""
+    return next((x.partition(":")[2].strip() for x in lines if x.startswith(names)), "")
 
 
 def multiplies_bfloat16() -> bool:

@@ -41,7 +41,7 @@ class HubModel(NamedTuple):
         """The model that a source names; None for a path that exists, and for any other text."""
         text = source.as_posix() if isinstance(source, Path) else source
         match = _SOURCE.fullmatch(text)
-        if match is None or text.endswith(_PATHS) or registry.exists(source):
+        if match is None or text.endswith(_PATHS) or os.path.exists(source):  # noqa: PTH110
             return None
         return cls(*(part for part in match.groups() if part))
 

@@ -112,7 +112,7 @@ def locate(source: str | Path) -> Path:
     The zip is searched in `checkpoints/`, whose files are not checked, then in the cache, and is
     downloaded otherwise. Raises InputError for anything else, and as `cached` and `download` do.
     """
-    if exists(source):
+    if os.path.exists(source):  # noqa: PTH110 (False, too, for a name that no file can have)
         return Path(source)
     if str(source) == MINI:
         return own()
@@ -297,17 +297,6 @@ def reserved(file: str, name: str) -> Iterator[None]:
         raise InputError(
             f"cannot store {file} in {folder()}: {error}. "
             f"Free some space, or set another folder in the environment variable {CACHE}."
-        ) from None
-
-
-def exists(source: str | Path) -> bool:
-    """Whether a path exists. Raises InputError if that cannot be determined."""
-    try:
-        return Path(source).exists()
-    except OSError as error:  # the name is too long, or a folder above is not readable
-        raise InputError(
-            f"cannot look for {source}: {error.strerror}. Give a released .zip, a folder with a "
-            "checkpoint, or a name that `roformer-tf checkpoints list` shows."
         ) from None
 
 

@@ -23,7 +23,6 @@ from tqdm import tqdm
 
 from roformer_tf.corpus.workers import EngineError, Workers, WorkerTask, in_this_process, processes
 from roformer_tf.errors import InputError, check_number
-from roformer_tf.files import parse_json
 from roformer_tf.machine import usable_cores
 
 Engine = Literal["processes", "dask"]
@@ -138,28 +137,15 @@ def _connect(scheduler: str | None) -> Any:
     # Dask logs several tracebacks for a lost scheduler; our error is one sentence.
     for name in ("distributed", "distributed.client", "tornado.application"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    address = _address(scheduler or os.environ[ADDRESS])
+    given = scheduler or os.environ[ADDRESS]
+    place = {"scheduler_file" if Path(given).is_file() else "address": given}
     try:
-        return Client(address, timeout=CONNECTING, set_as_default=False)
-    except (OSError, ValueError) as error:
+        return Client(**place, timeout=CONNECTING, set_as_default=False)
+    except (OSError, ValueError, TypeError) as error:
         raise InputError(
-            f"no Dask scheduler responds at {address}: {error}. Give --scheduler the address that "
+            f"no Dask scheduler responds at {given}: {error}. Give --scheduler the address that "
             "`dask scheduler` prints, such as tcp://host:8786, or the file that it writes by "
             "--scheduler-file."
-        ) from None
-
-
-def _address(scheduler: str) -> str:
-    """The address in a scheduler file, or the address itself."""
-    path = Path(scheduler)
-    if not path.is_file():
-        return scheduler
-    try:
-        return str(parse_json(path.read_text(encoding="utf-8"))["address"])
-    except (OSError, ValueError, TypeError, KeyError):
-        raise InputError(
-            f"{path} is no scheduler file. Give the one that `dask scheduler --scheduler-file` "
-            "wrote, or the scheduler's address, such as tcp://host:8786."
         ) from None
 
 

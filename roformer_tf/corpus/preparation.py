@@ -15,6 +15,7 @@ detected first, in all corpora. The output folder:
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, groupby, islice
@@ -25,7 +26,6 @@ from typing import Annotated, Any, TypeVar
 from roformer_tf.checkpoints.archives import VOCABULARY
 from roformer_tf.corpus.deduplication import (
     DuplicatePolicy,
-    check_similarity,
     exact_marks,
     find_exact,
     find_near,
@@ -44,12 +44,11 @@ from roformer_tf.corpus.manifests import (
     PREPARE_AGAIN,
     TRAIN,
     UNFINISHED,
-    check_begun,
     claim,
     discard,
     hash_json,
-    is_done,
     is_finished,
+    is_swept,
     make_manifest,
     remove_unfinished,
     skipped,
@@ -66,7 +65,7 @@ from roformer_tf.tokenizers.padding import check_length
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import Tokenization, build_vocabulary, count_pieces
 
-FORMAT = 4  # of the folder
+FORMAT = 5  # of the folder
 PART_CHARACTERS = 2_000_000  # about a second of work, and enough documents to fill sequences
 COUNTED_WORDS = 5_000_000  # kept while counting: some hundred megabytes
 
@@ -120,7 +119,8 @@ class PreparationConfig(CorpusConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_length(self.length)
-        check_similarity(self.similarity)
+        hint = "such as 0.8 (for equal texts alone give --duplicates exact)"
+        check_numbers(self, "similarity", above=0, below=1, hint=hint)
         if (self.vocab is None) == (self.vocab_size is None):
             raise InputError(
                 "give either a vocabulary (--vocab) or the size of one to build (vocab_size)."
@@ -150,11 +150,16 @@ def prepare_with(config: PreparationConfig, tokenizer: RoFormerTokenizer | None)
     output = Path(config.output)
     settings = _settings(config, files, tokenizer)
     # Without a lock, because several processes may use a finished folder, even a read-only one.
-    if is_done(output, settings):
-        print(f"{output} is prepared already: {summary(read_manifest(output))}")
-        return output
+    with suppress(OSError):  # such as a name that is too long, which `locked` reports
+        if is_finished(output, settings) and is_swept(output):
+            return _finished(output)
     with locked(output):
         return _prepare(config, files, tokenizer, settings)
+
+
+def _finished(output: Path) -> Path:
+    print(f"{output} is prepared already: {summary(read_manifest(output))}")
+    return output
 
 
 def _prepare(
@@ -165,11 +170,9 @@ def _prepare(
 ) -> Path:
     """Prepare in a locked folder."""
     output = Path(config.output)
-    check_begun(output, settings)
-    if is_finished(output):
+    if is_finished(output, settings):
         remove_unfinished(output)
-        print(f"{output} is prepared already: {summary(read_manifest(output))}")
-        return output
+        return _finished(output)
 
     _check_for_documents(files, config)
     if config.engine == "dask":
@@ -360,6 +363,8 @@ def _settings(
         "part_characters": PART_CHARACTERS,
         "files": [[file.corpus, file.name, file.size, file.stamp] for file in files],
         "field": config.field,
+        "encoding": config.encoding,
+        "whole_words": config.whole_words,
         "strict": config.strict,
         "min_characters": config.min_characters,
         "drop_repeated_lines": config.drop_repeated_lines,
@@ -372,8 +377,4 @@ def _settings(
         "length": config.length,
         "fill": config.fill,
         "held_out": config.held_out,
-    } | {  # written only if set: folders without these keys stay valid
-        name: getattr(config, name)
-        for name in ("encoding", "whole_words")
-        if getattr(config, name) != getattr(PreparationConfig, name)
     }

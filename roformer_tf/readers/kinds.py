@@ -33,11 +33,17 @@ def kind_of(path: str | Path, sheet: str | None = None) -> str:
 
     Raises InputError for another kind or folder, and for a sheet of a file that has no sheets.
     """
+    kind = _kind_of(path)
+    if sheet is not None and kind != "xlsx":
+        raise InputError(f"{path} has no sheets, as an .xlsx file has: remove --sheet.")
+    return kind
+
+
+def _kind_of(path: str | Path) -> str:
     if not is_url(path) and Path(path).is_dir():
         if any(Path(path).glob("*.ann")):
-            _check_sheet(path, sheet, "brat")
             return "brat"
-        _check_folder(Path(path), sheet)
+        _check_folder(Path(path))
         return "arrow"
     file = StoredFile(str(path), 0, "")
     is_here = not is_url(path) and Path(path).exists()
@@ -62,11 +68,10 @@ def kind_of(path: str | Path, sheet: str | None = None) -> str:
         raise InputError(
             Message("there is no file {path}. Check the path and the spelling.", path=path)
         )
-    _check_sheet(path, sheet, kind)
     return kind
 
 
-def _check_folder(path: Path, sheet: str | None) -> None:
+def _check_folder(path: Path) -> None:
     """Raise InputError for a folder that is no data set saved by `datasets`."""
     splits = sorted(file.parent.name for file in path.glob("*/*.arrow"))
     if not arrow_files(path):
@@ -74,12 +79,6 @@ def _check_folder(path: Path, sheet: str | None) -> None:
             names = " or ".join(f"{path}/{name}" for name in dict.fromkeys(splits))
             raise InputError(f"{path} holds several data sets. Give one: {names}.")
         raise InputError(Message("{path} is a folder. Give a file in it.", path=path))
-    _check_sheet(path, sheet, "arrow")
-
-
-def _check_sheet(path: str | Path, sheet: str | None, kind: str) -> None:
-    if sheet is not None and kind != "xlsx":
-        raise InputError(f"{path} has no sheets, as an .xlsx file has: remove --sheet.")
 
 
 def _by_content(path: str | Path, file: StoredFile) -> str:

@@ -147,18 +147,14 @@ def _look_ahead(stream: Iterable[bytes], size: int) -> tuple[list[bytes], Iterat
     except StopIteration:
         pass
     except Exception as error:
-        return head, _Broken(error)
+        return head, _failing(error)
     return head, lines
 
 
-class _Broken(Iterator[bytes]):
+def _failing(error: Exception) -> Iterator[bytes]:
     """The rest of a stream that cannot be read: raises the error."""
-
-    def __init__(self, error: Exception) -> None:
-        self._error = error
-
-    def __next__(self) -> bytes:
-        raise self._error
+    raise error
+    yield b""
 
 
 def _majority_encoding(lines: list[bytes]) -> str | None:

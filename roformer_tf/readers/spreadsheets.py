@@ -1,7 +1,7 @@
 """Sheets of .xlsx files → records.
 
-openpyxl reads a row at a time, but holds two things in memory: the list of all texts of a workbook,
-and the tree of the current row. So the content of a file is checked before openpyxl reads it.
+openpyxl reads a row at a time, but holds the list of all texts of a workbook in memory. So the size
+of a file is checked before openpyxl reads it.
 """
 
 import re
@@ -15,7 +15,6 @@ from typing import IO, Any, BinaryIO, NamedTuple
 from roformer_tf.errors import InputError
 from roformer_tf.readers.records import Record
 from roformer_tf.readers.streams import (
-    LONGEST,
     MAX_RATIO,
     PIECE,
     Budget,
@@ -28,10 +27,6 @@ from roformer_tf.readers.streams import (
 MAX_BYTES = 1 << 29
 # Every file may unpack to this many bytes. Fewer than in `streams`: all texts are in memory.
 UNSUSPICIOUS = 1 << 22
-# Maximum XML elements of a member: three columns of all rows of a sheet have 7 million.
-MAX_ELEMENTS = 12_000_000
-# Maximum elements between the ends of two rows or texts: a row of all 16,384 cells has 50,000.
-MAX_UNFINISHED = 500_000
 # Rows of a sheet; Excel has no more.
 MAX_ROWS = 1 << 20
 
@@ -143,46 +138,20 @@ def _check(raw: BinaryIO, path: str | Path) -> _Content:
         contents = []
         for member in archive.infolist():
             with archive.open(member) as stream:
-                content = _scan(stream)
-                if content is None:
-                    raise InputError(
-                        f"{path} has too much content in {member.filename}. If you trust it, save "
-                        "it as .csv."
-                    )
-                contents.append(content)
+                contents.append(_scan(stream))
     return _Content(*map(any, zip(*contents, strict=True)))
 
 
-def _scan(stream: IO[bytes]) -> _Content | None:
-    """What a member contains; None if openpyxl's tree of it may become too large.
-
-    openpyxl frees the tree at the end of each row, and of each text in the list of texts. The
-    counts may be off by one at the end of a chunk.
-    """
-    elements = unfinished = bare = 0
+def _scan(stream: IO[bytes]) -> _Content:
+    """What a member contains."""
     merged = formulas = False
     tail = b""
     while chunk := stream.read(PIECE):
-        count = _elements(chunk, 0)
-        elements += count
-        # Rows end with "row>", texts of the shared list with "si>", whatever their namespace.
-        end = max(chunk.rfind(b"row>"), chunk.rfind(b"si>"))
-        unfinished = unfinished + count if end < 0 else _elements(chunk, end)
-        bare = 0 if b"<" in chunk else bare + len(chunk)
-        if elements > MAX_ELEMENTS or unfinished > MAX_UNFINISHED or bare > LONGEST:
-            return None
         seen = tail + chunk
-        if b"<!DOCTYPE" in seen:  # its entities may expand without bound; Excel writes none
-            return None
         merged = merged or b"mergeCell " in seen
         formulas = formulas or bool(_FORMULA.search(seen))
         tail = chunk[-16:]  # a mark may be split between two chunks
     return _Content(merged, formulas)
-
-
-def _elements(chunk: bytes, start: int) -> int:
-    """The number of elements that begin after a position."""
-    return chunk.count(b"<", start) - chunk.count(b"</", start)
 
 
 def _damaged(path: str | Path, error: Exception) -> InputError:
