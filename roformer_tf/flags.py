@@ -294,7 +294,7 @@ def yaml_values(path: Path, settings: type) -> dict[str, list[str]]:
     known = flag_types(settings)
     typed: dict[str, list[str]] = {}
     lines: dict[str, int] = {}
-    for key, _ in root.value if values else ():
+    for key, _ in root.value if root and values else ():
         name, line = _dashed(key.value), key.start_mark.line + 1
         if name in lines:
             raise InputError(

@@ -1,12 +1,11 @@
 """embedding.json: how the model in a folder computes sentence vectors. No Keras here."""
 
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from roformer_tf.errors import InputError
-from roformer_tf.files import json_object, write_text
+from roformer_tf.files import json_object, json_text, write_text
 
 FILE = "embedding.json"
 _PUT_BACK = "Put back the file that the model came with."
@@ -45,7 +44,7 @@ class EmbeddingConfig:
 
     def as_json(self) -> str:
         """Content of the file."""
-        return json.dumps(asdict(self), indent=2) + "\n"
+        return json_text(asdict(self))
 
     def save(self, folder: str | Path) -> None:
         """Write embedding.json into a model's folder."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import zipfile
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping
@@ -17,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from roformer_tf.checkpoints.archives import CONFIG, PICKLE, SHARDS, WEIGHTS
 from roformer_tf.checkpoints.arrays import DTYPES, LazyArrays, save_tensors, tensors_of_file
 from roformer_tf.errors import InputError
-from roformer_tf.files import parse_json, remove, temporary_file, write_text
+from roformer_tf.files import parse_json, remove, temporary_file, write_json, write_text
 from roformer_tf.templates import environment, markdown
 
 if TYPE_CHECKING:
@@ -125,10 +124,10 @@ def write(
     if architecture in (CAUSAL, "BertLMHeadModel"):
         values |= special_ids or {}
         generation = {key: values[key] for key in SPECIAL_IDS if values.get(key) is not None}
-        write_text(folder / GENERATION_CONFIG, json.dumps(generation, indent=2) + "\n")
+        write_json(folder / GENERATION_CONFIG, generation)
     else:
         remove(folder / GENERATION_CONFIG)  # of a model that was in the folder before
-    write_text(folder / CONFIG, json.dumps(values, ensure_ascii=False, indent=2) + "\n")
+    write_json(folder / CONFIG, values)
 
 
 def write_graph_config(
@@ -139,8 +138,7 @@ def write_graph_config(
     config = config.replace(crf=any(name.startswith("crf/") for name in arrays))
     # The graph computes what transformers has no class for, except segments and the order of tags.
     kind = FORM_TYPE if config.shared_segment else CRF_TYPE if config.crf else "roformer"
-    values = _config_values(config, architecture, kind)
-    write_text(Path(folder) / CONFIG, json.dumps(values, ensure_ascii=False, indent=2) + "\n")
+    write_json(Path(folder) / CONFIG, _config_values(config, architecture, kind))
 
 
 def has_scaled_head(config: RoFormerConfig, names: Container[str]) -> bool:

@@ -128,15 +128,19 @@ def complete_config(
     does not record is recognized by the tensors: RoFormerV2, the number of labels, and a BERT,
     which attends in both directions. Raises InputError if config and tensors disagree.
     """
-    # A clearer message than a list of all weights that are missing or unknown; and `table` could
-    # take minutes for a wrong number.
-    layers = [int(match[1]) for name in shapes if (match := _LAYER[layout].match(name))]
-    if max(layers, default=-1) + 1 != config.num_hidden_layers:
+    if config.num_hidden_layers > len(shapes):  # otherwise `table` could take minutes
         raise InputError(
             f"{source}: its config has num_hidden_layers {config.num_hidden_layers:,}, but its "
-            f"weights are of {max(layers, default=-1) + 1} layers. {_GIVE_CONFIG}"
+            f"weights are only {len(shapes):,} tensors. {_GIVE_CONFIG}"
         )
     config = _with_version(config, shapes, layout, source)
+    # A clearer message than a list of all weights that are missing or unknown.
+    layers = [int(match[1]) for name in shapes if (match := _LAYER[layout].match(name))]
+    if layers and max(layers) + 1 != config.num_hidden_layers:
+        raise InputError(
+            f"{source}: its config has num_hidden_layers {config.num_hidden_layers}, but its "
+            f"weights are of layers 0 to {max(layers)}. {_GIVE_CONFIG}"
+        )
     rows = {row.name: row.name_in(layout) for row in table(config.replace(num_labels=1))}
     # A file without a number of labels still shows it by the size of a head's bias.
     # transformers' head of multiple choice has one output, however many labels are named.

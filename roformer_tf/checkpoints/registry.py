@@ -12,7 +12,6 @@ always does.
 """
 
 import difflib
-import json
 import os
 import shutil
 import sys
@@ -26,7 +25,7 @@ from typing import Any
 from roformer_tf.checkpoints.archives import BERT_CONFIG, Files
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
-from roformer_tf.files import leftovers, parse_json, remove, temporary_file, write_text
+from roformer_tf.files import leftovers, parse_json, remove, temporary_file, write_json
 from roformer_tf.translation import Message, either
 
 CACHE = "ROFORMER_TF_CACHE"
@@ -254,7 +253,7 @@ def _record(path: Path) -> CachedFile | None:
 
 
 def _write_record(path: Path, checksum: str) -> None:
-    write_text(_record_path(path), json.dumps(asdict(_stamp(path, checksum)), indent=2) + "\n")
+    write_json(_record_path(path), asdict(_stamp(path, checksum)))
 
 
 def _stamp(path: Path, checksum: str) -> CachedFile:

@@ -65,7 +65,7 @@ from roformer_tf.tokenizers.padding import check_length
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import Tokenization, build_vocabulary, count_pieces
 
-FORMAT = 5  # of the folder
+FORMAT = 4  # of the folder
 PART_CHARACTERS = 2_000_000  # about a second of work, and enough documents to fill sequences
 COUNTED_WORDS = 5_000_000  # kept while counting: some hundred megabytes
 
@@ -363,8 +363,6 @@ def _settings(
         "part_characters": PART_CHARACTERS,
         "files": [[file.corpus, file.name, file.size, file.stamp] for file in files],
         "field": config.field,
-        "encoding": config.encoding,
-        "whole_words": config.whole_words,
         "strict": config.strict,
         "min_characters": config.min_characters,
         "drop_repeated_lines": config.drop_repeated_lines,
@@ -377,4 +375,8 @@ def _settings(
         "length": config.length,
         "fill": config.fill,
         "held_out": config.held_out,
+    } | {  # written only if set: folders without these keys stay valid
+        name: getattr(config, name)
+        for name in ("encoding", "whole_words")
+        if getattr(config, name) != getattr(PreparationConfig, name)
     }

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -130,11 +131,13 @@ def initializer(
         longest = max(positions, architecture.max_position_embeddings)
         architecture = architecture.replace(max_position_embeddings=longest, **changes)
 
-        def make(tokenizer: RoFormerTokenizer, rows: PreparedRows) -> PretrainedLM:
-            return new_model(
-                architecture, tokenizer, rows, precision, config.embeddings, config.objective
-            )
-
+        make = partial(
+            new_model,
+            architecture,
+            dtype=precision,
+            embeddings=config.embeddings,
+            objective=config.objective,
+        )
         return make, None
     with OpenedSource(config.init_from) as source:
         model = MODELS[config.objective].from_source(source, dtype=precision, **changes)

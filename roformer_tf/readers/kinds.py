@@ -48,7 +48,7 @@ def _kind_of(path: str | Path) -> str:
     file = StoredFile(str(path), 0, "")
     is_here = not is_url(path) and Path(path).exists()
     kind = _by_content(path, file) if is_here else ""
-    if file.kind in SPREADSHEETS and not kind:
+    if kind == "xls" or (file.kind in SPREADSHEETS and not kind):
         raise InputError(
             Message("{path} is of no kind that can be read. Save it as .xlsx or .csv.", path=path)
         )
@@ -84,8 +84,7 @@ def _check_folder(path: Path) -> None:
 def _by_content(path: str | Path, file: StoredFile) -> str:
     """The kind of a file with the suffix of another kind; "" if the suffix is right.
 
-    Exports of web sites are often such files. Raises InputError for an old spreadsheet, or a web
-    page, under another suffix.
+    Exports of web sites are often such files.
     """
     # .xls is in use for spreadsheets, tab-separated text and HTML.
     text = KINDS.get(file.kind) in ("csv", "tsv", "txt")
@@ -95,19 +94,10 @@ def _by_content(path: str | Path, file: StoredFile) -> str:
         head = raw.read(4096)
     if head.startswith(_ZIP):
         return "xlsx"
-    if head.startswith(_OLE) and text:
-        raise InputError(
-            f"{path} is a spreadsheet of the old kind, .xls, by another name. Open it in Excel or "
-            "WPS, and save it as .xlsx."
-        )
-    if text or not head or head.startswith(_OLE[:4]):
-        return ""
-    if head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):
-        raise InputError(
-            f"{path} is a web page that is called .xls. Open it in Excel or WPS, and save it as "
-            ".xlsx."
-        )
-    return "tsv" if b"\t" in head else ""
+    if head.startswith(_OLE):
+        return "xls"
+    is_page = head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<")
+    return "tsv" if b"\t" in head and not (text or is_page) else ""
 
 
 def arrow_files(path: str | Path) -> list[str | Path]:

@@ -153,8 +153,8 @@ def _look_ahead(stream: Iterable[bytes], size: int) -> tuple[list[bytes], Iterat
 
 def _failing(error: Exception) -> Iterator[bytes]:
     """The rest of a stream that cannot be read: raises the error."""
+    yield from ()
     raise error
-    yield b""
 
 
 def _majority_encoding(lines: list[bytes]) -> str | None:

@@ -10,7 +10,7 @@ import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, time
 from pathlib import Path
-from typing import IO, Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from roformer_tf.errors import InputError
 from roformer_tf.readers.records import Record
@@ -29,9 +29,6 @@ MAX_BYTES = 1 << 29
 UNSUSPICIOUS = 1 << 22
 # Rows of a sheet; Excel has no more.
 MAX_ROWS = 1 << 20
-
-# First bytes of Office files that are encrypted, or older than .xlsx.
-_OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 
 _FORMULA = re.compile(rb"<(\w+:)?f[ >/]")
 _MERGED = re.compile(rb"""<(?:\w+:)?mergeCell [^>]*?ref=["']([A-Z]+\d+:[A-Z]+\d+)["']""")
@@ -61,13 +58,6 @@ class Sheet(NamedTuple):
     """Number of merged ranges of several rows, whose value each row gets."""
 
 
-class _Content(NamedTuple):
-    """Whether any member of a file has merged cells, or formulas."""
-
-    merged: bool
-    formulas: bool
-
-
 def open_sheet(path: str | Path, sheet: str | None = None) -> Sheet:
     """Open a sheet; None is the first one that is visible and not empty.
 
@@ -84,12 +74,12 @@ def open_sheet(path: str | Path, sheet: str | None = None) -> Sheet:
     raw = opened_as_stored(path)
     reading = {"read_only": True, "keep_links": False}
     try:
-        content = _check(raw, path)
+        has_formulas = _check(raw, path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about features other than texts
             book = load_workbook(raw, data_only=True, **reading)
             # A cell is its value in one workbook, its formula in the other.
-            formulas = load_workbook(raw, **reading) if content.formulas else None
+            formulas = load_workbook(raw, **reading) if has_formulas else None
     except Exception as error:  # openpyxl has no error class for a broken file
         raise _damaged(path, error) from None
     sheets = {each.title: each for each in book.worksheets}
@@ -112,21 +102,15 @@ def open_sheet(path: str | Path, sheet: str | None = None) -> Sheet:
         sheet = next((name for name in candidates if any(records(name))), candidates[0])
     if sheet not in sheets:
         raise InputError(f"{path} has no sheet {sheet!r}. It has: {', '.join(sheets)}.")
-    merged = _merged(raw, sheet) if content.merged else []
+    merged = _merged(raw, sheet)
     return Sheet(sheet * (len(sheets) > 1), records(sheet, merged), len(merged))
 
 
-def _check(raw: BinaryIO, path: str | Path) -> _Content:
-    """The content of the file. Raises InputError if it is no zip, or too large when unpacked.
+def _check(raw: BinaryIO, path: str | Path) -> bool:
+    """Whether a file has formulas. Raises InputError if it is too large when unpacked.
 
     The declared sizes are enough: zipfile reads no byte beyond the size of a member.
     """
-    head = raw.read(len(_OLE))
-    if head == _OLE:
-        raise InputError(
-            f"{path} is encrypted, or no .xlsx file but one of another name. Open it in Excel or "
-            "WPS, and save it as .xlsx without a password."
-        )
     packed = raw.seek(0, 2)
     with zipfile.ZipFile(raw) as archive:
         unpacked = sum(member.file_size for member in archive.infolist())
@@ -135,29 +119,22 @@ def _check(raw: BinaryIO, path: str | Path) -> _Content:
                 f"{path} has {packed / 1e6:,.2f} MB, but would unpack to {unpacked / 1e6:,.0f} MB, "
                 "more than is read. If you trust it, save it as .csv."
             )
-        contents = []
         for member in archive.infolist():
             with archive.open(member) as stream:
-                contents.append(_scan(stream))
-    return _Content(*map(any, zip(*contents, strict=True)))
-
-
-def _scan(stream: IO[bytes]) -> _Content:
-    """What a member contains."""
-    merged = formulas = False
-    tail = b""
-    while chunk := stream.read(PIECE):
-        seen = tail + chunk
-        merged = merged or b"mergeCell " in seen
-        formulas = formulas or bool(_FORMULA.search(seen))
-        tail = chunk[-16:]  # a mark may be split between two chunks
-    return _Content(merged, formulas)
+                tail = b""
+                while chunk := stream.read(PIECE):
+                    if _FORMULA.search(tail + chunk):
+                        return True
+                    tail = chunk[-16:]  # a mark may be split between two chunks
+    return False
 
 
 def _damaged(path: str | Path, error: Exception) -> InputError:
     if isinstance(error, InputError):
         return error
-    return InputError(f"{path} is no .xlsx file, or damaged. Save it again, or as .csv.")
+    return InputError(
+        f"{path} is no .xlsx file, or damaged, or has a password. Save it again, or as .csv."
+    )
 
 
 def _rows(sheet: Any, path: str | Path) -> Iterator[Any]:

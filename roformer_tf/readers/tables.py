@@ -186,7 +186,10 @@ def _delimited(path: str | Path, records: Iterator[Record], find_top: FindTop, p
 
     `pad`: a row with fewer cells than the first is padded with empty ones.
     """
-    records = (r if r.problem or any(map(str.strip, r.cells)) else _blank(r) for r in records)
+    records = (
+        r if r.problem or any(map(str.strip, r.cells)) else r._replace(cells=[], problem=BLANK)
+        for r in records
+    )
     start = list(islice(records, _SEEN_FIRST))
     readable = [record for record in start if record.cells]
     if not readable:
@@ -214,10 +217,6 @@ def _nothing(path: str | Path, rows: Iterable[Row]) -> InputError:
     broken = next((f"{r.place} {r.problem}" for r in rows if r.problem != BLANK), None)
     problem = broken or Message("{path} is empty", path=path)
     return InputError(Message("{problem}. Give a file with examples.", problem=problem))
-
-
-def _blank(record: Record) -> Record:
-    return Record(record.number, [], BLANK)
 
 
 def _checked_names(path: str | Path, names: list[str]) -> tuple[str, ...]:

@@ -7,7 +7,6 @@ Keras is not imported here, so that `runs` prints its tables at once.
 """
 
 import dataclasses
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePath
@@ -49,16 +48,9 @@ def read_keys(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
     return {str(key): value for key, value in values.items()}
 
 
-def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file, readable and in UTF-8; a name that is not Unicode gets escapes."""
-    text = json.dumps(value, ensure_ascii=False, indent=2, default=str) + "\n"
-    write_text(path, text.encode("utf-8", "backslashreplace").decode())
-
-
 def read_settings(folder: Path) -> dict[str, Any]:
     """The settings that a run was started with; {} in a new folder."""
-    path = folder / SETTINGS
-    return (path.exists() and yaml.safe_load(path.read_text(encoding="utf-8"))) or {}
+    return read_keys(folder / SETTINGS, yaml.safe_load)
 
 
 def _read_line(text: bytes, place: str) -> dict[str, Any]:

@@ -330,8 +330,11 @@ COLUMNS = {  # name: content, what the message says, flags that help
 }
 ENDS = {
     "old.xls": (OLD + bytes(600), ["Save it as .xlsx or .csv"]),
-    "old.csv": (OLD + bytes(600), ["old kind, .xls", "save it as .xlsx"]),
-    "page.xls": ("<html><table><tr><td>评论</td></tr></table>", ["web page", "save it as .xlsx"]),
+    "old.csv": (OLD + bytes(600), ["of no kind that can be read", "Save it as .xlsx"]),
+    "page.xls": (
+        "<html><table><tr><td>评论</td></tr></table>",
+        ["of no kind that can be read", "Save it as .xlsx"],
+    ),
     "secret.xlsx": (OLD + bytes(600), ["encrypted", "without a password"]),
     "wps.et": ("", ["Save it as .xlsx or .csv"]),
     "texts.txt": ("很好\n不好\n", ["a .txt file holds texts alone", ".tsv or .csv"]),

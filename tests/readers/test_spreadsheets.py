@@ -248,10 +248,9 @@ def test_what_is_broken_is_one_message(tmp_path):
         "encrypted": b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(600),
         "other zip": b"PK\x05\x06" + bytes(18),
     }
-    for name, content in broken.items():
+    for content in broken.values():
         path.write_bytes(content)
-        message = "without a password" if name == "encrypted" else "no .xlsx file, or damaged"
-        with pytest.raises(InputError, match=message):
+        with pytest.raises(InputError, match=r"no \.xlsx file, or damaged, or has a password"):
             cells(path)
 
 
@@ -266,7 +265,7 @@ def test_what_is_broken_is_one_message(tmp_path):
 )
 def test_a_sheet_that_is_broken_inside_is_one_message(tmp_path, sheet):
     path = as_excel_writes(tmp_path / "a.xlsx", ROWS, sheet=sheet)
-    with pytest.raises(InputError, match=r"a\.xlsx is no \.xlsx file, or damaged\. Save it again"):
+    with pytest.raises(InputError, match=r"a\.xlsx is no \.xlsx file, or damaged, .*Save it again"):
         cells(path)
 
 
@@ -278,13 +277,8 @@ def sheet_of(content):
     return f'<worksheet xmlns="{MAIN}"><sheetData>{content}</sheetData></worksheet>'
 
 
-PADDING = [("xl/media/photo.png", os.urandom(300_000))]
 BOMBS = {
     "a large text": {"strings": sst(f"<si><t>{'x' * 10_000_000}</t></si>")},
-    "a huge text next to a photo": {
-        "strings": sst(f"<si><t>{'x' * 20_000_000}</t></si>"),
-        "more": PADDING,
-    },
     "a folder of zeros": {"more": [("xl/zeros.bin", bytes(30_000_000))]},
 }
 
