@@ -220,9 +220,8 @@ def check_writable(target: str | Path) -> None:
     try:
         created = _create_folder(target.parent)
         for folder in folders:
-            handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=folder)
-            os.close(handle)
-            Path(name).unlink()
+            with tempfile.NamedTemporaryFile(prefix=f".{target.name}.", suffix=".tmp", dir=folder):
+                pass
     except OSError as error:
         raise _unwritable(target, error) from None
     finally:

@@ -2,6 +2,7 @@
 
 import math
 import os
+from contextlib import suppress
 from pathlib import Path
 
 CPU_INFO, CPU_QUOTA = Path("/proc/cpuinfo"), Path("/sys/fs/cgroup/cpu.max")
@@ -17,11 +18,9 @@ def usable_cores() -> int:
     cores = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
-    try:
+    with suppress(OSError, ValueError):  # no such file, or "max"
         quota, period = CPU_QUOTA.read_text().split()
         cores = min(cores, math.ceil(int(quota) / int(period)))
-    except (OSError, ValueError):  # no such file, or "max"
-        pass
     return max(1, cores)
 
 

@@ -24,7 +24,7 @@ from roformer_tf.files import (
     write_text,
 )
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-from roformer_tf.translation import Message
+from roformer_tf.translation import Message, Translator
 
 TRAIN, HELD_OUT = SPLITS = ("train", "held_out")
 # Folder of the settings and the records of parts, until the manifest is written.
@@ -209,9 +209,7 @@ def _changed_files(known: Iterable[Sequence[Any]], now: Iterable[Sequence[Any]])
         *(f"{name} is missing" for name in sorted(missing - new)),
         *(f"{name} is new" for name in sorted(new - missing)),
     ]
-    rest = len(changes) - SHOWN_FILES
-    more = [f"and {rest:,} more"] if rest > 0 else []
-    return ", ".join([*changes[:SHOWN_FILES], *more]) or "they are in another order"
+    return Translator("en").listing(changes, SHOWN_FILES) or "they are in another order"
 
 
 def claim(output: Path, settings: Mapping[str, Any]) -> None:

@@ -14,7 +14,7 @@ from roformer_tf.checkpoints.huggingface import MODEL_CARD
 from roformer_tf.corpus.batches import held_out_batches, held_out_sample, pretraining_batches
 from roformer_tf.corpus.objectives import make_objective
 from roformer_tf.corpus.shards import PreparedRows
-from roformer_tf.errors import TRY_AGAIN, DivergedError, TerminatedError
+from roformer_tf.errors import DivergedError, TerminatedError
 from roformer_tf.pretraining.card import model_card
 from roformer_tf.pretraining.cost import stage_flops
 from roformer_tf.pretraining.evaluation import TokenMetrics, evaluate, predicts
@@ -34,7 +34,7 @@ from roformer_tf.training.comparison import best_evaluation
 from roformer_tf.training.devices import choose_jit
 from roformer_tf.training.distribution import (
     ProcessGroup,
-    exit_without_shutdown,
+    lost,
     peak_of_devices,
     replicas,
 )
@@ -268,9 +268,5 @@ def _explained(run: PretrainingRun, stage: Stage) -> Iterator[None]:
         PreparedRows.open(run.folders[stage.length])  # raises InputError if a shard is damaged
         if run.group.count > 1 and not isinstance(error, OSError):
             saved = next(checkpoints(run.output / CHECKPOINTS), "nothing yet")
-            reason = str(error).strip().splitlines()[0][:200]
-            exit_without_shutdown(TRY_AGAIN)
-            raise TerminatedError(
-                f"lost another process ({reason}). Saved: {saved}. The same command continues."
-            ) from None
+            raise lost("another process", error, f" Saved: {saved}.") from None
         raise

@@ -177,7 +177,7 @@ def test_many_changed_files_are_not_all_named(configure, corpus):
     prepare(configure())
     for number in range(9):
         (corpus[0] / f"n{number}.txt").write_text("多")
-    with pytest.raises(InputError, match=r"n0\.txt is new, .*, n4\.txt is new, and 4 more\)"):
+    with pytest.raises(InputError, match=r"n0\.txt is new, .*, n4\.txt is new and 4 more\)"):
         prepare(configure())
 
 

@@ -335,7 +335,7 @@ ENDS = {
         "<html><table><tr><td>评论</td></tr></table>",
         ["of no kind that can be read", "Save it as .xlsx"],
     ),
-    "secret.xlsx": (OLD + bytes(600), ["encrypted", "without a password"]),
+    "secret.xlsx": (OLD + bytes(600), ["has a password"]),
     "wps.et": ("", ["Save it as .xlsx or .csv"]),
     "texts.txt": ("很好\n不好\n", ["a .txt file holds texts alone", ".tsv or .csv"]),
     "unlabelled.csv": (as_csv(HEAD, *((a, "") for a, _ in ROWS)), ["has no label"]),
