@@ -174,10 +174,15 @@ def train_stage(run: PretrainingRun, stage: Stage, start: int, track: Track) -> 
                 ],
                 verbose=0,
             )
+    _check_stopped(run)
+
+
+def _check_stopped(run: PretrainingRun) -> None:
+    """Raise TerminatedError if a signal has ended the stage."""
     run.termination.training = False
     if run.termination.stopped:
         # Other processes may reach this line before the first one has written its checkpoint.
-        where = output / CHECKPOINTS
+        where = run.output / CHECKPOINTS
         saved = next(checkpoints(where)) if run.group.first else f"by the first process in {where}"
         raise TerminatedError(
             f"stopped by {run.termination.signal}, saved {saved}. The same command continues."
