@@ -263,9 +263,9 @@ def _no_command(name: str, flags: Sequence[str]) -> Message:
     of_groups = {command for command in COMMANDS if " " in command}
     last_words = {command.rpartition(" ")[2]: command for command in of_groups}
     near = (
-        nearest(" ".join([name, *flags[:1]]), of_groups)
+        (nearest(f"{name} {flags[0]}", of_groups) if flags else "")
         or nearest(name, {*COMMANDS, *_groups()})
-        or last_words.get(name, "")
+        or nearest(last_words.get(name, ""), of_groups)
     )
     meant = hint([near]) or Message(" `roformer-tf --help` lists the commands.")
     return Message("there is no command {name}.{hint}", name=name, hint=meant)
