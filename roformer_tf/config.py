@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from roformer_tf.errors import InputError, check_type_and_number
-from roformer_tf.files import parse_json
+from roformer_tf.files import json_object
 
 _CHOICES = {
     "hidden_act": ("gelu", "gelu_new", "relu"),
@@ -174,14 +174,9 @@ class RoFormerConfig:
                 f"{needs_rotary[0]} is about rotary positions, but position_embedding_type is "
                 f"{self.position_embedding_type!r}. Omit one of them."
             )
+        # For no positions at all there is position_embedding_type "none".
         check_type_and_number("rotary_share", self.rotary_share, above=0, at_most=1)
-        features = int(self.head_size * self.rotary_share + 1e-6)
-        if not features or features % 2:
-            raise InputError(
-                f"rotary_share is {self.rotary_share!r} of heads of {self.head_size} dimensions, "
-                "but must be a fraction that is an even number of them: they form pairs. "
-                'For no positions at all give position_embedding_type "none".'
-            )
+        features = rotated_features(self.head_size, self.rotary_share)
         checked_rope_parameters(self.rope_parameters, features, self.rotary_base)
         buckets = self.relative_attention_num_buckets
         if buckets % 2 or buckets < 4:
@@ -305,13 +300,10 @@ class RoFormerConfig:
         """Read a JSON file. Raises InputError if it is missing or contains no JSON object."""
         path = Path(path)
         try:
-            values = parse_json(path.read_bytes())
+            content = path.read_bytes()
         except OSError as error:
             raise InputError(f"cannot read {path}: {error.strerror}. Give a config file.") from None
-        except ValueError as error:
-            raise InputError(f"{path} is not valid JSON: {error}. Give a config file.") from None
-        if not isinstance(values, dict):
-            raise InputError(f"{path} contains no JSON object. Give a config file.")
+        values = json_object(content, path, "Give a config file.")
         return cls.from_dict(values, source=str(path))
 
     def to_dict(self) -> dict[str, Any]:
@@ -339,6 +331,18 @@ class RoFormerConfig:
         if "hidden_size" in changes and self.embedding_size == self.hidden_size:
             changes = {"embedding_size": changes["hidden_size"]} | changes
         return dataclasses.replace(self, **changes)
+
+
+def rotated_features(head_size: int, share: float) -> int:
+    """The number of rotated dimensions of a head. Raises InputError unless they form pairs."""
+    # The small number keeps int() from rounding 0.3 · 10 = 2.9999… down.
+    features = int(head_size * share + 1e-6) if 0 <= share <= 1 else -1
+    if features < 0 or features % 2 or (share and not features):
+        raise InputError(
+            f"rotary_share is {share:g} of heads of {head_size} dimensions, rotated in pairs. "
+            "Give a fraction from 0 (no rotation) to 1 that is an even number of them."
+        )
+    return features
 
 
 def checked_rope_parameters(

@@ -26,9 +26,6 @@ from roformer_tf.translation import Message
 LOCK = ".lock"
 """Lock file in a folder that a command is writing."""
 
-MAX_DEPTH = 100
-"""Maximum levels of lists and dictionaries in a JSON file."""
-
 PAUSES = (0.1, 0.4, 1.5)
 """Seconds to wait after each failed attempt to rename a file that another program has open."""
 
@@ -98,6 +95,16 @@ def write_text(target: str | Path, text: str) -> None:
     write_bytes(target, text.encode())
 
 
+def write_json(target: str | Path, value: Any) -> None:
+    """Write a JSON file, readable and in UTF-8; a name that is not Unicode gets escapes."""
+    write_bytes(target, json_text(value).encode("utf-8", "backslashreplace"))
+
+
+def json_text(value: Any) -> str:
+    """A JSON value as the files of the package have it."""
+    return json.dumps(value, ensure_ascii=False, indent=2, default=str) + "\n"
+
+
 def write_bytes(target: str | Path, content: bytes) -> None:
     """Write a file atomically. Another name of an existing file keeps the old content."""
     with temporary_file(target) as file:
@@ -117,34 +124,28 @@ def read_json(path: Path, advice: str) -> Any:
 def parse_json(content: str | bytes, *, finite: bool = False) -> Any:
     """Parse JSON in UTF-8; all JSON files of the package are read with this function.
 
-    Raises ValueError for invalid JSON, for values nested deeper than `MAX_DEPTH`, and, with
-    `finite`, for NaN and infinity, which are no JSON but accepted by Python.
+    Raises ValueError for invalid JSON and, with `finite`, for NaN and infinity, which are no JSON.
     """
     text = content.decode("utf-8") if isinstance(content, bytes) else content
     try:
-        value = json.loads(text, parse_constant=_refuse if finite else None)
+        return json.loads(text, parse_constant=_refuse if finite else None)
     except RecursionError:
-        too_deep = True
-    else:
-        # Python can parse values that are nested too deep to be copied or written again.
-        too_deep = _is_deeper(value, MAX_DEPTH)
-    if too_deep:
-        raise ValueError(f"it is nested more than {MAX_DEPTH} deep")
-    return value
+        raise ValueError("it is nested too deep") from None
+
+
+def json_object(content: bytes, name: str | Path, advice: str) -> dict[str, Any]:
+    """Parse a JSON object. Raises InputError, with the name and the advice, for anything else."""
+    try:
+        values = parse_json(content)
+    except ValueError as error:
+        raise InputError(f"{name} is not valid JSON: {error}. {advice}") from None
+    if not isinstance(values, dict):
+        raise InputError(f"{name} contains no JSON object. {advice}")
+    return values
 
 
 def _refuse(constant: str) -> None:
     raise ValueError(f"it contains {constant}, which is no number")
-
-
-def _is_deeper(value: Any, depth: int) -> bool:
-    """Whether lists and dictionaries are nested deeper than `depth`."""
-    level = [value]
-    for _ in range(depth + 1):
-        containers = (x for x in level if isinstance(x, dict | list))
-        inside = (x.values() if isinstance(x, dict) else x for x in containers)
-        level = [item for items in inside for item in items]
-    return bool(level)
 
 
 def hash_file(path: Path) -> str:
@@ -219,9 +220,8 @@ def check_writable(target: str | Path) -> None:
     try:
         created = _create_folder(target.parent)
         for folder in folders:
-            handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=folder)
-            os.close(handle)
-            Path(name).unlink()
+            with tempfile.NamedTemporaryFile(prefix=f".{target.name}.", suffix=".tmp", dir=folder):
+                pass
     except OSError as error:
         raise _unwritable(target, error) from None
     finally:
@@ -230,9 +230,7 @@ def check_writable(target: str | Path) -> None:
 
 def is_folder(path: str | Path) -> bool:
     """Whether the folder exists; False, too, for a name that is too long for a file system."""
-    with suppress(OSError):
-        return Path(path).is_dir()
-    return False
+    return os.path.isdir(path)  # noqa: PTH112
 
 
 def sweep(folder: Path) -> None:

@@ -7,7 +7,7 @@ import shlex
 import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from itertools import chain, pairwise, takewhile
+from itertools import pairwise, takewhile
 from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
@@ -292,9 +292,21 @@ def yaml_values(path: Path, settings: type) -> dict[str, list[str]]:
         message = Message("{path} holds no keys with values, such as `batch-size: 32`.", path=path)
         raise InputError(message)
     known = flag_types(settings)
-    for problem in _keys_twice(root):
-        raise InputError(Message("{path}, {problem}", path=path, problem=problem))
-    typed = {}
+    typed: dict[str, list[str]] = {}
+    lines: dict[str, int] = {}
+    for key, _ in root.value if root and values else ():
+        name, line = _dashed(key.value), key.start_mark.line + 1
+        if name in lines:
+            raise InputError(
+                Message(
+                    "{path}, line {line}: {key!r} is in line {earlier} already. Remove one.",
+                    path=path,
+                    line=line,
+                    key=key.value,
+                    earlier=lines[name],
+                )
+            )
+        lines[name] = line
     for key, value in values.items():
         flag = _dashed(key)
         if flag not in known:
@@ -315,32 +327,6 @@ def yaml_values(path: Path, settings: type) -> dict[str, list[str]]:
 def _dashed(key: Any) -> str:
     """A key of a YAML file as a flag is spelled: learning_rate is learning-rate."""
     return str(key).replace("_", "-")
-
-
-def _keys_twice(root: Any) -> Iterator[Message]:
-    """Describe repeated keys of a mapping; at the top, dashes and underscores are the same."""
-    for node in _nodes(root) if root else ():
-        lines: dict[str, int] = {}
-        for key, _ in node.value if node.id == "mapping" else ():
-            name = _dashed(key.value) if node is root else str(key.value)
-            line = key.start_mark.line + 1
-            if name in lines:
-                yield Message(
-                    "line {line}: {key!r} is in line {earlier} already. Remove one.",
-                    line=line,
-                    key=key.value,
-                    earlier=lines[name],
-                )
-            lines[name] = line
-
-
-def _nodes(node: Any) -> Iterator[Any]:
-    """A YAML node and all nodes in it."""
-    yield node
-    if node.id != "scalar":
-        inner = node.value if node.id == "sequence" else chain.from_iterable(node.value)
-        for child in inner:
-            yield from _nodes(child)
 
 
 def _as_words(value: Any) -> list[str]:

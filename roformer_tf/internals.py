@@ -54,11 +54,6 @@ def set_moments(optimizer: Any, first: Sequence[Any], second: Sequence[Any]) -> 
     optimizer._momentums, optimizer._velocities = list(first), list(second)
 
 
-def learning_rate_at(optimizer: Any, step: int) -> Any:
-    """The value of the optimizer's schedule at a step, counted from 0."""
-    return optimizer._learning_rate(step)
-
-
 def schedule_of(optimizer: Any) -> Any:
     """The learning rate schedule of an optimizer."""
     return optimizer._learning_rate

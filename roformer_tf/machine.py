@@ -2,6 +2,7 @@
 
 import math
 import os
+from contextlib import suppress
 from pathlib import Path
 
 CPU_INFO, CPU_QUOTA = Path("/proc/cpuinfo"), Path("/sys/fs/cgroup/cpu.max")
@@ -17,22 +18,24 @@ def usable_cores() -> int:
     cores = os.cpu_count() or 1
     if hasattr(os, "sched_getaffinity"):
         cores = len(os.sched_getaffinity(0))
-    try:
+    with suppress(OSError, ValueError):  # no such file, or "max"
         quota, period = CPU_QUOTA.read_text().split()
         cores = min(cores, math.ceil(int(quota) / int(period)))
-    except (OSError, ValueError):  # no such file, or "max"
-        pass
     return max(1, cores)
 
 
 def instructions() -> set[str]:
     """The CPU's instruction sets by Linux' names; none on other systems."""
+    return set(cpu_property("flags", "Features").split())
+
+
+def cpu_property(*names: str) -> str:
+    """The first value under one of these names in Linux' description of the CPU; else ""."""
     try:
         lines = CPU_INFO.read_text().splitlines()
     except OSError:
-        return set()
-    flags = next((line for line in lines if line.startswith(("flags", "Features"))), "")
-    return set(flags.partition(":")[2].split())
+        return ""
+    return next((x.partition(":")[2].strip() for x in lines if x.startswith(names)), "")
 
 
 def multiplies_bfloat16() -> bool:

@@ -11,7 +11,6 @@ from typing import Any, NamedTuple
 
 PACKAGE = "roformer_tf"
 CLASSES = {
-    "AdamW": "kernels.adam",
     "EmaAdamW": "training.optimizers.adamw",
     "Lamb": "training.optimizers.adamw",
     "LayerwiseAdamW": "training.optimizers.adamw",

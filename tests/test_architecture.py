@@ -37,7 +37,7 @@ MAY_IMPORT = {  # folder or top-level module: what it may import, and all that t
     "machine": (),
     "top_k": (),  # the largest scores; NumPy alone
     # text, weights, layers
-    "checkpoints": ("errors", "files", "config", "terminal"),
+    "checkpoints": ("errors", "files", "config", "terminal", "templates"),
     "tokenizers": ("checkpoints", "internals"),
     "kernels": ("errors", "internals"),
     "layers": ("config", "kernels", "registration"),

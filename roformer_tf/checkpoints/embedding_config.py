@@ -1,15 +1,14 @@
 """embedding.json: how the model in a folder computes sentence vectors. No Keras here."""
 
-import json
-from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
 from roformer_tf.errors import InputError
-from roformer_tf.files import parse_json, write_text
+from roformer_tf.files import json_object, json_text, write_text
 
 FILE = "embedding.json"
+_PUT_BACK = "Put back the file that the model came with."
 
 Pooling = Literal["pooler", "mean", "cls"]
 """The output of the linear pooler, the mean of all tokens, or the first token."""
@@ -45,7 +44,7 @@ class EmbeddingConfig:
 
     def as_json(self) -> str:
         """Content of the file."""
-        return json.dumps(asdict(self), indent=2) + "\n"
+        return json_text(asdict(self))
 
     def save(self, folder: str | Path) -> None:
         """Write embedding.json into a model's folder."""
@@ -54,18 +53,15 @@ class EmbeddingConfig:
 
 def parse(content: bytes, name: str) -> EmbeddingConfig:
     """Read the content of an embedding.json. Raises InputError, with its name, if it is damaged."""
-    try:
-        values: Any = parse_json(content)
-    except ValueError:
-        values = None
-    if not isinstance(values, Mapping) or not {"pooling", "max_length"} <= values.keys():
-        raise InputError(f"{name} is damaged: put back the file that the model came with.")
+    values = json_object(content, name, _PUT_BACK)
+    if not {"pooling", "max_length"} <= values.keys():
+        raise InputError(f"{name} is damaged. {_PUT_BACK}")
     dimensions = values.get("dimensions")
     try:
         cuts = None if dimensions is None else tuple(dimensions)
         return EmbeddingConfig(values["pooling"], values["max_length"], cuts)
     except (InputError, TypeError) as error:
-        raise InputError(f"{name}: {error} Put back the file that the model came with.") from None
+        raise InputError(f"{name}: {error} {_PUT_BACK}") from None
 
 
 def _is_count(value: Any) -> bool:

@@ -8,7 +8,6 @@ As in huggingface_hub, HF_ENDPOINT is the URL of a mirror, and HF_TOKEN the toke
 """
 
 import hashlib
-import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -19,7 +18,7 @@ from urllib.parse import quote
 from roformer_tf.checkpoints import registry
 from roformer_tf.checkpoints.archives import BERT_CONFIG, CONFIG, PICKLE, SHARDS, WEIGHTS
 from roformer_tf.errors import InputError
-from roformer_tf.files import parse_json, write_text
+from roformer_tf.files import parse_json, write_json
 
 _SOURCE = re.compile(r"(\w[\w.-]*)/(\w[\w.-]*)(?:@([\w.-][\w./-]*))?", re.ASCII)
 _FILE = re.compile(r"[\w.-]+", re.ASCII)
@@ -41,7 +40,7 @@ class HubModel(NamedTuple):
         """The model that a source names; None for a path that exists, and for any other text."""
         text = source.as_posix() if isinstance(source, Path) else source
         match = _SOURCE.fullmatch(text)
-        if match is None or text.endswith(_PATHS) or registry.exists(source):
+        if match is None or text.endswith(_PATHS) or os.path.exists(source):  # noqa: PTH110
             return None
         return cls(*(part for part in match.groups() if part))
 
@@ -116,7 +115,7 @@ def _download(model: HubModel) -> Path:
         transfer.finish(path)
     # Last: without it, the files of a download that was stopped are not used.
     commits = _commits(model) | {model.revision: commit}
-    write_text(model.commits, json.dumps(commits, indent=2) + "\n")
+    write_json(model.commits, commits)
     return folder
 
 

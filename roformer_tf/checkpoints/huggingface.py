@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 import zipfile
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping
@@ -17,7 +16,8 @@ from safetensors import SafetensorError, safe_open
 from roformer_tf.checkpoints.archives import CONFIG, PICKLE, SHARDS, WEIGHTS
 from roformer_tf.checkpoints.arrays import DTYPES, LazyArrays, save_tensors, tensors_of_file
 from roformer_tf.errors import InputError
-from roformer_tf.files import parse_json, remove, temporary_file, write_text
+from roformer_tf.files import parse_json, remove, temporary_file, write_json, write_text
+from roformer_tf.templates import environment, markdown
 
 if TYPE_CHECKING:
     from roformer_tf.config import RoFormerConfig
@@ -117,22 +117,17 @@ def write(
     with temporary_file(folder / WEIGHTS) as file:
         save_tensors(tensors, file, {"format": "pt"})  # transformers requires this metadata
     if config.is_v2:  # transformers would load it without an error, and compute something else
-        card = _V2_CARD.format(
-            layers=config.num_hidden_layers,
-            hidden=config.hidden_size,
-            heads=config.num_attention_heads,
-            vocabulary=config.vocab_size,
-        )
-        write_text(folder / MODEL_CARD, card)
+        templates = environment(Path(__file__).parent)
+        write_text(folder / MODEL_CARD, markdown(templates, "v2_card.md.jinja", config=config))
     values = _config_values(config, architecture, kind)
     # transformers' `generate` needs to know which token begins and ends a text.
     if architecture in (CAUSAL, "BertLMHeadModel"):
         values |= special_ids or {}
         generation = {key: values[key] for key in SPECIAL_IDS if values.get(key) is not None}
-        write_text(folder / GENERATION_CONFIG, json.dumps(generation, indent=2) + "\n")
+        write_json(folder / GENERATION_CONFIG, generation)
     else:
         remove(folder / GENERATION_CONFIG)  # of a model that was in the folder before
-    write_text(folder / CONFIG, json.dumps(values, ensure_ascii=False, indent=2) + "\n")
+    write_json(folder / CONFIG, values)
 
 
 def write_graph_config(
@@ -143,8 +138,7 @@ def write_graph_config(
     config = config.replace(crf=any(name.startswith("crf/") for name in arrays))
     # The graph computes what transformers has no class for, except segments and the order of tags.
     kind = FORM_TYPE if config.shared_segment else CRF_TYPE if config.crf else "roformer"
-    values = _config_values(config, architecture, kind)
-    write_text(Path(folder) / CONFIG, json.dumps(values, ensure_ascii=False, indent=2) + "\n")
+    write_json(Path(folder) / CONFIG, _config_values(config, architecture, kind))
 
 
 def has_scaled_head(config: RoFormerConfig, names: Container[str]) -> bool:
@@ -315,30 +309,3 @@ def _config_values(config: RoFormerConfig, architecture: str, kind: str) -> dict
 
 
 _BARE = re.compile(r"(embeddings|embeddings_project|encoder|pooler)\.")
-
-_V2_CARD = """\
----
-language: zh
-library_name: roformer-tf
-tags:
-- roformer-v2
----
-
-# RoFormerV2, {layers} layers of {hidden}, {heads} heads, {vocabulary:,} tokens
-
-**Do not load this model with `transformers`.** Its RoFormer loads this folder without an error,
-because `config.json` has `model_type: roformer`. But it does not support `norm_type: rms_norm` and
-`use_bias: false`. It adds biases and layer norms that RoFormerV2 does not have, so its outputs are
-wrong.
-
-Load it with:
-
-```python
-from roformer_tf import RoFormerForMaskedLM  # or RoFormerEncoder, or a classifier
-
-model = RoFormerForMaskedLM.from_pretrained("this folder")
-```
-
-The PyTorch package `roformer` (github.com/JunnYu/RoFormer_pytorch) has the same keys and loads it,
-too.
-"""

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from roformer_tf.config import POINTER_SIZE
+from roformer_tf.config import POINTER_SIZE, rotated_features
 from roformer_tf.errors import InputError
 
 if TYPE_CHECKING:
@@ -215,8 +215,7 @@ def _embeddings(config: RoFormerConfig) -> list[Weight]:
 def _layer(config: RoFormerConfig, index: int) -> list[Weight]:
     hidden, inner = config.hidden_size, config.intermediate_size
     heads = (config.num_attention_heads, config.head_size)
-    # The small number keeps int() from rounding 0.3 · 10 = 2.9999… down.
-    rotated = int(config.head_size * config.rotated_fraction + 1e-6)
+    rotated = rotated_features(config.head_size, config.rotated_fraction)
     rotated_values = rotated if config.rotary_value else 0
     ours, tf1 = f"encoder/layer_{index}", f"bert/encoder/layer_{index}"
     dense = partial(_dense, use_bias=config.use_bias)

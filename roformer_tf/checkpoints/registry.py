@@ -12,7 +12,6 @@ always does.
 """
 
 import difflib
-import json
 import os
 import shutil
 import sys
@@ -26,7 +25,7 @@ from typing import Any
 from roformer_tf.checkpoints.archives import BERT_CONFIG, Files
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
-from roformer_tf.files import leftovers, parse_json, remove, temporary_file, write_text
+from roformer_tf.files import leftovers, parse_json, remove, temporary_file, write_json
 from roformer_tf.translation import Message, either
 
 CACHE = "ROFORMER_TF_CACHE"
@@ -112,7 +111,7 @@ def locate(source: str | Path) -> Path:
     The zip is searched in `checkpoints/`, whose files are not checked, then in the cache, and is
     downloaded otherwise. Raises InputError for anything else, and as `cached` and `download` do.
     """
-    if exists(source):
+    if os.path.exists(source):  # noqa: PTH110 (False, too, for a name that no file can have)
         return Path(source)
     if str(source) == MINI:
         return own()
@@ -254,7 +253,7 @@ def _record(path: Path) -> CachedFile | None:
 
 
 def _write_record(path: Path, checksum: str) -> None:
-    write_text(_record_path(path), json.dumps(asdict(_stamp(path, checksum)), indent=2) + "\n")
+    write_json(_record_path(path), asdict(_stamp(path, checksum)))
 
 
 def _stamp(path: Path, checksum: str) -> CachedFile:
@@ -297,17 +296,6 @@ def reserved(file: str, name: str) -> Iterator[None]:
         raise InputError(
             f"cannot store {file} in {folder()}: {error}. "
             f"Free some space, or set another folder in the environment variable {CACHE}."
-        ) from None
-
-
-def exists(source: str | Path) -> bool:
-    """Whether a path exists. Raises InputError if that cannot be determined."""
-    try:
-        return Path(source).exists()
-    except OSError as error:  # the name is too long, or a folder above is not readable
-        raise InputError(
-            f"cannot look for {source}: {error.strerror}. Give a released .zip, a folder with a "
-            "checkpoint, or a name that `roformer-tf checkpoints list` shows."
         ) from None
 
 

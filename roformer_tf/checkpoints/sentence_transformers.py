@@ -9,7 +9,6 @@ sentence_bert_config.json        of Transformer, the folder itself: maximum toke
 Names and keys are the library's older ones, which its versions 2 to 6 read.
 """
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from roformer_tf.checkpoints.arrays import save_tensors
 from roformer_tf.checkpoints.detection import embedding_settings
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
 from roformer_tf.checkpoints.sources import OpenedSource
-from roformer_tf.files import remove, temporary_file, write_text
+from roformer_tf.files import remove, temporary_file, write_json
 
 MODULES = "modules.json"
 _SETTINGS = "config_sentence_transformers.json"
@@ -51,12 +50,12 @@ def save_modules(folder: str | Path) -> bool:
             modules.append(_POOLER)
     modules.append(f"{len(modules)}_Normalize")
     pooling = _pooling(config, checkpoint.config.hidden_size)
-    write_text(folder / "1_Pooling" / CONFIG, _json(pooling))
+    write_json(folder / "1_Pooling" / CONFIG, pooling)
     # do_lower_case would be done before the tokenizer, which lower-cases by itself.
     limits = {"max_seq_length": config.max_length, "do_lower_case": False}
-    write_text(folder / _TRANSFORMER_SETTINGS, _json(limits))
-    write_text(folder / _SETTINGS, _json({"prompts": {}, "similarity_fn_name": "cosine"}))
-    write_text(folder / MODULES, _json([_module(i, name) for i, name in enumerate(modules)]))
+    write_json(folder / _TRANSFORMER_SETTINGS, limits)
+    write_json(folder / _SETTINGS, {"prompts": {}, "similarity_fn_name": "cosine"})
+    write_json(folder / MODULES, [_module(i, name) for i, name in enumerate(modules)])
     return True
 
 
@@ -93,14 +92,10 @@ def _write_dense(folder: Path, kernel: np.ndarray, bias: np.ndarray) -> None:
         "bias": True,
         "activation_function": "torch.nn.modules.linear.Identity",
     }
-    write_text(folder / CONFIG, _json(settings))
+    write_json(folder / CONFIG, settings)
     tensors = {
         "linear.weight": np.ascontiguousarray(kernel.T, np.float32),
         "linear.bias": np.asarray(bias, np.float32),
     }
     with temporary_file(folder / WEIGHTS) as file:
         save_tensors(tensors, file, {"format": "pt"})
-
-
-def _json(content: Any) -> str:
-    return json.dumps(content, indent=2) + "\n"

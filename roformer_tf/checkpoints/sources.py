@@ -20,6 +20,7 @@ from roformer_tf.checkpoints.arrays import LazyArrays, is_finite
 from roformer_tf.checkpoints.names import IGNORED, TIED, complete_config, table
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
+from roformer_tf.translation import Translator
 
 logger = logging.getLogger(__name__)
 
@@ -198,9 +199,7 @@ def _check_unknown(names: list[str], source: Path, ignore_unknown: bool) -> None
     if not unknown:
         return
     if not ignore_unknown:
-        shown = ", ".join(unknown[:10])
-        if len(unknown) > 10:
-            shown += f" and {len(unknown) - 10} more"
+        shown = Translator("en").listing(unknown)
         raise InputError(
             f"{source} contains {len(unknown)} tensors that no RoFormer of its config has: "
             f"{shown}. Give the config that belongs to the weights, or ignore them with "

@@ -40,8 +40,7 @@ def pretraining_batches(
     sequence exactly once unless corpora are mixed (`endless_order`). Epochs follow each other
     without a gap: a batch may have sequences of two. Masks are drawn anew every time. `progress`:
     element s → fraction of the run's steps before it, for the objective. Raises InputError if there
-    are no sequences, if `mixing` does not match their corpora, and if the processes do not divide
-    `batch_size`.
+    are no sequences, and if `mixing` does not match their corpora. The processes divide the batch.
     """
     if not len(rows):
         raise InputError(f"{rows.folder} has no {rows.split} rows. Give a larger corpus.")
@@ -105,13 +104,10 @@ def held_out_batches(
 
 def _slice_of(batch_size: int, process: int, processes: int) -> range:
     """The positions in a batch that a process builds."""
+    # The command has checked that the devices, and so the processes, divide a batch.
+    size, rest = divmod(batch_size, processes)
     assert 0 <= process < processes
-    size = -(-batch_size // processes)
-    if size * processes != batch_size:
-        raise InputError(
-            f"a batch of {batch_size} sequences cannot be shared by {processes} processes. Give "
-            f"a batch size that {processes} divides, such as {size * processes}."
-        )
+    assert not rest
     return range(process * size, (process + 1) * size)
 
 

@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from roformer_tf.errors import check_number, check_packages
+from roformer_tf.errors import check_packages
 from roformer_tf.readers.records import text_key
 
 # Which documents are skipped because of an earlier one: none, equal ones, or similar ones too.
@@ -26,12 +26,6 @@ SHINGLE = 5  # characters in a row: two to three words of Chinese
 PERMUTATIONS = 128  # numbers of a signature; similarities are estimated to ± 0.04 (at 0.8)
 RECALL = 0.95  # of pairs whose similarity is exactly the threshold
 _BLOCK = 4096  # shingles at a time, which take 2 MB
-
-
-def check_similarity(similarity: float) -> None:
-    """Raise InputError unless it is between 0 and 1."""
-    hint = "such as 0.8 (for equal texts alone give --duplicates exact)"
-    check_number("similarity", similarity, above=0, below=1, hint=hint)
 
 
 def exact_marks(texts: Iterable[str | None]) -> list[bytes | None]:

@@ -13,9 +13,8 @@ from roformer_tf.readers.lines import NOT_ENCODED, DamagedLine, TextLines, check
 from roformer_tf.readers.records import BLANK, json_records, quoted_records
 from roformer_tf.readers.streams import (
     DECOMPRESSORS,
-    DamagedError,
-    LimitError,
     StoredFile,
+    UnreadableError,
     decompressed,
     find,
     is_url,
@@ -217,8 +216,8 @@ def _read_file(
                     report.documents += 1
                     report.characters += len(text)
                     yield text
-    except (DamagedError, LimitError) as error:
-        _skip(f"{file.url}:{number + 1}", str(error), config, report)
+    except UnreadableError as error:
+        _skip(f"{file.url}:{number + 1}", _kind(str(error), None), config, report)
     if config.encoding == "auto" and lines and lines.encoding not in (None, "utf-8"):
         report.encodings[file.url] = str(lines.encoding)
     report.bytes_read = before + file.size

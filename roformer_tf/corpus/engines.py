@@ -23,7 +23,7 @@ from tqdm import tqdm
 
 from roformer_tf.corpus.workers import EngineError, Workers, WorkerTask, in_this_process, processes
 from roformer_tf.errors import InputError, check_number, check_packages
-from roformer_tf.files import parse_json
+from roformer_tf.files import json_object
 from roformer_tf.machine import usable_cores
 
 Engine = Literal["processes", "dask"]
@@ -74,15 +74,6 @@ def check_cluster(scheduler: str | None) -> None:
     _connect(scheduler).close()
 
 
-@dataclass(frozen=True)
-class _Job:
-    """What a worker of a cluster needs for all items."""
-
-    task: WorkerTask
-    folder: str
-    versions: str
-
-
 @contextmanager
 def cluster(task: WorkerTask, folder: Path, scheduler: str | None) -> Iterator[Workers]:
     """Run the task on the workers of a Dask cluster, which may come and go.
@@ -90,7 +81,7 @@ def cluster(task: WorkerTask, folder: Path, scheduler: str | None) -> Iterator[W
     Raises InputError if no scheduler responds. Raises EngineError if it is lost, if an item kills
     its workers, and if a worker does not see the folder or has other versions.
     """
-    job = pickle.dumps(_Job(task, str(folder.absolute()), _versions()))
+    job = pickle.dumps((task, str(folder.absolute()), _versions()))
     with _connect(scheduler) as client:
         pending = set()
         if not client.nthreads():
@@ -135,7 +126,10 @@ def _connect(scheduler: str | None) -> Any:
     # Dask logs several tracebacks for a lost scheduler; our error is one sentence.
     for name in ("distributed", "distributed.client", "tornado.application"):
         logging.getLogger(name).setLevel(logging.CRITICAL)
-    address = _address(scheduler or os.environ[ADDRESS])
+    address = scheduler or os.environ[ADDRESS]
+    if Path(address).is_file():
+        advice = "Give the file that `dask scheduler --scheduler-file` wrote, or the address."
+        address = str(json_object(Path(address).read_bytes(), address, advice).get("address"))
     try:
         return Client(address, timeout=CONNECTING, set_as_default=False)
     except (OSError, ValueError) as error:
@@ -143,20 +137,6 @@ def _connect(scheduler: str | None) -> Any:
             f"no Dask scheduler responds at {address}: {error}. Give --scheduler the address that "
             "`dask scheduler` prints, such as tcp://host:8786, or the file that it writes by "
             "--scheduler-file."
-        ) from None
-
-
-def _address(scheduler: str) -> str:
-    """The address in a scheduler file, or the address itself."""
-    path = Path(scheduler)
-    if not path.is_file():
-        return scheduler
-    try:
-        return str(parse_json(path.read_text(encoding="utf-8"))["address"])
-    except (OSError, ValueError, TypeError, KeyError):
-        raise InputError(
-            f"{path} is no scheduler file. Give the one that `dask scheduler --scheduler-file` "
-            "wrote, or the scheduler's address, such as tcp://host:8786."
         ) from None
 
 
@@ -207,25 +187,26 @@ def _run(job: bytes, item: bytes) -> Any:
 
     Raises EngineError if the worker has other versions, or does not see the job's folder.
     """
-    loaded = _load(job)
+    task, folder, versions = _load(job)
     worker = f"the worker process {os.getpid()} on {platform.node()}"
-    if _versions() != loaded.versions:
+    if _versions() != versions:
         raise EngineError(
             f"{worker} has other versions, so that its rows might differ: {_versions()}, "
-            f"and not {loaded.versions}. Install the same everywhere."
+            f"and not {versions}. Install the same everywhere."
         )
-    if not Path(loaded.folder).is_dir():
+    if not Path(folder).is_dir():
         raise EngineError(
-            f"{worker} does not see {loaded.folder}. Choose an --output that has the same path on "
+            f"{worker} does not see {folder}. Choose an --output that has the same path on "
             "all machines, on a file system that they share."
         )
-    return loaded.task(pickle.loads(item))
+    return task(pickle.loads(item))
 
 
 @lru_cache(maxsize=1)  # once for all items of a job, because a tokenizer is large
-def _load(job: bytes) -> _Job:
-    loaded: _Job = pickle.loads(job)
-    return loaded
+def _load(job: bytes) -> tuple[WorkerTask, str, str]:
+    """The task, the folder that workers must see, and the versions that they must have."""
+    task, folder, versions = pickle.loads(job)
+    return task, folder, versions
 
 
 @cache

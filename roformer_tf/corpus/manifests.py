@@ -7,7 +7,6 @@ import hashlib
 import json
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from roformer_tf.files import (
     write_text,
 )
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-from roformer_tf.translation import Message
+from roformer_tf.translation import Message, Translator
 
 TRAIN, HELD_OUT = SPLITS = ("train", "held_out")
 # Folder of the settings and the records of parts, until the manifest is written.
@@ -146,52 +145,35 @@ def hash_json(value: Mapping[str, Any]) -> str:
 # The state of an output folder
 
 
-def check_begun(output: Path, settings: Mapping[str, Any]) -> None:
-    """Raise InputError, without any change, if the folder was begun with other settings."""
+def is_finished(output: Path, settings: Mapping[str, Any]) -> bool:
+    """Whether the folder holds this preparation, finished.
+
+    Raises InputError, without any change, if it was begun with other settings, or if it holds
+    anything else.
+    """
     # A finished folder has its settings in the manifest, an unfinished one in a file of its own.
     unfinished = output / UNFINISHED / "settings.json"
     if (output / MANIFEST).is_file():
-        known = read_manifest(output).get("settings", {})
-    elif unfinished.is_file():
-        known = read_json(unfinished, PREPARE_AGAIN)
-    else:
-        return
-    _check_same(output, known, settings)
-
-
-def is_done(output: Path, settings: dict[str, Any]) -> bool:
-    """Whether the folder holds this preparation, finished and without temporary files.
-
-    Raises InputError as `check_begun` and `is_finished` do.
-    """
-    with suppress(OSError):  # such as a name that is too long, which `locked` reports
-        check_begun(output, settings)
-        if is_finished(output):
-            return not (leftovers(output) or (output / UNFINISHED).exists())
-    return False
-
-
-def is_finished(output: Path) -> bool:
-    """Whether the folder holds a finished preparation.
-
-    Raises InputError, without any change, if it holds anything else.
-    """
-    if (output / MANIFEST).is_file():
+        _check_same(output, read_manifest(output)["settings"], settings)
         # The manifest is written last, but a copy of the folder may lack shards.
         for split in SPLITS:
             PreparedRows.open(output, split)  # raises for shards that are missing or cut off
         return True
-    begun = (output / UNFINISHED / "settings.json").is_file()
-    if (
-        not begun
-        and output.exists()
-        and (not output.is_dir() or set(output.iterdir()) - leftovers(output) - {output / LOCK})
+    if unfinished.is_file():
+        _check_same(output, read_json(unfinished, PREPARE_AGAIN), settings)
+    elif output.exists() and (
+        not output.is_dir() or set(output.iterdir()) - leftovers(output) - {output / LOCK}
     ):
         raise InputError(
             f"{output} exists and holds something else than prepared rows. "
             "Choose another output, or remove it."
         )
     return False
+
+
+def is_swept(output: Path) -> bool:
+    """Whether a finished folder has no files that only an unfinished preparation needs."""
+    return not (leftovers(output) or (output / UNFINISHED).exists())
 
 
 def _check_same(output: Path, known: Mapping[str, Any], now: Mapping[str, Any]) -> None:
@@ -227,9 +209,7 @@ def _changed_files(known: Iterable[Sequence[Any]], now: Iterable[Sequence[Any]])
         *(f"{name} is missing" for name in sorted(missing - new)),
         *(f"{name} is new" for name in sorted(new - missing)),
     ]
-    rest = len(changes) - SHOWN_FILES
-    more = [f"and {rest:,} more"] if rest > 0 else []
-    return ", ".join([*changes[:SHOWN_FILES], *more]) or "they are in another order"
+    return Translator("en").listing(changes, SHOWN_FILES) or "they are in another order"
 
 
 def claim(output: Path, settings: Mapping[str, Any]) -> None:

@@ -15,6 +15,7 @@ detected first, in all corpora. The output folder:
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, groupby, islice
@@ -25,7 +26,6 @@ from typing import Annotated, Any, TypeVar
 from roformer_tf.checkpoints.archives import VOCABULARY
 from roformer_tf.corpus.deduplication import (
     DuplicatePolicy,
-    check_similarity,
     exact_marks,
     find_exact,
     find_near,
@@ -44,12 +44,11 @@ from roformer_tf.corpus.manifests import (
     PREPARE_AGAIN,
     TRAIN,
     UNFINISHED,
-    check_begun,
     claim,
     discard,
     hash_json,
-    is_done,
     is_finished,
+    is_swept,
     make_manifest,
     remove_unfinished,
     skipped,
@@ -120,7 +119,8 @@ class PreparationConfig(CorpusConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_length(self.length)
-        check_similarity(self.similarity)
+        hint = "such as 0.8 (for equal texts alone give --duplicates exact)"
+        check_numbers(self, "similarity", above=0, below=1, hint=hint)
         if (self.vocab is None) == (self.vocab_size is None):
             raise InputError(
                 "give either a vocabulary (--vocab) or the size of one to build (vocab_size)."
@@ -150,11 +150,16 @@ def prepare_with(config: PreparationConfig, tokenizer: RoFormerTokenizer | None)
     output = Path(config.output)
     settings = _settings(config, files, tokenizer)
     # Without a lock, because several processes may use a finished folder, even a read-only one.
-    if is_done(output, settings):
-        print(f"{output} is prepared already: {summary(read_manifest(output))}")
-        return output
+    with suppress(OSError):  # such as a name that is too long, which `locked` reports
+        if is_finished(output, settings) and is_swept(output):
+            return _finished(output)
     with locked(output):
         return _prepare(config, files, tokenizer, settings)
+
+
+def _finished(output: Path) -> Path:
+    print(f"{output} is prepared already: {summary(read_manifest(output))}")
+    return output
 
 
 def _prepare(
@@ -165,11 +170,9 @@ def _prepare(
 ) -> Path:
     """Prepare in a locked folder."""
     output = Path(config.output)
-    check_begun(output, settings)
-    if is_finished(output):
+    if is_finished(output, settings):
         remove_unfinished(output)
-        print(f"{output} is prepared already: {summary(read_manifest(output))}")
-        return output
+        return _finished(output)
 
     _check_for_documents(files, config)
     if config.engine == "dask":

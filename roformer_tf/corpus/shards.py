@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from roformer_tf.corpus.packing import DOCUMENT
 from roformer_tf.errors import InputError
-from roformer_tf.files import hash_file, parse_json, temporary_file
+from roformer_tf.files import hash_file, json_object, temporary_file
 
 MANIFEST = "manifest.json"
 OPEN_MAPS = 256  # each needs a file descriptor, and a process often has only 1,024
@@ -69,19 +69,17 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     """Read the manifest of a finished preparation. Raises InputError if it is missing."""
     path = Path(folder) / MANIFEST
     try:
-        manifest = parse_json(path.read_text(encoding="utf-8"))
-        if not {"shards", "length", "splits"} <= manifest.keys():
-            raise ValueError("keys are missing")
+        content = path.read_bytes()
     except OSError:
         raise InputError(
             f"{folder} holds no prepared rows: there is no {MANIFEST}, which is written last. "
             "Run `roformer-tf prepare` (again, if it was interrupted)."
         ) from None
-    except (ValueError, AttributeError) as error:
-        raise InputError(
-            f"{path} is no manifest of prepared rows: {error}. Delete {folder} and prepare again."
-        ) from None
-    return dict(manifest)
+    advice = f"Delete {folder} and prepare again."
+    manifest = json_object(content, path, advice)
+    if not {"shards", "length", "splits"} <= manifest.keys():
+        raise InputError(f"{path} is no manifest of prepared rows. {advice}")
+    return manifest
 
 
 class PreparedRows:
@@ -139,41 +137,27 @@ class PreparedRows:
 
     def _open_map(self, number: int) -> npt.NDArray[np.unsignedinteger[Any]]:
         """Map shard `number` into memory: (rows, 3, length)."""
-        shard, header = self._shards[number], self._headers[number]
+        shard, (dtype, begin) = self._shards[number], self._headers[number]
         shape = (shard.rows, 3, self.length)
-        rows = np.memmap(self.folder / shard.file, header.dtype, "r", header.bytes, shape)
+        rows = np.memmap(self.folder / shard.file, dtype, "r", begin, shape)
         return np.asarray(rows)  # a plain view of the map: np.memmap's own slices are slow
 
 
-class _Header(NamedTuple):
-    """The header of a shard."""
-
-    dtype: np.dtype[Any]
-    bytes: int
-    """Where the rows begin."""
-
-
-def _header(path: Path, shard: Shard, length: int) -> _Header:
-    """Read the header of a shard; raise InputError if the shard has changed."""
+def _header(path: Path, shard: Shard, length: int) -> tuple[np.dtype[Any], int]:
+    """Dtype of a shard, and the byte where its rows begin; InputError if the shard has changed."""
     # Once, not whenever the shard is mapped: NumPy parses the header as Python. Before 3.11.8 two
     # threads must not parse at the same time (CPython issue 106905), and TensorFlow may do so.
-    _check_size(path, shard.bytes)
+    if not path.is_file():
+        raise _damaged(path, "it is missing")
+    if (size := path.stat().st_size) != shard.bytes:
+        raise _damaged(path, f"it has {size:,} bytes instead of {shard.bytes:,}")
     try:
         rows = np.load(path, mmap_mode="r", allow_pickle=False)
     except ValueError as error:
         raise _damaged(path, str(error)) from None
     if rows.shape != (shard.rows, 3, length):
         raise _damaged(path, f"it holds an array of shape {rows.shape}")
-    return _Header(rows.dtype, rows.offset)
-
-
-def _check_size(path: Path, size: int) -> None:
-    """Raise InputError unless the shard exists and has the size it was written with."""
-    if not path.is_file():
-        raise _damaged(path, "it is missing")
-    actual = path.stat().st_size
-    if actual != size:
-        raise _damaged(path, f"it has {actual:,} bytes instead of {size:,}")
+    return rows.dtype, rows.offset
 
 
 def _damaged(path: Path, what: str) -> InputError:

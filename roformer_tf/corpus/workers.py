@@ -42,15 +42,10 @@ def in_order(workers: Workers, items: Iterable[Item]) -> Iterator[tuple[Item, An
     for item in items:
         in_progress.append((item, workers.submit(item)))
         while len(in_progress) >= workers.room():
-            yield _first(in_progress)
-    while in_progress:
-        yield _first(in_progress)
-
-
-def _first(in_progress: deque[tuple[Item, Callable[[], Any]]]) -> tuple[Item, Any]:
-    """Remove the oldest item, and wait for its result."""
-    item, result = in_progress.popleft()
-    return item, result()
+            first, result = in_progress.popleft()
+            yield first, result()
+    for last, result in in_progress:
+        yield last, result()
 
 
 @contextmanager

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 
 from roformer_tf.engines.choice import Engine, Precision
 from roformer_tf.errors import InputError, check_numbers
-from roformer_tf.files import check_writable
+from roformer_tf.files import check_writable, write_json
 from roformer_tf.finetuning.report.analysis import (
     EvaluatedSet,
     LabelledPredictions,
@@ -34,7 +34,6 @@ from roformer_tf.tasks.metrics import ACCURACY
 from roformer_tf.tasks.scoring import JsonObject
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.terminal import printable, say, table, terminal_width
-from roformer_tf.training.run_files import write_json
 from roformer_tf.translation import Translator
 
 # Name of the file's examples in the JSON. It is that of the test set in report.json, so that both

@@ -18,7 +18,7 @@ from typing import Any
 
 from keras import ops
 
-from roformer_tf.config import checked_rope_parameters
+from roformer_tf.config import checked_rope_parameters, rotated_features
 from roformer_tf.errors import InputError
 from roformer_tf.kernels.forms import Tensor, wide
 from roformer_tf.layers.scaling import frequencies
@@ -109,17 +109,6 @@ class Rotation:
             return rotated
         halves = [ops.reshape(y, (*shape[:-1], 2, -1)) for y in (rotated, x[..., self.features :])]
         return ops.reshape(ops.concatenate(halves, axis=-1), shape)
-
-
-def rotated_features(head_size: int, share: float) -> int:
-    """The number of rotated dimensions of H. Raises InputError unless they form pairs."""
-    features = int(head_size * share + 1e-6) if 0 <= share <= 1 else -1
-    if features < 0 or features % 2 or (share and not features):
-        raise InputError(
-            f"rotary_share is {share:g} of heads of {head_size} dimensions, rotated in pairs. "
-            "Give a fraction from 0 (no rotation) to 1 that is an even number of them."
-        )
-    return features
 
 
 def angles(

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from roformer_tf.pretraining.settings import Stage
 
 DAY = 86_400  # seconds
-HOURS = 24
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,12 +66,10 @@ def cost(config: CostConfig) -> None:
 
     Raises InputError for a recipe that `pretrain` would refuse.
     """
-    estimates = [
-        priced(line, config)
-        for path in config.recipe
-        for line in costs(*read_recipe(path, config.architecture))
+    lines = [
+        line for path in config.recipe for line in costs(*read_recipe(path, config.architecture))
     ]
-    print("\n".join(rendered(estimates, config)))
+    print("\n".join(rendered(lines, config)))
 
 
 def read_recipe(path: Path, architecture: Path | None) -> tuple[str, Any, RoFormerConfig]:
@@ -131,18 +128,8 @@ def costs(name: str, settings: Any, architecture: RoFormerConfig) -> list[dict[s
     return [whole, *(lines if len(lines) > 1 else [])]
 
 
-def priced(line: dict[str, Any], config: CostConfig) -> dict[str, Any]:
-    """A line of `costs` with days and US$, in the order of `config.devices`."""
-    days = [line["flops"] / _speed(count, config) / DAY for count in config.devices]
-    prices = [
-        time * HOURS * count * config.price
-        for time, count in zip(days, config.devices, strict=True)
-    ]
-    return {**line, "devices": [*config.devices], "days": days, "usd": prices}
-
-
-def rendered(estimates: Sequence[dict[str, Any]], config: CostConfig) -> Iterator[str]:
-    """The result of `priced` as a Markdown table, with the assumptions.
+def rendered(lines: Sequence[dict[str, Any]], config: CostConfig) -> Iterator[str]:
+    """The lines of `costs` as a Markdown table with days and US$, and the assumptions.
 
     | recipe | parameters | rows | tokens | FLOPs | days on 1 | on 8 | US$ on 1 | on 8 |
     """
@@ -150,10 +137,12 @@ def rendered(estimates: Sequence[dict[str, Any]], config: CostConfig) -> Iterato
     heads = [f"{unit} on {' | on '.join(numbers)}" for unit in ("days", "US$")]
     yield f"| recipe | parameters | rows | tokens | FLOPs | {' | '.join(heads)} |"
     yield "| --- " + "| --: " * (4 + 2 * len(numbers)) + "|"
-    for line in estimates:
+    for line in lines:
         counts = [f"{line['parameters'] / 1e6:,.1f} M"]
         counts += [_power(line[key]) for key in ("rows", "tokens", "flops")]
-        prices = [_short(value) for value in (*line["days"], *line["usd"])]
+        days = [line["flops"] / _speed(count, config) / DAY for count in config.devices]
+        hours = [24 * time * count for time, count in zip(days, config.devices, strict=True)]
+        prices = [_short(x) for x in (*days, *(time * config.price for time in hours))]
         yield f"| {' | '.join([line['recipe'], *counts, *prices])} |"
     several = f", {config.efficiency:.0%} of that on each of several"
     yield ""

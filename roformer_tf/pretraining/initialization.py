@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -126,19 +127,21 @@ def initializer(
         architecture = SMALL
         if config.architecture:
             architecture = RoFormerConfig.from_file(find_recipe(config.architecture, ".json"))
-        _check_sees_both_sides(architecture, config.objective, config.architecture)
+        check_sees_both_sides(architecture.attention_type, config.objective, config.architecture)
         longest = max(positions, architecture.max_position_embeddings)
         architecture = architecture.replace(max_position_embeddings=longest, **changes)
 
-        def make(tokenizer: RoFormerTokenizer, rows: PreparedRows) -> PretrainedLM:
-            return new_model(
-                architecture, tokenizer, rows, precision, config.embeddings, config.objective
-            )
-
+        make = partial(
+            new_model,
+            architecture,
+            dtype=precision,
+            embeddings=config.embeddings,
+            objective=config.objective,
+        )
         return make, None
     with OpenedSource(config.init_from) as source:
         model = MODELS[config.objective].from_source(source, dtype=precision, **changes)
-        _check_sees_both_sides(model.config, config.objective, config.init_from)
+        check_sees_both_sides(model.config.attention_type, config.objective, config.init_from)
         model.config.check_length(positions, "the length of the longest row")
         settings = (tokenization, lower_case)
         if vocabulary is None:
@@ -163,11 +166,11 @@ def extend_vocabulary(source: str, words: str, target: Path) -> None:
         )
 
 
-def _check_sees_both_sides(
-    architecture: RoFormerConfig, objective: ObjectiveName, source: str | None
+def check_sees_both_sides(
+    attention_type: str | None, objective: ObjectiveName, source: str | None
 ) -> None:
     """Raise InputError for masked words in a model that attends only to the text before them."""
-    if objective == "masked" and architecture.attention_type == "causal":
+    if objective == "masked" and attention_type == "causal":
         raise InputError(
             f"{source} is a causal model (attention_type), but masked words are predicted from "
             "both sides. Give --objective causal, or another model."

@@ -22,15 +22,14 @@ from roformer_tf.corpus.packing import Documents
 from roformer_tf.corpus.part_writer import is_held_out
 from roformer_tf.corpus.windows import WordedText, long_texts
 from roformer_tf.errors import InputError, check_numbers
-from roformer_tf.files import check_writable, is_folder
-from roformer_tf.pretraining.initialization import MODELS, PretrainedLM
+from roformer_tf.files import check_writable, is_folder, write_json
+from roformer_tf.pretraining.initialization import MODELS, PretrainedLM, check_sees_both_sides
 from roformer_tf.pretraining.windowed_losses import figures, predicted_texts, token_losses
 from roformer_tf.terminal import table, terminal_width
 from roformer_tf.tokenizers.padding import SPECIALS, check_length
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, fitting_tokenizer
 from roformer_tf.training.devices import choose_precision
 from roformer_tf.training.plots import plot_lengths
-from roformer_tf.training.run_files import write_json
 from roformer_tf.training.settings import Precision
 
 # Unless the model was trained on shorter sequences.
@@ -185,11 +184,7 @@ def open_language_model(
             )
         attention = attention_type(checkpoint, opened)
         objective = objective or ("masked" if attention == "bidirectional" else "causal")
-        if objective == "masked" and attention == "causal":
-            raise InputError(
-                f"{opened.name} is a causal model and cannot predict masked words. Remove "
-                "--objective, or give another model."
-            )
+        check_sees_both_sides(attention, objective, opened.name)
         overrides = dict(changes or {})
         if objective == "causal":
             overrides["attention_type"] = "causal"

@@ -301,7 +301,7 @@ def with_rows_settled(config: PretrainConfig) -> PretrainConfig:
             f"--vocab-size is {config.vocab_size:,}, but {config.rows} was prepared with "
             f"{manifest['vocab_size']:,} tokens. Remove --vocab-size, or prepare new rows."
         )
-    prepared = manifest.get("settings", {}) | {"length": manifest["length"]}
+    prepared = manifest["settings"]
     prepared = {key: value for key, value in prepared.items() if value is not None}
     # The number of workers changes nothing; the vocabulary's size is checked above.
     names = OF_PREPARATION - {"corpus", "output", "vocab", "vocab_size", "workers"}

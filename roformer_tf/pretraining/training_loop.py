@@ -14,7 +14,7 @@ from roformer_tf.checkpoints.huggingface import MODEL_CARD
 from roformer_tf.corpus.batches import held_out_batches, held_out_sample, pretraining_batches
 from roformer_tf.corpus.objectives import make_objective
 from roformer_tf.corpus.shards import PreparedRows
-from roformer_tf.errors import TRY_AGAIN, DivergedError, TerminatedError
+from roformer_tf.errors import DivergedError, TerminatedError
 from roformer_tf.pretraining.card import model_card
 from roformer_tf.pretraining.cost import stage_flops
 from roformer_tf.pretraining.evaluation import TokenMetrics, evaluate, predicts
@@ -34,7 +34,7 @@ from roformer_tf.training.comparison import best_evaluation
 from roformer_tf.training.devices import choose_jit
 from roformer_tf.training.distribution import (
     ProcessGroup,
-    exit_without_shutdown,
+    lost,
     peak_of_devices,
     replicas,
 )
@@ -75,6 +75,13 @@ class PretrainingRun:
         """The run's folder."""
         return Path(self.config.output)
 
+    def plot(self, step: int) -> None:
+        """Draw the metrics up to this step, which takes half a second."""
+        if self.group.first:
+            files = (self.output / METRICS_FILE, self.output / EVALUATIONS_FILE)
+            lines = [line for file in files for line in read_metrics(file)]
+            plot_loss(lines, self.output / "loss.png", title=self.output.name)
+
 
 def compile_stage(run: PretrainingRun, stage: Stage) -> None:
     """Compile the model for a stage. The state of optimizer and metrics is carried over."""
@@ -98,43 +105,6 @@ def compile_stage(run: PretrainingRun, stage: Stage) -> None:
         after = (*optimizer.variables, *model.metrics_variables)
         for variable, value in zip(after, before, strict=True):
             variable.assign(value)
-
-
-@dataclass
-class _StageEvents:
-    """What happens every `save_every` steps of a stage: evaluation, plot, checkpoint."""
-
-    run: PretrainingRun
-    stage: Stage
-    # Held-out batches.
-    held_out: Any
-    # Held-out sequences of each corpus; they are in this order.
-    corpora: Mapping[str, int]
-    metrics: TokenMetrics
-    training_lines: MetricsFile
-    evaluations: MetricsFile
-    log: StepLog
-    writer: CheckpointWriter
-
-    def evaluate(self, step: int) -> None:
-        with ema_weights(self.run.model):
-            result = evaluate(self.metrics, self.held_out, self.corpora)
-        self.log.check(step, "the held-out loss", result.loss)
-        self.evaluations.write({"step": step, "length": self.stage.length} | result.line())
-        self.log.say(Message("step {step:,}: {result}", step=step, result=result))
-
-    def plot(self, step: int) -> None:
-        if self.run.group.first:
-            files = (self.training_lines.path, self.evaluations.path)
-            lines = [line for file in files for line in read_metrics(file)]
-            plot_loss(lines, self.run.output / "loss.png", title=self.run.output.name)
-
-    def save(self, step: int) -> None:
-        # The averaged weights are published; the optimizer's own are saved next to them.
-        with ema_weights(self.run.model):
-            snapshot = take_snapshot(RunState(step, self.run.fingerprint), self.run.model)
-        if self.run.group.first:
-            self.writer.write(snapshot)
 
 
 def train_stage(run: PretrainingRun, stage: Stage, start: int, track: Track) -> None:
@@ -172,23 +142,47 @@ def train_stage(run: PretrainingRun, stage: Stage, start: int, track: Track) -> 
         ) as log,
     ):
         metrics = TokenMetrics(model.model)
-        events = _StageEvents(
-            run, stage, held_out, corpora, metrics, lines, evaluations, log, writer
-        )
+
+        def evaluate_at(step: int) -> None:
+            with ema_weights(model):
+                result = evaluate(metrics, held_out, corpora)
+            log.check(step, "the held-out loss", result.loss)
+            evaluations.write({"step": step, "length": stage.length} | result.line())
+            log.say(Message("step {step:,}: {result}", step=step, result=result))
+
+        def save(step: int) -> None:
+            # The averaged weights are published; the optimizer's own are saved next to them.
+            with ema_weights(model):
+                snapshot = take_snapshot(RunState(step, run.fingerprint), model)
+            if run.group.first:
+                writer.write(snapshot)
+
         if start == 0 and evaluates:
-            events.evaluate(0)
+            evaluate_at(0)
+        periodic: dict[str, Any] = {"every": config.save_every, "log": log, **span}
         with _explained(run, stage):
             model.fit(
                 fed(prefetched(sequences), static_shapes=True),
                 steps_per_epoch=stage.stop - start,
                 shuffle=False,  # the batches are shuffled already
-                callbacks=_callbacks(run, events, evaluates, span),
+                callbacks=[  # the log first, the termination last (see `training/callbacks.py`)
+                    log,
+                    *([PeriodicCallback(evaluate_at, **periodic)] if evaluates else []),
+                    PeriodicCallback(run.plot, seconds_apart=30, **periodic),
+                    PeriodicCallback(save, also=run.termination.received, **periodic),
+                    run.termination,
+                ],
                 verbose=0,
             )
+    _check_stopped(run)
+
+
+def _check_stopped(run: PretrainingRun) -> None:
+    """Raise TerminatedError if a signal has ended the stage."""
     run.termination.training = False
     if run.termination.stopped:
         # Other processes may reach this line before the first one has written its checkpoint.
-        where = output / CHECKPOINTS
+        where = run.output / CHECKPOINTS
         saved = next(checkpoints(where)) if run.group.first else f"by the first process in {where}"
         raise TerminatedError(
             f"stopped by {run.termination.signal}, saved {saved}. The same command continues."
@@ -213,20 +207,6 @@ def _announce(run: PretrainingRun, stage: Stage, unused: int) -> None:
             "masked. Prepare with a larger --held-out.",
             unused=unused,
         )
-
-
-def _callbacks(
-    run: PretrainingRun, events: _StageEvents, evaluates: bool, span: dict[str, Any]
-) -> list[keras.callbacks.Callback]:
-    """Callbacks of a stage, the log first, the termination last (see `training/callbacks.py`)."""
-    periodic: dict[str, Any] = {"every": run.config.save_every, "log": events.log, **span}
-    return [
-        events.log,
-        *([PeriodicCallback(events.evaluate, **periodic)] if evaluates else []),
-        PeriodicCallback(events.plot, seconds_apart=30, **periodic),  # a plot takes half a second
-        PeriodicCallback(events.save, also=run.termination.received, **periodic),
-        run.termination,
-    ]
 
 
 def _batches(run: PretrainingRun, stage: Stage, start: int) -> tuple[Any, Any, dict[str, int]]:
@@ -293,9 +273,5 @@ def _explained(run: PretrainingRun, stage: Stage) -> Iterator[None]:
         PreparedRows.open(run.folders[stage.length])  # raises InputError if a shard is damaged
         if run.group.count > 1 and not isinstance(error, OSError):
             saved = next(checkpoints(run.output / CHECKPOINTS), "nothing yet")
-            reason = str(error).strip().splitlines()[0][:200]
-            exit_without_shutdown(TRY_AGAIN)
-            raise TerminatedError(
-                f"lost another process ({reason}). Saved: {saved}. The same command continues."
-            ) from None
+            raise lost("another process", error, f" Saved: {saved}.") from None
         raise

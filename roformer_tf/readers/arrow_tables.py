@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from roformer_tf.readers.records import Record
-from roformer_tf.readers.streams import LONGEST, Budget, DamagedError, LimitError, check_row
+from roformer_tf.readers.streams import LONGEST, Budget, UnreadableError, check_row
 
 # Rows that are converted to Python objects at a time; fewer if they are large.
 _ROWS_DECODED = 256
@@ -28,8 +28,8 @@ _FILE_MARK = b"ARROW1\0\0"
 class ParquetRecords:
     """The rows of an open, seekable Parquet file.
 
-    Raises DamagedError for any other file and at damaged rows, LimitError for a file or a row that
-    is too large when unpacked.
+    Raises UnreadableError for any other file, at damaged rows, and for a file or a row that is too
+    large when unpacked.
     """
 
     def __init__(self, source: Any) -> None:
@@ -68,8 +68,8 @@ class ParquetRecords:
 class ArrowRecords:
     """The rows of .arrow files, in the stream or the file format of Arrow.
 
-    Raises DamagedError for any other file and for damaged ones, LimitError for rows that are too
-    large when unpacked.
+    Raises UnreadableError for any other file, for a damaged one, and for rows that are too large
+    when unpacked.
     """
 
     def __init__(self, sources: Sequence[Any]) -> None:
@@ -196,7 +196,7 @@ def _size(array: Any) -> int:
         return own + sum(map(_size, array.flatten()))
     if pa.types.is_null(kind) or pa.types.is_primitive(kind) or pa.types.is_decimal(kind):
         return own
-    raise LimitError(f"has a column of the Arrow type {kind}, which is not read. Remove it")
+    raise UnreadableError(f"has a column of the Arrow type {kind}, which is not read. Remove it")
 
 
 def _is_binary(kind: Any) -> bool:
@@ -231,4 +231,4 @@ def _report_damage(what: str) -> Iterator[None]:
     try:
         yield
     except (OSError, ArrowException):
-        raise DamagedError(f"{what} data cut off or damaged") from None
+        raise UnreadableError(f"is no {what} file, or damaged. Write it again") from None

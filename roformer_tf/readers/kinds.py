@@ -33,18 +33,28 @@ def kind_of(path: str | Path, sheet: str | None = None) -> str:
 
     Raises InputError for another kind or folder, and for a sheet of a file that has no sheets.
     """
+    kind = _kind_of(path)
+    if sheet is not None and kind != "xlsx":
+        raise InputError(f"{path} has no sheets, as an .xlsx file has: remove --sheet.")
+    return kind
+
+
+def _kind_of(path: str | Path) -> str:
     if not is_url(path) and Path(path).is_dir():
         if any(Path(path).glob("*.ann")):
-            _check_sheet(path, sheet, "brat")
             return "brat"
-        _check_folder(Path(path), sheet)
+        _check_folder(Path(path))
         return "arrow"
     file = StoredFile(str(path), 0, "")
     is_here = not is_url(path) and Path(path).exists()
     kind = _by_content(path, file) if is_here else ""
-    if file.kind in SPREADSHEETS and not kind:
+    if kind == "xls" or (file.kind in SPREADSHEETS and not kind):
         raise InputError(
-            Message("{path} is of no kind that can be read. Save it as .xlsx or .csv.", path=path)
+            Message(
+                "{path} is a spreadsheet or a page of a kind that cannot be read. Save it as "
+                ".xlsx or .csv.",
+                path=path,
+            )
         )
     kind = kind or KINDS.get(file.kind, "")
     # Parquet, Arrow and xlsx need random access, which a compressed file does not have.
@@ -62,11 +72,10 @@ def kind_of(path: str | Path, sheet: str | None = None) -> str:
         raise InputError(
             Message("there is no file {path}. Check the path and the spelling.", path=path)
         )
-    _check_sheet(path, sheet, kind)
     return kind
 
 
-def _check_folder(path: Path, sheet: str | None) -> None:
+def _check_folder(path: Path) -> None:
     """Raise InputError for a folder that is no data set saved by `datasets`."""
     splits = sorted(file.parent.name for file in path.glob("*/*.arrow"))
     if not arrow_files(path):
@@ -74,19 +83,12 @@ def _check_folder(path: Path, sheet: str | None) -> None:
             names = " or ".join(f"{path}/{name}" for name in dict.fromkeys(splits))
             raise InputError(f"{path} holds several data sets. Give one: {names}.")
         raise InputError(Message("{path} is a folder. Give a file in it.", path=path))
-    _check_sheet(path, sheet, "arrow")
-
-
-def _check_sheet(path: str | Path, sheet: str | None, kind: str) -> None:
-    if sheet is not None and kind != "xlsx":
-        raise InputError(f"{path} has no sheets, as an .xlsx file has: remove --sheet.")
 
 
 def _by_content(path: str | Path, file: StoredFile) -> str:
     """The kind of a file with the suffix of another kind; "" if the suffix is right.
 
-    Exports of web sites are often such files. Raises InputError for an old spreadsheet, or a web
-    page, under another suffix.
+    Exports of web sites are often such files.
     """
     # .xls is in use for spreadsheets, tab-separated text and HTML.
     text = KINDS.get(file.kind) in ("csv", "tsv", "txt")
@@ -96,21 +98,12 @@ def _by_content(path: str | Path, file: StoredFile) -> str:
         head = raw.read(4096)
     if head.startswith(_ZIP):
         return "xlsx"
-    if head.startswith(_OLE) and text:
-        raise InputError(
-            f"{path} is a spreadsheet of the old kind, .xls, by another name. Open it in Excel or "
-            "WPS, and save it as .xlsx."
-        )
     if text and head.startswith(b"\x1f\x8b"):
         raise InputError(f"{path} is compressed by gzip. Add .gz to its name.")
-    if text or not head or head.startswith(_OLE[:4]):
-        return ""
-    if head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<"):
-        raise InputError(
-            f"{path} is a web page that is called .xls. Open it in Excel or WPS, and save it as "
-            ".xlsx."
-        )
-    return "tsv" if b"\t" in head else ""
+    if head.startswith(_OLE):
+        return "xls"
+    is_page = head.lstrip(b"\xef\xbb\xbf \t\r\n").startswith(b"<")
+    return "tsv" if b"\t" in head and not (text or is_page) else ""
 
 
 def arrow_files(path: str | Path) -> list[str | Path]:

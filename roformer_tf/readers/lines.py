@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from roformer_tf.errors import InputError
-from roformer_tf.readers.streams import LONGEST, LimitError, is_stdin, opened, too_long
+from roformer_tf.readers.streams import LONGEST, UnreadableError, is_stdin, opened, too_long
 
 # Bytes at the beginning of a file from which its encoding is detected.
 SAMPLE = 1 << 18
@@ -42,7 +42,7 @@ class TextLines:
     def __init__(self, stream: Any, encoding: str = "auto", sample: int = SAMPLE) -> None:
         """`stream`: a binary file; `sample`: bytes to read ahead for the detection.
 
-        Reading raises LimitError for a line that is too long, and for lines that end in CR.
+        Reading raises UnreadableError for a line that is too long, and for lines that end in CR.
         """
         self.encoding = None if encoding == "auto" else encoding
         """The encoding; None until it is detected."""
@@ -63,7 +63,7 @@ class TextLines:
         self.encoding = self.encoding or utf16_codec(start)
         wide = self.encoding if self.encoding and _is_wide(self.encoding) else ""
         if _ends_in_cr(start.decode(wide or "latin-1", "replace")):
-            raise LimitError(
+            raise UnreadableError(
                 "has lines that end in CR alone, as old programs of the Mac write them. Save it as "
                 '"CSV UTF-8", or with other line ends'
             )
@@ -147,18 +147,14 @@ def _look_ahead(stream: Iterable[bytes], size: int) -> tuple[list[bytes], Iterat
     except StopIteration:
         pass
     except Exception as error:
-        return head, _Broken(error)
+        return head, _failing(error)
     return head, lines
 
 
-class _Broken(Iterator[bytes]):
+def _failing(error: Exception) -> Iterator[bytes]:
     """The rest of a stream that cannot be read: raises the error."""
-
-    def __init__(self, error: Exception) -> None:
-        self._error = error
-
-    def __next__(self) -> bytes:
-        raise self._error
+    yield from ()
+    raise error
 
 
 def _majority_encoding(lines: list[bytes]) -> str | None:
@@ -261,7 +257,7 @@ def _ends_in_cr(head: str) -> bool:
 
 
 def _checked_lengths(lines: Iterable[bytes]) -> Iterator[bytes]:
-    """Raise LimitError at a chunk that is not a whole line."""
+    """Raise UnreadableError at a chunk that is not a whole line."""
     for number, line in enumerate(lines, start=1):
         if len(line) >= LONGEST:
             raise too_long(number)

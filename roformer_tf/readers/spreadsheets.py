@@ -1,7 +1,7 @@
 """Sheets of .xlsx files → records.
 
-openpyxl reads a row at a time, but holds two things in memory: the list of all texts of a workbook,
-and the tree of the current row. So the content of a file is checked before openpyxl reads it.
+openpyxl reads a row at a time, but holds the list of all texts of a workbook in memory. So the size
+of a file is checked before openpyxl reads it.
 """
 
 import re
@@ -10,34 +10,25 @@ import zipfile
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime, time
 from pathlib import Path
-from typing import IO, Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 from roformer_tf.errors import InputError, check_packages
 from roformer_tf.readers.records import Record
 from roformer_tf.readers.streams import (
-    LONGEST,
     MAX_RATIO,
     PIECE,
     Budget,
-    ReadError,
     check_row,
+    naming,
     opened_as_stored,
-    within_limits,
 )
 
 # Maximum bytes that a file may unpack to: a million texts of 150 Chinese characters.
 MAX_BYTES = 1 << 29
 # Every file may unpack to this many bytes. Fewer than in `streams`: all texts are in memory.
 UNSUSPICIOUS = 1 << 22
-# Maximum XML elements of a member: three columns of all rows of a sheet have 7 million.
-MAX_ELEMENTS = 12_000_000
-# Maximum elements between the ends of two rows or texts: a row of all 16,384 cells has 50,000.
-MAX_UNFINISHED = 500_000
 # Rows of a sheet; Excel has no more.
 MAX_ROWS = 1 << 20
-
-# First bytes of Office files that are encrypted, or older than .xlsx.
-_OLE = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
 
 _FORMULA = re.compile(rb"<(\w+:)?f[ >/]")
 _MERGED = re.compile(rb"""<(?:\w+:)?mergeCell [^>]*?ref=["']([A-Z]+\d+:[A-Z]+\d+)["']""")
@@ -67,13 +58,6 @@ class Sheet(NamedTuple):
     """Number of merged ranges of several rows, whose value each row gets."""
 
 
-class _Content(NamedTuple):
-    """Whether any member of a file has merged cells, or formulas."""
-
-    merged: bool
-    formulas: bool
-
-
 def open_sheet(path: str | Path, sheet: str | None = None) -> Sheet:
     """Open a sheet; None is the first one that is visible and not empty.
 
@@ -86,14 +70,12 @@ def open_sheet(path: str | Path, sheet: str | None = None) -> Sheet:
     raw = opened_as_stored(path)
     reading = {"read_only": True, "keep_links": False}
     try:
-        content = _check(raw, path)
+        has_formulas = _check(raw, path)
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about features other than texts
             book = load_workbook(raw, data_only=True, **reading)
             # A cell is its value in one workbook, its formula in the other.
-            formulas = load_workbook(raw, **reading) if content.formulas else None
-    except InputError:
-        raise
+            formulas = load_workbook(raw, **reading) if has_formulas else None
     except Exception as error:  # openpyxl has no error class for a broken file
         raise _damaged(path, error) from None
     sheets = {each.title: each for each in book.worksheets}
@@ -116,21 +98,15 @@ def open_sheet(path: str | Path, sheet: str | None = None) -> Sheet:
         sheet = next((name for name in candidates if any(records(name))), candidates[0])
     if sheet not in sheets:
         raise InputError(f"{path} has no sheet {sheet!r}. It has: {', '.join(sheets)}.")
-    merged = _merged(raw, sheet) if content.merged else []
+    merged = _merged(raw, sheet)
     return Sheet(sheet * (len(sheets) > 1), records(sheet, merged), len(merged))
 
 
-def _check(raw: BinaryIO, path: str | Path) -> _Content:
-    """The content of the file. Raises InputError if it is no zip, or too large when unpacked.
+def _check(raw: BinaryIO, path: str | Path) -> bool:
+    """Whether a file has formulas. Raises InputError if it is too large when unpacked.
 
     The declared sizes are enough: zipfile reads no byte beyond the size of a member.
     """
-    head = raw.read(len(_OLE))
-    if head == _OLE:
-        raise InputError(
-            f"{path} is encrypted, or no .xlsx file but one of another name. Open it in Excel or "
-            "WPS, and save it as .xlsx without a password."
-        )
     packed = raw.seek(0, 2)
     with zipfile.ZipFile(raw) as archive:
         unpacked = sum(member.file_size for member in archive.infolist())
@@ -139,55 +115,22 @@ def _check(raw: BinaryIO, path: str | Path) -> _Content:
                 f"{path} has {packed / 1e6:,.2f} MB, but would unpack to {unpacked / 1e6:,.0f} MB, "
                 "more than is read. If you trust it, save it as .csv."
             )
-        contents = []
         for member in archive.infolist():
             with archive.open(member) as stream:
-                content = _scan(stream)
-                if content is None:
-                    raise InputError(
-                        f"{path} has too much content in {member.filename}. If you trust it, save "
-                        "it as .csv."
-                    )
-                contents.append(content)
-    return _Content(*map(any, zip(*contents, strict=True)))
-
-
-def _scan(stream: IO[bytes]) -> _Content | None:
-    """What a member contains; None if openpyxl's tree of it may become too large.
-
-    openpyxl frees the tree at the end of each row, and of each text in the list of texts. The
-    counts may be off by one at the end of a chunk.
-    """
-    elements = unfinished = bare = 0
-    merged = formulas = False
-    tail = b""
-    while chunk := stream.read(PIECE):
-        count = _elements(chunk, 0)
-        elements += count
-        # Rows end with "row>", texts of the shared list with "si>", whatever their namespace.
-        end = max(chunk.rfind(b"row>"), chunk.rfind(b"si>"))
-        unfinished = unfinished + count if end < 0 else _elements(chunk, end)
-        bare = 0 if b"<" in chunk else bare + len(chunk)
-        if elements > MAX_ELEMENTS or unfinished > MAX_UNFINISHED or bare > LONGEST:
-            return None
-        seen = tail + chunk
-        if b"<!DOCTYPE" in seen:  # its entities may expand without bound; Excel writes none
-            return None
-        merged = merged or b"mergeCell " in seen
-        formulas = formulas or bool(_FORMULA.search(seen))
-        tail = chunk[-16:]  # a mark may be split between two chunks
-    return _Content(merged, formulas)
-
-
-def _elements(chunk: bytes, start: int) -> int:
-    """The number of elements that begin after a position."""
-    return chunk.count(b"<", start) - chunk.count(b"</", start)
+                tail = b""
+                while chunk := stream.read(PIECE):
+                    if _FORMULA.search(tail + chunk):
+                        return True
+                    tail = chunk[-16:]  # a mark may be split between two chunks
+    return False
 
 
 def _damaged(path: str | Path, error: Exception) -> InputError:
-    if isinstance(error, ReadError):
-        return InputError(f"cannot read {path}: {error.reason}. Try again.")
-    return InputError(f"{path} is no .xlsx file, or damaged. Save it again, or as .csv.")
+    if isinstance(error, InputError):
+        return error
+    return InputError(
+        f"{path} is no .xlsx file, or damaged, or has a password. Save it again, or as .csv."
+    )
 
 
 def _rows(sheet: Any, path: str | Path) -> Iterator[Any]:
@@ -273,7 +216,7 @@ def _records(rows: Iterable[list[str]], path: str | Path, budget: Budget) -> Ite
             cells.pop()
         if not any(map(str.strip, cells)):
             continue
-        with within_limits(path):
+        with naming(path):
             size = sum(map(len, cells))
             check_row(number, size)
             budget.take(size)

@@ -36,8 +36,8 @@ MAX_RATIO = 100
 UNSUSPICIOUS = 1 << 26
 
 
-class LimitError(Exception):
-    """A file exceeds the budget. The message continues the name of the file: "has …"."""
+class UnreadableError(Exception):
+    """A file is damaged or exceeds a limit. The message continues its name: "has …"."""
 
 
 class Budget:
@@ -49,36 +49,34 @@ class Budget:
         self._unpacked = 0
 
     def take(self, size: int) -> None:
-        """Count `size` more bytes. Raises LimitError if they are too many."""
+        """Count `size` more bytes. Raises UnreadableError if they are too many."""
         self._unpacked += size
         self.check(self._unpacked)
 
     def check(self, unpacked: int) -> None:
-        """Raise LimitError if a file of this size may not unpack to this many bytes."""
+        """Raise UnreadableError if a file of this size may not unpack to this many bytes."""
         # The ratio alone would refuse small files: one line of zeros compresses a thousandfold.
         if unpacked > max(UNSUSPICIOUS, MAX_RATIO * self.packed):
             ratio = max(UNSUSPICIOUS / max(1, self.packed), MAX_RATIO)
-            raise LimitError(
+            raise UnreadableError(
                 f"has {self.packed / 1e6:,.2f} MB, but unpacks to more than {ratio:,.0f} times as "
                 "much, which is not read. If you trust it, write it uncompressed, as .jsonl or .txt"
             )
 
 
 def check_row(number: int, size: int) -> None:
-    """Raise LimitError for a row whose cells are too large."""
+    """Raise UnreadableError for a row whose cells are too large."""
     if size > LONGEST:
-        raise LimitError(f"has more than {LONGEST >> 20} MiB in row {number:,}. Split its text")
+        raise UnreadableError(
+            f"has more than {LONGEST >> 20} MiB in row {number:,}. Split its text"
+        )
 
 
-def too_long(number: int) -> LimitError:
+def too_long(number: int) -> UnreadableError:
     """An error for a line that is too long."""
-    return LimitError(
+    return UnreadableError(
         f"has more than {LONGEST >> 20} MiB in line {number:,}. Put each text in a line of its own"
     )
-
-
-class DamagedError(Exception):
-    """Damaged data; the message names its kind."""
 
 
 class ReadError(InputError):
@@ -125,12 +123,8 @@ class StoredFile:
 
     def open(self) -> BinaryIO:
         """Open it without decompression. Raises ReadError where that, or later reading, fails."""
-        try:
+        with _read_errors(self.url):
             file = _opened(self.url)
-        except InputError:
-            raise
-        except Exception as error:  # the library of each protocol has its own exceptions
-            raise ReadError(self.url, _reason(error)) from None
         return io.BufferedReader(_Reader(self.url, file), PIECE)
 
 
@@ -140,7 +134,7 @@ def find(pattern: str) -> list[StoredFile]:
     Raises InputError for a URL that cannot be looked up, for example without its package.
     """
     if is_url(pattern):
-        with _explained(pattern):
+        with naming(pattern), _read_errors(pattern):
             return _remote_files(pattern)
     path = Path(pattern).expanduser()
     names = [path]
@@ -167,33 +161,28 @@ def opened(path: str | Path) -> Iterator[BinaryIO]:
     Raises InputError for what cannot be opened, read on or decompressed.
     """
     if is_stdin(path):
-        with within_limits("stdin"):
+        with naming("stdin"):
             yield sys.stdin.buffer
         return
     compression = StoredFile(str(path), 0, "").compression
-    try:
-        with (
-            within_limits(path),
-            opened_as_stored(path) as raw,
-            decompressed(raw, compression) as stream,
-        ):
-            yield stream
-    except ReadError as error:
-        raise _unreadable(path, error) from None
-    except DamagedError:
-        raise InputError(
-            f"{path} is damaged: its {_CALLED[compression]} data is cut off, or none. Copy it "
-            "again."
-        ) from None
+    with (
+        naming(path),
+        opened_as_stored(path) as raw,
+        decompressed(raw, compression) as stream,
+    ):
+        yield stream
 
 
 @contextmanager
-def within_limits(path: str | Path) -> Iterator[None]:
-    """Convert a LimitError into an InputError that names the file."""
+def naming(path: str | Path) -> Iterator[None]:
+    """Convert errors of reading into an InputError that names the file."""
     try:
         yield
-    except LimitError as error:
+    except UnreadableError as error:
         raise InputError(f"{path} {error}.") from None
+    except ReadError as error:
+        what = "address and your access to it" if is_url(path) else "path and its permissions"
+        raise InputError(f"cannot read {path}: {error.reason}. Check the {what}.") from None
 
 
 def opened_as_stored(path: str | Path) -> BinaryIO:
@@ -201,29 +190,23 @@ def opened_as_stored(path: str | Path) -> BinaryIO:
 
     Raises InputError if opening fails, ReadError if reading does.
     """
-    url = f"{_FETCHED}{path}" if is_url(path) else str(path)
-    try:
-        return StoredFile(url, 0, "").open()
-    except ReadError as error:
-        raise _unreadable(path, error) from None
-
-
-def _unreadable(path: str | Path, error: ReadError) -> InputError:
-    what = "address and your access to it" if is_url(path) else "path and its permissions"
-    return InputError(f"cannot read {path}: {error.reason}. Check the {what}.")
+    with naming(path):
+        return StoredFile(f"{_FETCHED}{path}" if is_url(path) else str(path), 0, "").open()
 
 
 @contextmanager
 def decompressed(raw: BinaryIO, compression: str) -> Iterator[Any]:
     """Decompress while reading; `compression` is a key of `DECOMPRESSORS`, or "" for none.
 
-    Raises DamagedError at the position where the data is truncated or broken, and LimitError if it
-    is far larger than the file.
+    Raises UnreadableError at the position where the data is truncated or broken, and if it is far
+    larger than the file.
     """
     try:
         yield io.BufferedReader(_Decompressed(raw, compression), PIECE) if compression else raw
     except (EOFError, gzip.BadGzipFile, zlib.error, lzma.LZMAError, ZstdError):
-        raise DamagedError(f"{compression[1:]} data cut off or damaged here") from None
+        raise UnreadableError(
+            f"is damaged: its {compression} data is cut off, or none. Copy it again"
+        ) from None
 
 
 DECOMPRESSORS: dict[str, Callable[[BinaryIO], Any]] = {
@@ -231,7 +214,6 @@ DECOMPRESSORS: dict[str, Callable[[BinaryIO], Any]] = {
     ".xz": lzma.LZMAFile,
     ".zst": ZstdFile,
 }
-_CALLED = {".gz": "gzip", ".xz": "xz", ".zst": "zstd"}
 
 
 def content_key(read: Callable[[int, int], bytes], size: int) -> str:
@@ -279,15 +261,12 @@ def _described(system: Any, path: str) -> StoredFile:
 
 
 def _opened(url: str) -> Any:
-    """Open a path or a URL. Raises its protocol's errors; InputError for a missing package."""
+    """Open a path or a URL. Raises its protocol's errors."""
     if not is_url(url):
         return Path(url).open("rb", buffering=0)
     import fsspec
 
-    try:
-        return fsspec.open(url, "rb").open()
-    except ImportError as error:  # its message names the package to install
-        raise InputError(f"cannot open {url.removeprefix(_FETCHED)}: {error}") from None
+    return fsspec.open(url, "rb").open()
 
 
 class _Reader(io.RawIOBase):
@@ -314,10 +293,8 @@ class _Reader(io.RawIOBase):
         return self.tell()
 
     def readinto(self, buffer: Any) -> int:
-        try:
+        with _read_errors(self._url):
             data = self._file.read(len(buffer))
-        except Exception as error:
-            raise ReadError(self._url, _reason(error)) from None
         buffer[: len(data)] = data
         return len(data)
 
@@ -354,15 +331,11 @@ def _reason(error: Exception) -> str:
 
 
 @contextmanager
-def _explained(url: str) -> Iterator[None]:
-    """Convert the errors of fsspec and its protocols into an InputError."""
+def _read_errors(url: str) -> Iterator[None]:
+    """Convert all errors into a ReadError; a missing package into an InputError."""
     try:
         yield
-    except InputError:
-        raise
     except ImportError as error:  # its message names the package to install
-        raise InputError(f"cannot open {url}: {error}") from None
-    except Exception as error:
-        raise InputError(
-            f"cannot open {url}: {error}. Check the address and your access to it."
-        ) from None
+        raise InputError(f"cannot open {url.removeprefix(_FETCHED)}: {error}") from None
+    except Exception as error:  # the library of each protocol has its own exceptions
+        raise ReadError(url, _reason(error)) from None

@@ -5,7 +5,6 @@ A file is read row by row. A row that cannot be read has a problem, and reading 
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -27,7 +26,7 @@ from roformer_tf.readers.records import (
     tag_pattern,
 )
 from roformer_tf.readers.spreadsheets import open_sheet
-from roformer_tf.readers.streams import DamagedError, StoredFile, opened_as_stored, within_limits
+from roformer_tf.readers.streams import StoredFile, naming, opened_as_stored
 from roformer_tf.translation import Message
 
 # Rows from which the header of a table, and the columns of a .jsonl file, are detected.
@@ -187,7 +186,10 @@ def _delimited(path: str | Path, records: Iterator[Record], find_top: FindTop, p
 
     `pad`: a row with fewer cells than the first is padded with empty ones.
     """
-    records = (r if r.problem or any(map(str.strip, r.cells)) else _blank(r) for r in records)
+    records = (
+        r if r.problem or any(map(str.strip, r.cells)) else r._replace(cells=[], problem=BLANK)
+        for r in records
+    )
     start = list(islice(records, _SEEN_FIRST))
     readable = [record for record in start if record.cells]
     if not readable:
@@ -215,10 +217,6 @@ def _nothing(path: str | Path, rows: Iterable[Row]) -> InputError:
     broken = next((f"{r.place} {r.problem}" for r in rows if r.problem != BLANK), None)
     problem = broken or Message("{path} is empty", path=path)
     return InputError(Message("{problem}. Give a file with examples.", problem=problem))
-
-
-def _blank(record: Record) -> Record:
-    return Record(record.number, [], BLANK)
 
 
 def _checked_names(path: str | Path, names: list[str]) -> tuple[str, ...]:
@@ -328,21 +326,12 @@ def _json(path: str | Path, kind: str, encoding: str) -> Table:
 def _arrow(path: str | Path, kind: str) -> Table:
     """The rows of Parquet or Arrow files; damaged data raises InputError after the rows before."""
 
-    @contextmanager
-    def explained() -> Iterator[None]:
-        try:
-            with within_limits(path):
-                yield
-        except DamagedError:
-            name = "Arrow" if kind == "arrow" else "Parquet"
-            raise InputError(f"{path} is no {name} file, or damaged. Write it again.") from None
-
     def rows() -> Iterator[Row]:
-        with explained():
+        with naming(path):
             for number, cells, _ in file.read():
                 yield Row(f"{path}:{number}", cells)
 
-    with explained():
+    with naming(path):
         file: ParquetRecords | ArrowRecords
         if kind == "arrow":
             file = ArrowRecords([opened_as_stored(each) for each in arrow_files(path)])

@@ -86,6 +86,7 @@ def tokenizer_json(
             return None
         return {"version": _JIEBA_REFUSED, "added_tokens": [], "model": None}
     by_character = units == "characters"
+    first = [_special("[CLS]", 0), _text("A", 0)]
     end = [] if causal else [_special("[SEP]", 0)]
     end_of_pair = [] if causal else [_special("[SEP]", 1)]
     return {
@@ -108,14 +109,8 @@ def tokenizer_json(
         "pre_tokenizer": _characters(tokenization) if by_character else _PARTS,
         "post_processor": {
             "type": "TemplateProcessing",
-            "single": [_special("[CLS]", 0), _text("A", 0), *end],
-            "pair": [
-                _special("[CLS]", 0),
-                _text("A", 0),
-                _special("[SEP]", 0),
-                _text("B", 1),
-                *end_of_pair,
-            ],
+            "single": [*first, *end],
+            "pair": [*first, _special("[SEP]", 0), _text("B", 1), *end_of_pair],
             "special_tokens": {
                 token: {"id": token, "ids": [vocabulary[token]], "tokens": [token]}
                 for token in ("[CLS]", "[SEP]")

@@ -12,7 +12,7 @@ from roformer_tf.checkpoints.archives import TOKENIZER, TOKENIZER_CONFIG, VOCABU
 from roformer_tf.checkpoints.hub import HubModel
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.errors import InputError
-from roformer_tf.files import parse_json
+from roformer_tf.files import json_object
 from roformer_tf.tokenizers.huggingface import SEGMENTS
 from roformer_tf.tokenizers.vocabulary import check_special_tokens, parse_vocabulary
 
@@ -94,16 +94,8 @@ def _wordpieces(source: OpenedSource) -> dict[str, int] | None:
 def _json_object(source: OpenedSource, name: str) -> dict[str, Any]:
     """Content of a JSON file in a folder or zip; empty if there is none."""
     content = source.read(name)
-    if content is None:
-        return {}
     file = f"{source.path}: {name}"
-    try:
-        values = parse_json(content)
-    except ValueError as error:
-        raise InputError(f"{file} is not valid JSON: {error}. Fix or remove it.") from None
-    if not isinstance(values, dict):
-        raise InputError(f"{file} contains no JSON object. Fix or remove it.")
-    return values
+    return {} if content is None else json_object(content, file, "Fix or remove it.")
 
 
 def _is_vocabulary(source: OpenedSource) -> bool:

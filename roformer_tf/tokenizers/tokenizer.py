@@ -1,6 +1,5 @@
 """RoFormerTokenizer: text ↔ token ids, equal to bert4keras' tokenizer with jieba without HMM."""
 
-import json
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -13,7 +12,7 @@ import numpy as np
 from roformer_tf.checkpoints.archives import TOKENIZER, TOKENIZER_CONFIG, VOCABULARY
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.errors import InputError
-from roformer_tf.files import remove, write_text
+from roformer_tf.files import remove, write_json, write_text
 from roformer_tf.tokenizers.huggingface import Units, tokenizer_config, tokenizer_json
 from roformer_tf.tokenizers.loading import (
     has_vocabulary,
@@ -148,9 +147,9 @@ class RoFormerTokenizer:
         if content is None:
             remove(Path(folder) / TOKENIZER)  # of a model that was in the folder before
         else:
-            write_text(Path(folder) / TOKENIZER, _json_text(content))
+            write_json(Path(folder) / TOKENIZER, content)
         config = tokenizer_config(*settings, max_length=max_length, causal=causal)
-        write_text(Path(folder) / TOKENIZER_CONFIG, _json_text(config))
+        write_json(Path(folder) / TOKENIZER_CONFIG, config)
 
     @property
     def special_ids(self) -> dict[str, int]:
@@ -377,10 +376,6 @@ def check_fits(tokenizer: RoFormerTokenizer, vocab_size: int, name: str) -> None
             f"{name}: its {VOCABULARY} has {tokenizer.vocab_size:,} ids, but its weights have "
             f"{vocab_size:,} embeddings. Put the {VOCABULARY} that belongs to the weights there."
         )
-
-
-def _json_text(content: Mapping[str, Any]) -> str:
-    return json.dumps(content, ensure_ascii=False, indent=2) + "\n"
 
 
 class _Cache(dict[str, tuple[int, ...]]):

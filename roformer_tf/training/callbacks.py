@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from roformer_tf.errors import DivergedError, TerminatedError
 from roformer_tf.files import write_text
-from roformer_tf.internals import learning_rate_at
+from roformer_tf.internals import schedule_of
 from roformer_tf.terminal import Progress
 from roformer_tf.training.devices import sync
 from roformer_tf.training.run_files import read_metrics
@@ -348,4 +348,4 @@ def scalars(line: Mapping[str, Any]) -> dict[str, float]:
 
 def learning_rate(optimizer: keras.optimizers.Optimizer, step: int) -> float:
     """The learning rate of step `step`, counted from 0."""
-    return float(ops.convert_to_numpy(learning_rate_at(optimizer, step)))
+    return float(ops.convert_to_numpy(schedule_of(optimizer)(step)))

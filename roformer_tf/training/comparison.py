@@ -8,7 +8,7 @@ import json
 import math
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
@@ -31,7 +31,6 @@ from roformer_tf.training.run_files import (
 )
 
 PRETRAINING, FINE_TUNING = "pretraining", "fine-tuning"
-COMMANDS = {PRETRAINING: "pretrain", FINE_TUNING: "finetune"}
 
 Plain: TypeAlias = dict[str, Any]
 
@@ -76,9 +75,9 @@ class RecordedRun:
 def compare(config: RunsConfig) -> None:
     """Print the tables."""
     folders = [run for folder in config.folder for run in find_runs(folder)]
-    comparison = compared([read_run(*pair) for pair in named(folders).items()])
+    runs = [read_run(*pair) for pair in named(folders).items()]
     with until_pipe_closes():
-        print("\n".join(tables(comparison, terminal_width())))
+        print("\n".join(tables(runs, terminal_width())))
 
 
 def find_runs(folder: Path) -> list[Path]:
@@ -137,48 +136,35 @@ def read_run(folder: Path, name: str) -> RecordedRun:
         raise InputError(f"cannot read {folder}: {error.strerror}.") from None
 
 
-def compared(runs: Sequence[RecordedRun]) -> Plain:
-    """Everything that is shown.
-
-    {"runs": [{"name": "base", "step": 500, "loss": 2.1, …, "settings": {…}}, …],
-     "differences": {"pretraining": {"learning_rate": {"base": 0.0003, "fast": 0.001}}, …}}
-    """
-    kinds = {kind: [run for run in runs if run.kind == kind] for kind in (PRETRAINING, FINE_TUNING)}
-    return {
-        "runs": [summary(run) for run in runs],
-        "differences": {kind: differences(group) for kind, group in kinds.items()},
-    }
-
-
-def summary(run: RecordedRun) -> Plain:
-    """Progress and metrics of a run; None where there is no figure yet."""
+def cells(run: RecordedRun) -> dict[str, str]:
+    """Progress and metrics of a run by their headings; "" where there is no figure yet."""
     losses, held_out = points(run.lines, "loss"), points(run.evaluations, "held_out_loss")
-    # A mean and medians: single lines of loss and speed vary.
-    accuracies = points(run.evaluations, "held_out_accuracy")
-    speeds, utilizations = points(run.lines, "tokens_per_second"), points(run.lines, "mfu")
-    best_step, best = best_evaluation(run.evaluations) or (None, None)
     last = losses[-max(1, len(losses) // 100) :]
-    step = max((line["step"] for line in (*run.lines[-1:], *run.evaluations[-1:])), default=0)
-    steps = _steps(run)
-    ended = any((run.folder / name).exists() for name in (REPORT, RESULT))
+    best = best_evaluation(run.evaluations)
+    # A mean and medians: single lines of loss and speed vary.
     return {
         "name": run.name,
-        "folder": printable(str(run.folder)),
-        "kind": run.kind,
-        "step": step,
-        "steps": steps,
-        "finished": ended if run.kind == FINE_TUNING else steps is not None and step >= steps,
-        "training": run.training or None,
-        "loss": fmean(loss for _, loss in last) if last else None,
-        "held_out_loss": held_out[-1][1] if held_out else None,
-        "held_out_accuracy": accuracies[-1][1] if accuracies else None,
-        "best_held_out_loss": best,
-        "best_step": best_step,
-        "tokens_per_second": median(speed for _, speed in speeds) if speeds else None,
-        "mfu": median(x for _, x in utilizations) if utilizations else None,
-        **_figures(run),
-        "settings": run.settings,
+        "state": state(run),
+        "loss": _shown(last, fmean, ".4f"),
+        "held-out": _shown(held_out[-1:], fmean, ".4f"),
+        "accuracy": _shown(points(run.evaluations, "held_out_accuracy")[-1:], fmean, ".2%"),
+        "best held-out": f"{best[1]:.4f} at {best[0]:,}" if best else "",
+        "tokens/s": _shown(points(run.lines, "tokens_per_second"), median, ",.0f"),
+        "mfu": _shown(points(run.lines, "mfu"), median, ".1%"),
     }
+
+
+def state(run: RecordedRun) -> str:
+    """For example "finished at step 900" or "at step 500 of 900, training 2"."""
+    step = max((line["step"] for line in (*run.lines[-1:], *run.evaluations[-1:])), default=0)
+    steps = _steps(run)
+    finished = steps is not None and step >= steps
+    if run.kind == FINE_TUNING:
+        finished = any((run.folder / name).exists() for name in (REPORT, RESULT))
+    words = f"{'finished ' if finished else ''}at step {step:,}"
+    if steps not in (None, step):
+        words += f" of {steps:,}"
+    return f"{words}, training {run.training}" if run.training else words
 
 
 def differences(runs: Sequence[RecordedRun]) -> dict[str, Plain]:
@@ -217,25 +203,27 @@ def best_evaluation(evaluations: Sequence[Mapping[str, Any]]) -> tuple[int, floa
     return min(points(comparable, "held_out_loss"), key=lambda point: point[1], default=None)
 
 
-def tables(comparison: Plain, width: int) -> Iterator[str]:
-    """Tables of `compared`: the runs, the metrics of fine-tuning, and settings that differ.
+def tables(runs: Sequence[RecordedRun], width: int) -> Iterator[str]:
+    """Tables of the runs, of the metrics of fine-tuning, and of settings that differ.
 
     name   state                    loss  held-out …
     base   at step 500 of 1,000   2.1034    2.3120 …
     """
-    runs = comparison["runs"]
-    yield from table(_headed([_row(run) for run in runs]), width)
-    for group in _by_metrics(runs):
+    yield from table(_headed([cells(run) for run in runs]), width)
+    by_metrics: dict[tuple[str, ...], list[Plain]] = {}
+    for run in runs:
+        if metrics := figures(run):
+            names = tuple(metrics["valid"] or metrics["test"])
+            by_metrics.setdefault(names, []).append({"name": run.name} | _figure_cells(metrics))
+    for rows in by_metrics.values():
         yield ""
-        yield from table(
-            _headed([{"name": run["name"]} | _figure_cells(run) for run in group]), width
-        )
-    for kind, settings in comparison["differences"].items():
-        names = [run["name"] for run in runs if run["kind"] == kind and run["settings"]]
-        if settings:
+        yield from table(_headed(rows), width)
+    for kind in (PRETRAINING, FINE_TUNING):
+        group = [run for run in runs if run.kind == kind and run.settings]
+        if settings := differences(group):
             yield ""
             yield from table([["setting", "value", "runs"], *_by_value(settings)], width, left=True)
-        elif len(names) > 1:
+        elif len(group) > 1:
             yield ""
             yield f"The settings of {kind} are the same."
 
@@ -258,13 +246,10 @@ def _steps(run: RecordedRun) -> int | None:
     return round(epochs * step / epoch) if epoch else None
 
 
-def _figures(run: RecordedRun) -> Plain:
+def figures(run: RecordedRun) -> dict[str, Plain]:
     """Metrics of fine-tuning by set: from its report, or before that from the last epoch."""
-    if run.kind == PRETRAINING:
-        return {}
-    last = run.evaluations[-1] if run.evaluations else {}
-    sets = run.report or {"valid": last}
-    return {
+    sets = run.report or {"valid": run.evaluations[-1] if run.evaluations else {}}
+    by_set = {
         name: {
             key: x
             for key, x in sets.get(name, {}).items()
@@ -272,56 +257,26 @@ def _figures(run: RecordedRun) -> Plain:
         }
         for name in ("test", "valid")
     }
+    return by_set if run.kind == FINE_TUNING and any(by_set.values()) else {}
 
 
 def _is_figure(value: Any) -> bool:
     return isinstance(value, int | float) and math.isfinite(value)
 
 
-def _by_metrics(runs: Sequence[Plain]) -> list[list[Plain]]:
-    """The runs with metrics of fine-tuning, grouped by the names of the metrics."""
-    groups: dict[tuple[str, ...], list[Plain]] = {}
-    for run in runs:
-        figures = run.get("valid") or run.get("test")
-        if figures:
-            groups.setdefault(tuple(figures), []).append(run)
-    return list(groups.values())
-
-
-def _row(run: Plain) -> dict[str, str]:
-    """The cells of a run by their headings."""
-    best = _cell(run["best_held_out_loss"], ".4f")
-    return {
-        "name": run["name"],
-        "state": _state(run),
-        "loss": _cell(run["loss"], ".4f"),
-        "held-out": _cell(run["held_out_loss"], ".4f"),
-        "accuracy": _cell(run["held_out_accuracy"], ".2%"),
-        "best held-out": best and f"{best} at {run['best_step']:,}",
-        "tokens/s": _cell(run["tokens_per_second"], ",.0f"),
-        "mfu": _cell(run["mfu"], ".1%"),
-    }
-
-
-def _state(run: Plain) -> str:
-    """For example "finished at step 900" or "at step 500 of 900, training 2"."""
-    words = f"{'finished ' if run['finished'] else ''}at step {run['step']:,}"
-    if run["steps"] not in (None, run["step"]):
-        words += f" of {run['steps']:,}"
-    return f"{words}, training {run['training']}" if run["training"] else words
-
-
-def _figure_cells(run: Plain) -> dict[str, str]:
+def _figure_cells(metrics: Mapping[str, Plain]) -> dict[str, str]:
     """{"test accuracy": "0.9120", …}."""
     return {
         f"{name} {metric}": f"{value:.4f}"
-        for name in ("test", "valid")
-        for metric, value in run.get(name, {}).items()
+        for name, values in metrics.items()
+        for metric, value in values.items()
     }
 
 
-def _cell(value: float | None, form: str) -> str:
-    return "" if value is None else format(value, form)
+def _shown(
+    values: Sequence[tuple[int, float]], mean: Callable[[list[float]], float], form: str
+) -> str:
+    return format(mean([value for _, value in values]), form) if values else ""
 
 
 def _by_value(settings: Mapping[str, Plain]) -> Iterator[list[str]]:
@@ -329,16 +284,16 @@ def _by_value(settings: Mapping[str, Plain]) -> Iterator[list[str]]:
     for key, by_run in settings.items():
         runs: dict[str, list[str]] = {}
         for name, value in by_run.items():
-            runs.setdefault(_shown(value), []).append(name)
+            runs.setdefault(_spelled(value), []).append(name)
         for number, (value, names) in enumerate(runs.items()):
             yield ["" if number else key, value, ", ".join(names)]
 
 
-def _shown(value: Any) -> str:
+def _spelled(value: Any) -> str:
     if value is None:
         return "not set"
     if isinstance(value, list):
-        return ", ".join(map(_shown, value)) or "none"
+        return ", ".join(map(_spelled, value)) or "none"
     if not isinstance(value, str):
         value = json.dumps(value, ensure_ascii=False, default=str)
     return printable(value)

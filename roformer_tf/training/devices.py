@@ -1,12 +1,11 @@
 """The device of Keras' backend: its name, and the precision and compiler that suit it."""
 
 import platform
-from pathlib import Path
 
 import keras
 
 from roformer_tf.kernels.devices import accelerators
-from roformer_tf.machine import multiplies_bfloat16, usable_cores
+from roformer_tf.machine import cpu_property, multiplies_bfloat16, usable_cores
 from roformer_tf.training.settings import Precision
 
 
@@ -28,22 +27,13 @@ def choose_jit() -> bool | str:
 
 def describe_machine() -> dict[str, str]:
     """CPU, accelerators, backend and versions, for the report of a run."""
+    processor = cpu_property("model name") or platform.processor() or platform.machine()
     return {
-        "processor": f"{_processor()}, {usable_cores()} cores",
+        "processor": f"{processor}, {usable_cores()} cores",
         "accelerators": ", ".join(accelerators()) or "none",
         "software": f"Keras {keras.__version__} on {keras.backend.backend()}, "
         f"Python {platform.python_version()}, {platform.system()}",
     }
-
-
-def _processor() -> str:
-    """The CPU's name on Linux; elsewhere its architecture."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
 
 
 def sync(model: keras.Model) -> None:

@@ -118,11 +118,7 @@ class ProcessGroup:
                 )
             except RuntimeError as error:
                 if "DEADLINE_EXCEEDED" not in str(error):
-                    reason = str(error).strip().splitlines()[0][:200]
-                    exit_without_shutdown(TRY_AGAIN)
-                    raise TerminatedError(
-                        f"lost the first process ({reason}). The same command continues."
-                    ) from None
+                    raise lost("the first process", error) from None
         if message["kind"] == "input":
             raise InputError(f"the first process stopped: {message['message']}")
         if message["kind"] == "other":
@@ -189,6 +185,13 @@ def exit_without_shutdown(code: int) -> None:
         os._exit(code)
 
     atexit.register(exit_now)  # runs before JAX's own, which was registered earlier
+
+
+def lost(process: str, error: Exception, saved: str = "") -> TerminatedError:
+    """The error for a process that died, and for this one, which ends with it."""
+    exit_without_shutdown(TRY_AGAIN)
+    reason = str(error).strip().splitlines()[0][:200]
+    return TerminatedError(f"lost {process} ({reason}).{saved} The same command continues.")
 
 
 def replicas() -> int:

@@ -98,7 +98,6 @@ def draw_ranges(ranges: Sequence[Range], *, axis_name: str, shares: bool) -> byt
         axes.set_xlabel(axis_name)
         if shares:
             axes.xaxis.set_major_formatter(PercentFormatter(1))
-        _lighten(axes)
         return _svg(figure)
 
 
@@ -121,7 +120,6 @@ def draw_curve(
         axes.set(xlabel=step, ylabel=axis_name)
         if shares:
             axes.yaxis.set_major_formatter(PercentFormatter(1))
-        _lighten(axes)
         return _svg(figure)
 
 
@@ -145,8 +143,6 @@ def draw_calibration(
         counts.bar(edges, [x["count"] for x in bins], widths, align="edge", edgecolor="white")
         counts.set(xlabel=probability, ylabel=count)
         counts.xaxis.set_major_formatter(PercentFormatter(1))
-        for axes in (shares, counts):
-            _lighten(axes)
         return _svg(figure)
 
 
@@ -159,7 +155,6 @@ def draw_numbers(points: Sequence[Sequence[float]], *, true: str, predicted: str
         x, y = zip(*points, strict=True)
         axes.scatter(x, y, s=12, alpha=0.5, linewidths=0, color=_TRAINING)
         axes.set(xlabel=true, ylabel=predicted)
-        _lighten(axes)
         return _svg(figure)
 
 
@@ -175,7 +170,6 @@ def draw_histograms(
         axes.set_xlabel(axis_name)
         axes.yaxis.set_major_formatter(PercentFormatter(1))
         axes.legend()
-        _lighten(axes)
         return _svg(figure)
 
 
@@ -216,6 +210,8 @@ def _page(*, width: float, height: float) -> Iterator[Figure]:
 
 def _svg(figure: Figure) -> bytes:
     """The picture as a file for pages, sharp at every size."""
+    for axes in figure.axes:
+        _lighten(axes)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None})
     return buffer.getvalue()

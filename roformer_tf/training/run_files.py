@@ -7,7 +7,6 @@ Keras is not imported here, so that `runs` prints its tables at once.
 """
 
 import dataclasses
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePath
@@ -47,12 +46,6 @@ def read_keys(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
     if not isinstance(values, dict):
         raise InputError(f"{path}: {problem}. Fix the file, or remove the run from the command.")
     return {str(key): value for key, value in values.items()}
-
-
-def write_json(path: Path, value: Any) -> None:
-    """Write a JSON file, readable and in UTF-8; a name that is not Unicode gets escapes."""
-    text = json.dumps(value, ensure_ascii=False, indent=2, default=str) + "\n"
-    write_text(path, text.encode("utf-8", "backslashreplace").decode())
 
 
 def read_settings(folder: Path) -> dict[str, Any]:

@@ -132,7 +132,9 @@ def test_anything_else_is_refused_with_a_hint(source, said, empty_cache):
 @pytest.mark.parametrize("source", ["长" * 300, "a/" * 3000])
 @pytest.mark.parametrize("read", [locate, RoFormerTokenizer.from_pretrained, read_vocabulary])
 def test_a_name_that_no_file_can_have_is_refused(read, source, empty_cache):
-    with pytest.raises(InputError, match=r"cannot .*: File name too long\. Give"):
+    with pytest.raises(
+        InputError, match=r"does not exist\. Give|cannot .*: File name too long\. Give"
+    ):
         read(source)
 
 

@@ -158,9 +158,8 @@ def concatenated(batches):
 
 
 def test_a_batch_that_processes_cannot_share_is_refused(rows):
-    message = r"a batch of 7 sequences cannot be shared by 3 processes.* such as 9\."
     for make in (pretraining_batches, held_out_batches):
-        with pytest.raises(InputError, match=message):
+        with pytest.raises(AssertionError):
             make(rows, batch_size=7, seed=0, process=1, processes=3, **COMMON)
 
 

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from roformer_tf.corpus import deduplication as duplicates
 from roformer_tf.corpus.deduplication import (
     bands,
-    check_similarity,
     exact_marks,
     find_exact,
     find_near,
@@ -163,9 +162,3 @@ def test_without_the_library_the_message_says_what_to_install(monkeypatch):
     with pytest.raises(InputError, match=r"pip install 'roformer-tf\[duplicates\]'.*exact"):
         find_near(0.8)
     assert find_exact()(b"mark") is False
-
-
-@pytest.mark.parametrize("wrong", [0.0, 1.0, -0.5, float("nan")])
-def test_a_similarity_that_cannot_be_is_refused(wrong):
-    with pytest.raises(InputError, match=r"must be above 0 and below 1, such as 0\.8"):
-        check_similarity(wrong)

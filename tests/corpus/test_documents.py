@@ -124,7 +124,7 @@ def test_a_parquet_file_that_is_cut_off_is_reported(tmp_path):
     (tmp_path / "b.txt").write_text("乙", encoding="utf-8")
     documents, report = read(tmp_path / "*")
     assert documents == ["乙"]
-    assert report.examples == [f"{path}:1: Parquet data cut off or damaged"]
+    assert report.examples == [f"{path}:1: no Parquet file, or damaged. Write it again"]
 
 
 def test_urls_are_opened_by_fsspec():
@@ -145,7 +145,7 @@ def test_urls_are_opened_by_fsspec():
     ("url", "message"),
     [
         ("memory://nothing/*.txt", r"no file matches the corpus pattern 'memory://nothing"),
-        ("nosuch://x/a.txt", r"cannot open nosuch://x/a\.txt: .*nosuch"),
+        ("nosuch://x/a.txt", r"cannot read nosuch://x/a\.txt: .*nosuch"),
         ("s3://bucket/a.txt", r"cannot open s3://bucket/a\.txt: .*s3fs"),
     ],
 )
@@ -204,9 +204,9 @@ def test_a_truncated_file_gives_what_is_whole_and_is_reported(tmp_path, suffix):
     documents, report = read(path)
     assert 5_000 < len(documents) < 15_000
     assert documents == lines[: len(documents)]
-    place = f"{path}:{len(documents) + 1}: {suffix[1:]} data cut off or damaged here"
-    assert report.examples == [place]
-    with pytest.raises(InputError, match=f"{len(documents) + 1}: {suffix[1:]} data cut off"):
+    problem = f"damaged: its {suffix} data is cut off, or none. Copy it again"
+    assert report.examples == [f"{path}:{len(documents) + 1}: {problem}"]
+    with pytest.raises(InputError, match=f"{len(documents) + 1}: {problem}"):
         read(path, strict=True)
 
 
@@ -233,7 +233,7 @@ def test_a_damaged_gzip_file_does_not_hide_the_next_file(tmp_path, content):
     (tmp_path / "b.txt").write_text("乙")
     documents, report = read(tmp_path / "*")
     assert documents[-1] == "乙"
-    assert report.bad == {"gz data cut off or damaged here": 1}
+    assert report.bad == {"damaged: its .gz data is cut off, or none. Copy it again": 1}
 
 
 def test_files_are_found_sorted_and_once(tmp_path, monkeypatch):

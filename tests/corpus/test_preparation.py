@@ -177,7 +177,7 @@ def test_many_changed_files_are_not_all_named(configure, corpus):
     prepare(configure())
     for number in range(9):
         (corpus[0] / f"n{number}.txt").write_text("多")
-    with pytest.raises(InputError, match=r"n0\.txt is new, .*, n4\.txt is new, and 4 more\)"):
+    with pytest.raises(InputError, match=r"n0\.txt is new, .*, n4\.txt is new and 4 more\)"):
         prepare(configure())
 
 
@@ -316,11 +316,15 @@ def test_bad_lines_are_skipped_counted_and_told(configure, corpus, capsys):
     capsys.readouterr()
     folder = prepare(configure())
     assert tokens_of(folder, "train") == clean
-    kinds = {"not UTF-8": 1, "not JSON": 1, "gz data cut off or damaged here": 1}
+    kinds = {
+        "not UTF-8": 1,
+        "not JSON": 1,
+        "damaged: its .gz data is cut off, or none. Copy it again": 1,
+    }
     assert read_manifest(folder)["bad_lines"] == kinds
     printed = capsys.readouterr().out
     assert f"{corpus[0] / '1.jsonl'}:2: not JSON" in printed
-    assert f"{corpus[0] / '3.txt.gz'}:1: gz data" in printed
+    assert f"{corpus[0] / '3.txt.gz'}:1: damaged" in printed
 
 
 @pytest.mark.parametrize("encoding", ["auto", "gb18030"])

@@ -330,9 +330,12 @@ COLUMNS = {  # name: content, what the message says, flags that help
 }
 ENDS = {
     "old.xls": (OLD + bytes(600), ["Save it as .xlsx or .csv"]),
-    "old.csv": (OLD + bytes(600), ["old kind, .xls", "save it as .xlsx"]),
-    "page.xls": ("<html><table><tr><td>评论</td></tr></table>", ["web page", "save it as .xlsx"]),
-    "secret.xlsx": (OLD + bytes(600), ["encrypted", "without a password"]),
+    "old.csv": (OLD + bytes(600), ["of no kind that can be read", "Save it as .xlsx"]),
+    "page.xls": (
+        "<html><table><tr><td>评论</td></tr></table>",
+        ["of no kind that can be read", "Save it as .xlsx"],
+    ),
+    "secret.xlsx": (OLD + bytes(600), ["has a password"]),
     "wps.et": ("", ["Save it as .xlsx or .csv"]),
     "texts.txt": ("很好\n不好\n", ["a .txt file holds texts alone", ".tsv or .csv"]),
     "unlabelled.csv": (as_csv(HEAD, *((a, "") for a, _ in ROWS)), ["has no label"]),

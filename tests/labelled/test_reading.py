@@ -709,7 +709,11 @@ BAD = {  # name: content, task, what the message says
     "nul.jsonl": (as_jsonl([("x", 1)]) + "\0{}\n", None, r"nul\.jsonl:2 holds a NUL character"),
     "old.xls": (b"\xd0\xcf\x11\xe0", None, r"old\.xls .*Save it as \.xlsx or \.csv"),
     "zipped.xlsx.gz": ("", None, r"of no kind .*all but Parquet, Arrow and xlsx may be compressed"),
-    "secret.xlsx": (b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1..", None, r"secret\.xlsx is encrypted"),
+    "secret.xlsx": (
+        b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1..",
+        None,
+        r"secret\.xlsx .* or has a password",
+    ),
     "broken.xlsx": ("text,label", None, r"broken\.xlsx is no \.xlsx file, or damaged"),
     "empty.xlsx": (xlsx(), None, r"empty\.xlsx is empty"),
     "none.xlsx": (xlsx(("text", "label"), ("x", 1), ("y",)), None, r"none\.xlsx:3 has no label"),

@@ -11,7 +11,7 @@ from roformer_tf.corpus.batches import pretraining_batches
 from roformer_tf.errors import InputError
 from roformer_tf.pretraining import training_loop
 from roformer_tf.pretraining.settings import Stage, make_stages, rows_before
-from roformer_tf.training.comparison import read_run, summary
+from roformer_tf.training.comparison import best_evaluation, read_run
 from roformer_tf.training.run_files import read_metrics
 
 DEFAULTS = {
@@ -142,8 +142,7 @@ def test_evaluations_of_rows_of_other_lengths_are_not_compared(six):
     assert losses[5] < losses[best] - 0.01
     want = six / "checkpoints" / f"step-{best:08}" / "model" / "model.safetensors"
     assert (six / "best" / "model.safetensors").read_bytes() == want.read_bytes()
-    told = summary(read_run(six, "six"))
-    assert (told["best_step"], told["best_held_out_loss"]) == (best, losses[best])
+    assert best_evaluation(read_run(six, "six").evaluations) == (best, losses[best])
 
 
 def test_each_reads_on_behind_the_rows_of_its_length(six, first_rows):

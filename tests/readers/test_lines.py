@@ -103,11 +103,11 @@ def test_on_stdin_the_first_line_that_tells_decides(monkeypatch, encoding):
     assert damage(bad)
 
 
-@pytest.mark.parametrize(("suffix", "called"), [(".gz", "gzip"), (".xz", "xz"), (".zst", "zstd")])
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
 @pytest.mark.parametrize("cut", [20, -1])
-def test_a_damaged_compressed_file_is_an_input_error(tmp_path, cut, suffix, called):
+def test_a_damaged_compressed_file_is_an_input_error(tmp_path, cut, suffix):
     path = tmp_path / f"a.txt{suffix}"
-    message = rf"a\.txt\{suffix} is damaged: its {called} data is cut off, or none"
+    message = rf"a\.txt\{suffix} is damaged: its \{suffix} data is cut off, or none"
     with pytest.raises(InputError, match=message):
         lines_of(path, COMPRESSED[suffix](NEWS.encode() * 100)[:cut])
     with pytest.raises(InputError, match=message):

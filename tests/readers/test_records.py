@@ -18,7 +18,7 @@ from roformer_tf.readers.records import (
     sentences,
     tabbed_records,
 )
-from roformer_tf.readers.streams import LONGEST, DamagedError, LimitError
+from roformer_tf.readers.streams import LONGEST, UnreadableError
 
 
 def test_every_json_line_is_an_object_or_says_why_not():
@@ -112,9 +112,9 @@ def test_parquet_that_is_damaged_inside_gives_what_is_before():
     middle = len(content) // 2
     content[middle : middle + 2000] = bytes(2000)
     seen = []
-    with pytest.raises(DamagedError, match="Parquet data cut off or damaged"):
+    with pytest.raises(UnreadableError, match="is no Parquet file, or damaged"):
         seen.extend(record for record in ParquetRecords(io.BytesIO(content)).read())
-    with pytest.raises(DamagedError):
+    with pytest.raises(UnreadableError):
         ParquetRecords(io.BytesIO(b"PAR1"))
 
 
@@ -150,9 +150,9 @@ def test_arrow_data_that_is_damaged_or_of_a_strange_type_says_so():
     sink = io.BytesIO()
     with pyarrow.ipc.new_stream(sink, table.schema) as writer:
         writer.write_table(table)
-    with pytest.raises(LimitError, match="Remove it"):
+    with pytest.raises(UnreadableError, match="Remove it"):
         list(ArrowRecords([sink]).read())
-    with pytest.raises(DamagedError, match="Arrow data cut off or damaged"):
+    with pytest.raises(UnreadableError, match="is no Arrow file, or damaged"):
         list(ArrowRecords([io.BytesIO(sink.getvalue()[:-40])]).read())
-    with pytest.raises(DamagedError):
+    with pytest.raises(UnreadableError):
         ArrowRecords([io.BytesIO(b"ARROW1")])

@@ -248,10 +248,9 @@ def test_what_is_broken_is_one_message(tmp_path):
         "encrypted": b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(600),
         "other zip": b"PK\x05\x06" + bytes(18),
     }
-    for name, content in broken.items():
+    for content in broken.values():
         path.write_bytes(content)
-        message = "without a password" if name == "encrypted" else "no .xlsx file, or damaged"
-        with pytest.raises(InputError, match=message):
+        with pytest.raises(InputError, match=r"no \.xlsx file, or damaged, or has a password"):
             cells(path)
 
 
@@ -266,7 +265,7 @@ def test_what_is_broken_is_one_message(tmp_path):
 )
 def test_a_sheet_that_is_broken_inside_is_one_message(tmp_path, sheet):
     path = as_excel_writes(tmp_path / "a.xlsx", ROWS, sheet=sheet)
-    with pytest.raises(InputError, match=r"a\.xlsx is no \.xlsx file, or damaged\. Save it again"):
+    with pytest.raises(InputError, match=r"a\.xlsx is no \.xlsx file, or damaged, .*Save it again"):
         cells(path)
 
 
@@ -278,18 +277,8 @@ def sheet_of(content):
     return f'<worksheet xmlns="{MAIN}"><sheetData>{content}</sheetData></worksheet>'
 
 
-ENTITIES = "".join(f'<!ENTITY {"abcdefgh"[i]} "{f"&{x};" * 10}">' for i, x in enumerate("xabcdefg"))
-PADDING = [("xl/media/photo.png", os.urandom(300_000))]
 BOMBS = {
     "a large text": {"strings": sst(f"<si><t>{'x' * 10_000_000}</t></si>")},
-    "a huge text next to a photo": {
-        "strings": sst(f"<si><t>{'x' * 20_000_000}</t></si>"),
-        "more": PADDING,
-    },
-    "elements of no use": {"sheet": sheet_of("<a/>" * 1_000_000)},
-    "a row without end": {"sheet": sheet_of(f'<row r="1">{"<c/>" * 1_000_000}</row>')},
-    "a text without end": {"strings": sst(f"<si>{'<r/>' * 1_000_000}</si>")},
-    "entities": {"strings": f"<!DOCTYPE sst [{ENTITIES}]>{sst('<si><t>&h;</t></si>')}"},
     "a folder of zeros": {"more": [("xl/zeros.bin", bytes(30_000_000))]},
 }
 
@@ -303,14 +292,6 @@ def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path, name):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 3 << 20
-
-
-def test_many_short_texts_are_bounded_in_number(tmp_path, monkeypatch):
-    monkeypatch.setattr(spreadsheets, "MAX_ELEMENTS", 1000)
-    strings = sst("<si><t>x</t></si>" * 501)
-    path = as_excel_writes(tmp_path / "a.xlsx", [["x"]], strings=strings)
-    with pytest.raises(InputError, match=r"too much content in xl/strings\.xml"):
-        open_sheet(path)
 
 
 def test_a_row_in_no_mans_land_ends_the_reading(tmp_path, monkeypatch):

@@ -11,12 +11,14 @@ from roformer_tf.terminal import printable
 from roformer_tf.training.comparison import (
     FINE_TUNING,
     PRETRAINING,
-    compared,
+    best_evaluation,
+    cells,
     differences,
+    figures,
     find_runs,
     named,
     read_run,
-    summary,
+    state,
     tables,
 )
 from roformer_tf.training.run_files import METRICS_FILE
@@ -56,7 +58,7 @@ def read(*folders):
 
 
 def shown(*folders, width=100):
-    return list(tables(compared(read(*folders)), width))
+    return list(tables(read(*folders), width))
 
 
 def columns(text):
@@ -71,7 +73,7 @@ def columns(text):
 def test_the_loss_is_a_mean_over_the_last_hundredth_of_the_lines(tmp_path, count, of):
     values = [1000.0 / (1 + number) for number in range(count)]
     (run,) = read(write_run(tmp_path / "run", losses(*values)))
-    assert summary(run)["loss"] == pytest.approx(sum(values[-of:]) / of)
+    assert cells(run)["loss"] == f"{sum(values[-of:]) / of:.4f}"
 
 
 def test_the_figures_are_those_of_the_lines(tmp_path):
@@ -82,24 +84,7 @@ def test_the_figures_are_those_of_the_lines(tmp_path):
         {"step": 12, "loss": 2.0, "tokens_per_second": 110.0},
     ]
     evaluations = [held_out(0, 9.0, 0.1), held_out(8, 2.5, 0.4), held_out(12, 2.75, 0.3)]
-    (run,) = read(write_run(tmp_path / "run", lines, evaluations, steps=22))
-    figures = summary(run)
-    assert {key: figures[key] for key in list(figures)[:-1]} == {
-        "name": "run",
-        "folder": str(tmp_path / "run"),
-        "kind": PRETRAINING,
-        "step": 12,
-        "steps": 22,
-        "finished": False,
-        "training": None,
-        "loss": 2.0,
-        "held_out_loss": 2.75,
-        "held_out_accuracy": 0.3,
-        "best_held_out_loss": 2.5,
-        "best_step": 8,
-        "tokens_per_second": 110.0,
-        "mfu": None,
-    }
+    write_run(tmp_path / "run", lines, evaluations, steps=22)
     assert shown(tmp_path / "run") == [
         "name             state    loss  held-out  accuracy  best held-out  tokens/s",
         "run   at step 12 of 22  2.0000    2.7500    30.00%    2.5000 at 8       110",
@@ -120,9 +105,9 @@ def test_the_best_is_among_losses_of_rows_of_one_length(tmp_path, lengths, best)
         line["length"] = length
         line["held_out_by_corpus"] = {"news": {"loss": 0.5, "accuracy": 1.0}}
     (run,) = read(write_run(tmp_path / "run", losses(2.0), evaluations, steps=40))
-    figures = summary(run)
-    assert (figures["best_held_out_loss"], figures["best_step"]) == best
-    assert figures["held_out_loss"] == 1.75
+    assert best_evaluation(run.evaluations) == best[::-1]
+    assert cells(run)["best held-out"] == f"{best[0]:.4f} at {best[1]}"
+    assert cells(run)["held-out"] == "1.7500"
 
 
 def test_the_share_of_the_hardware_is_shown_where_it_is_known(tmp_path):
@@ -130,11 +115,9 @@ def test_the_share_of_the_hardware_is_shown_where_it_is_known(tmp_path):
     lines = [line | {"mfu": x} for line, x in zip(losses(5.0, 4.0, 3.0, 2.0), shares, strict=True)]
     write_run(tmp_path / "a", lines, steps=40)
     write_run(tmp_path / "b", losses(2.0), steps=40)
-    a, b = compared(read(*find_runs(tmp_path)))["runs"]
-    assert (a["mfu"], b["mfu"]) == (0.375, None)  # the median
     assert shown(*find_runs(tmp_path))[:3] == [
         "name                state    loss    mfu",
-        "a     finished at step 40  2.0000  37.5%",
+        "a     finished at step 40  2.0000  37.5%",  # the median
         "b        at step 10 of 40  2.0000      -",
     ]
 
@@ -215,9 +198,8 @@ def test_figures_of_fine_tuning_under_way_are_those_of_the_last_epoch(tmp_path):
         {"step": 20, "epoch": 2.0, "accuracy": 0.9},
     ]
     (run,) = read(write_run(tmp_path / "run", losses(0.5, 0.25), evaluations, epochs=3))
-    figures = summary(run)
-    assert (figures["kind"], figures["finished"]) == (FINE_TUNING, False)
-    assert (figures["test"], figures["valid"]) == ({}, {"accuracy": 0.9})
+    assert (run.kind, state(run)) == (FINE_TUNING, "at step 20 of 30")
+    assert figures(run) == {"test": {}, "valid": {"accuracy": 0.9}}
 
 
 def test_a_report_without_a_test_set_shows_what_it_has(tmp_path):
@@ -226,8 +208,8 @@ def test_a_report_without_a_test_set_shows_what_it_has(tmp_path):
 
 
 def test_tasks_with_other_metrics_have_tables_of_their_own(tmp_path):
-    for name, figures in (("a", FIGURES), ("b", {"pearson": 0.5}), ("c", FIGURES)):
-        write_report(write_run(tmp_path / name, losses(0.5), epochs=1), valid=figures)
+    for name, valid in (("a", FIGURES), ("b", {"pearson": 0.5}), ("c", FIGURES)):
+        write_report(write_run(tmp_path / name, losses(0.5), epochs=1), valid=valid)
     text = "\n".join(shown(*find_runs(tmp_path)))
     assert re.search(r"\nname  valid accuracy .*\na .*\nc .*\n\nname  valid pearson\nb ", text)
 
@@ -248,10 +230,10 @@ def test_a_training_of_several_is_a_run_too(tmp_path):
     for name in ("fold-1", "fold-2"):
         write_run(tmp_path / "run" / "trials" / name, losses(0.5), evaluations)
     (tmp_path / "run" / "trials" / "fold-1" / "result.json").write_text('{"seconds": 3}\n')
-    runs = compared(read(*find_runs(tmp_path / "run" / "trials")))["runs"]
-    assert [(run["kind"], run["finished"]) for run in runs] == [
-        (FINE_TUNING, True),
-        (FINE_TUNING, False),
+    runs = read(*find_runs(tmp_path / "run" / "trials"))
+    assert [(run.kind, state(run)) for run in runs] == [
+        (FINE_TUNING, "finished at step 10"),
+        (FINE_TUNING, "at step 10"),
     ]
 
 
@@ -375,10 +357,8 @@ def test_runs_are_compared_with_their_own_kind(tmp_path):
     write_run(tmp_path / "f2", epochs=2, seed=0)
     runs = read(*find_runs(tmp_path))
     assert differences([run for run in runs if run.kind == PRETRAINING]) == {}
-    assert compared(runs)["differences"] == {
-        PRETRAINING: {},
-        FINE_TUNING: {"epochs": {"f1": 1, "f2": 2}},
-    }
+    tuned = [run for run in runs if run.kind == FINE_TUNING]
+    assert differences(tuned) == {"epochs": {"f1": 1, "f2": 2}}
     lines = shown(*find_runs(tmp_path))
     assert "The settings of pretraining are the same." in lines
     assert lines[-3:] == ["setting  value  runs", "epochs   1      f1", "         2      f2"]
@@ -410,14 +390,15 @@ def test_many_runs_fit_into_a_terminal(tmp_path, width):
 def test_it_reads_what_the_commands_write(tmp_path):
     from roformer_tf.finetuning.settings import FinetuneConfig
     from roformer_tf.pretraining.settings import PretrainConfig
-    from roformer_tf.training import run_files as runs
+    from roformer_tf.training import run_files
     from roformer_tf.training.callbacks import MetricsFile
 
     pretraining, tuning = tmp_path / "pretraining", tmp_path / "tuning"
-    runs.write_settings(PretrainConfig(rows="rows", output=str(pretraining), steps=20))
-    runs.write_settings(FinetuneConfig(checkpoint="x", train="y", output=str(tuning)))
+    run_files.write_settings(PretrainConfig(rows="rows", output=str(pretraining), steps=20))
+    run_files.write_settings(FinetuneConfig(checkpoint="x", train="y", output=str(tuning)))
     for folder in (pretraining, tuning):
         with MetricsFile(folder / METRICS_FILE, resumed_at=0) as file:
             file.write({"step": 20, "loss": 2.0, "learning_rate": 0.1, "tokens_per_second": None})
-    assert [summary(run)["kind"] for run in read(pretraining, tuning)] == [PRETRAINING, FINE_TUNING]
-    assert [summary(run)["finished"] for run in read(pretraining, tuning)] == [True, False]
+    runs = read(pretraining, tuning)
+    assert [run.kind for run in runs] == [PRETRAINING, FINE_TUNING]
+    assert [state(run) for run in runs] == ["finished at step 20", "at step 20"]

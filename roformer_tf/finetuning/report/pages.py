@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import yaml
 
-from roformer_tf.files import write_text
+from roformer_tf.files import write_json, write_text
 from roformer_tf.finetuning.rates import spelled
 from roformer_tf.finetuning.report.figures import (
     ABSENT,
@@ -35,7 +35,7 @@ from roformer_tf.tasks.metrics import ACCURACY, Metric
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.templates import cut_font, data_url, environment, markdown
 from roformer_tf.training import plots
-from roformer_tf.training.run_files import file_name, plain, write_json
+from roformer_tf.training.run_files import file_name, plain
 from roformer_tf.translation import Language, Translator
 
 if TYPE_CHECKING:

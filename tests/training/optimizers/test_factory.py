@@ -4,7 +4,6 @@ import pytest
 
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
-from roformer_tf.kernels.adam import AdamW
 from roformer_tf.models.heads import RoFormerForMaskedLM, RoFormerForTokenClassification
 from roformer_tf.pretraining.train_step import MaskedTokenLoss
 from roformer_tf.training.optimizers.adamw import EmaAdamW, Lamb, LayerwiseAdamW
@@ -159,7 +158,6 @@ def test_a_keras_file_holds_it_whole_and_training_continues(algorithm, tmp_path)
 @pytest.mark.parametrize(
     ("cls", "settings"),
     [
-        (AdamW, {}),
         (EmaAdamW, {}),
         (LayerwiseAdamW, {"scales": [1.0]}),
         (Lamb, {}),

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from roformer_tf.kernels.adam import AdamW
+from roformer_tf.training.optimizers.adamw import EmaAdamW
 
 SETTINGS = {"learning_rate": 0.01, "weight_decay": 0.1, "beta_2": 0.98, "epsilon": 1e-6}
 
@@ -20,7 +20,7 @@ def trained(optimizer, steps):
 
 @pytest.mark.parametrize("clip", [None, 0.5])
 def test_equals_keras_own(clip):
-    ours = trained(AdamW(**SETTINGS, global_clipnorm=clip), 20)
+    ours = trained(EmaAdamW(**SETTINGS, global_clipnorm=clip), 20)
     theirs = trained(keras.optimizers.AdamW(**SETTINGS, global_clipnorm=clip), 20)
     for got, want in zip(ours, theirs, strict=True):
         assert np.abs(got - want).max() <= 3e-7
@@ -37,7 +37,7 @@ def test_equals_the_paper_in_float64(dtype, bound):
     rng = np.random.default_rng(0)
     weight = 0.1 * rng.normal(size=(7, 5))
     variable = keras.Variable(weight, dtype=dtype)
-    optimizer = AdamW(**SETTINGS)
+    optimizer = EmaAdamW(**SETTINGS)
     optimizer.build([variable])
     m = v = np.zeros_like(weight)
     for step in range(1, 11):
@@ -60,7 +60,7 @@ def test_a_sparse_gradient_counts_as_the_dense_one():
     results = []
     for sparse in (True, False):
         variable = keras.Variable(np.ones((4, 3), "float32"))
-        optimizer = AdamW(**SETTINGS)
+        optimizer = EmaAdamW(**SETTINGS)
         optimizer.build([variable])
         gradient = tf.IndexedSlices(tf.ones((3, 3)), tf.constant([1, 1, 3]), (4, 3))
         for _ in range(3):
