@@ -8,6 +8,7 @@ that the validation set selects, so the result is not worse than the search ther
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -21,7 +22,7 @@ from roformer_tf.labelled.splits import Question
 from roformer_tf.readers.records import text_key
 from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task, part
 from roformer_tf.tasks.choices.choices import ChoiceDecoding, ListLabelling, ListObjective
-from roformer_tf.tasks.metrics import Measure, Metric, mean
+from roformer_tf.tasks.metrics import Function, Metric, mean
 from roformer_tf.tasks.probabilities import log_odds, shortest, sigmoid
 from roformer_tf.tasks.scoring import JsonObject, Metrics, NamedPredictions, shortened
 from roformer_tf.tasks.vectors.ranked_texts import MRR, NDCG, query_figures
@@ -208,7 +209,7 @@ class RerankingMetrics(Metrics):
     all: ClassVar[tuple[Metric, ...]] = (MRR, NDCG)
     sureness_kind: ClassVar[Any] = "distance"
 
-    def measure(self, gold: Gold, predictions: Predictions) -> Measure:
+    def functions(self, gold: Gold, predictions: Predictions) -> dict[Metric, Function]:
         """Both figures; a document that was not found has no rank."""
         ranks = []
         for relevance, prediction in zip(gold, predictions, strict=True):
@@ -216,8 +217,7 @@ class RerankingMetrics(Metrics):
             relevant = [rank_of[i] for i, label in enumerate(relevance) if label > 0]
             ranks.append(relevant or [NOT_FOUND])
         each = query_figures(ranks)
-        names = [metric.name for metric in self.all]
-        return lambda weights: {name: mean(each[name], weights) for name in names}
+        return {metric: partial(mean, each[metric.name]) for metric in self.all}
 
     def is_right(self, label: Label, prediction: Prediction) -> bool:
         """Whether a relevant document is first."""
