@@ -17,17 +17,11 @@ from roformer_tf.labelled.cells import without_nan
 from roformer_tf.labelled.encoding import EncodedTexts, encode_texts, rows_of
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks import metrics
-from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task, check_asked, part
+from roformer_tf.tasks.base import Examples, Gold, Predictions, Task, check_asked, part
 from roformer_tf.tasks.decoding import LabelDecoding
 from roformer_tf.tasks.labelling import Labelling
 from roformer_tf.tasks.metrics import Function, Metric
 from roformer_tf.tasks.objective import SoftmaxObjective
-from roformer_tf.tasks.probabilities import (
-    LabelIssue,
-    at_temperature,
-    find_label_issues,
-    fit_temperature,
-)
 from roformer_tf.tasks.scoring import JsonObject, Metrics, confusion
 from roformer_tf.tasks.tfidf import LinearModel, fit_logistic
 from roformer_tf.translation import Message
@@ -87,6 +81,7 @@ class ClassificationMetrics(Metrics):
     linear_model: ClassVar[str] = "logistic"
     has_probabilities: ClassVar[bool] = True
     by_label: ClassVar[bool] = True
+    finds_label_errors: ClassVar[bool] = True
 
     def usable(self) -> tuple[Metric, ...]:
         """ROC AUC needs exactly two labels."""
@@ -120,37 +115,6 @@ class ClassificationMetrics(Metrics):
             return np.hstack([np.zeros_like(outputs), outputs])
         # Independent models: their probabilities do not add up to 1 before a softmax.
         return -np.logaddexp(0, -outputs)
-
-    def calibrated(self, examples: Examples, predictions: Predictions) -> list[Prediction]:
-        """Temperature scaling: all logits are divided by one number."""
-        if not examples:
-            return []
-        labels, scores = self._arrays(examples, predictions)
-        scaled = at_temperature(scores, fit_temperature(labels, scores))
-        return [
-            prediction._replace(scores=row)
-            for prediction, row in zip(predictions, scaled, strict=True)
-        ]
-
-    def label_issues(
-        self,
-        examples: Examples,
-        predictions: Predictions,
-        second_opinion: Predictions = (),
-    ) -> list[LabelIssue] | None:
-        """By confident learning."""
-        if not examples:
-            return []
-        labels, scores = self._arrays(examples, predictions)
-        second = np.array([x.scores for x in second_opinion]) if second_opinion else None
-        return find_label_issues(labels, scores, second)
-
-    def _arrays(
-        self, examples: Examples, predictions: Predictions
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Numbers of the labels (N,) int, and probabilities (N, C)."""
-        labels = np.array([self.task.labelling.target(example) for example in examples])
-        return labels, np.array([prediction.scores for prediction in predictions])
 
     def details(self, examples: Examples, predictions: Predictions) -> JsonObject:
         """The confusion matrix, too."""

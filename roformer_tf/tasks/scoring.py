@@ -14,7 +14,6 @@ from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.tasks import metrics
 from roformer_tf.tasks.baselines import fit_tfidf
 from roformer_tf.tasks.metrics import Counts, Ends, Function, LabelItem, Measure, Metric, Scores
-from roformer_tf.tasks.probabilities import LabelIssue
 from roformer_tf.tasks.task_settings import Examples, Gold, Part, Prediction, Predictions
 from roformer_tf.tasks.tfidf import LinearModel
 from roformer_tf.translation import Message
@@ -50,6 +49,9 @@ class Metrics(Part):
     """Whether a report shows the calibration of `probabilities`."""
     by_label: ClassVar[bool] = False
     """Whether a report shows the figures of each label."""
+    finds_label_errors: ClassVar[bool] = False
+    """Whether an example has one of several labels, each with a probability, so that confident
+    learning finds labels that are probably wrong."""
 
     # Figures
 
@@ -165,7 +167,7 @@ class Metrics(Part):
         counts = Counter(item[0] for label in gold for item in self.items(label))
         return {kind: counts[kind] for kind in self.kinds}
 
-    # Baselines, calibration and doubtful labels
+    # Baselines
 
     def baseline(
         self,
@@ -195,26 +197,6 @@ class Metrics(Part):
     def linear_logits(self, outputs: np.ndarray) -> np.ndarray:
         """Outputs of `linear_model` → logits (N, C), as the model's."""
         return outputs
-
-    def calibrated(self, examples: Examples, predictions: Predictions) -> list[Prediction]:
-        """The predictions with calibrated probabilities, fitted to these labelled examples.
-
-        The most probable label stays the same.
-        """
-        return list(predictions)
-
-    def label_issues(
-        self,
-        examples: Examples,
-        predictions: Predictions,
-        second_opinion: Predictions = (),
-    ) -> list[LabelIssue] | None:
-        """Examples whose labels are probably wrong, the most doubtful first.
-
-        No model of these predictions was trained on the examples. A second opinion has to agree.
-        None unless an example of the task has one of several labels, each with a probability.
-        """
-        return None
 
     # report.json
 

@@ -50,6 +50,15 @@ class ListLabelling(Labelling):
     text_counts: ClassVar[tuple[int, ...]] = (2,)
     lists_texts: ClassVar[bool] = True
     min_candidates: ClassVar[int] = 2
+    known_columns: ClassVar[tuple[tuple[str, ...], ...]]
+    """Well-known names of the columns, normalized by `folded`."""
+
+    @classmethod
+    def guess(cls, sample: "LabelSample") -> str:
+        """Columns with well-known names."""
+        if tuple(map(folded, sample.texts)) not in cls.known_columns:
+            return ""
+        return Message("there is a column {name}", name=sample.texts[-1])
 
     @classmethod
     def read_row(
@@ -112,13 +121,7 @@ class ListLabelling(Labelling):
 class ChoiceLabelling(ListLabelling):
     """Target (C,) float32: 1 for the right candidate."""
 
-    @classmethod
-    def guess(cls, sample: "LabelSample") -> str:
-        """A column with a well-known name."""
-        names = tuple(map(folded, sample.texts))
-        return (
-            Message("there is a column {name}", name=sample.texts[-1]) if names in CHOICES else ""
-        )
+    known_columns: ClassVar[tuple[tuple[str, ...], ...]] = CHOICES
 
     @classmethod
     def of_label(cls, value: Any, candidates: Sequence[str]) -> Label:

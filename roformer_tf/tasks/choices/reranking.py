@@ -16,7 +16,7 @@ import numpy as np
 from roformer_tf.engines.network import OutputKind
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.cells import BadCellError, find_cell, read_text, to_number
-from roformer_tf.labelled.column_names import DOCUMENTS, folded
+from roformer_tf.labelled.column_names import DOCUMENTS
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.splits import Question
 from roformer_tf.readers.records import text_key
@@ -29,7 +29,6 @@ from roformer_tf.tasks.vectors.ranked_texts import MRR, NDCG, query_figures
 from roformer_tf.translation import Message
 
 if TYPE_CHECKING:
-    from roformer_tf.labelled.columns import LabelSample
     from roformer_tf.readers.tables import Row
 
 # The constant of reciprocal rank fusion (Cormack et al., 2009): how little first ranks count.
@@ -65,15 +64,7 @@ class RerankingLabelling(ListLabelling):
     lists_texts: ClassVar[bool] = False
     min_candidates: ClassVar[int] = 1
     default_max_length: ClassVar[int] = 256
-    rows_per_example: ClassVar[int] = 1
-
-    @classmethod
-    def guess(cls, sample: "LabelSample") -> str:
-        """A list of documents has a column with a well-known name."""
-        names = tuple(map(folded, sample.texts))
-        return (
-            Message("there is a column {name}", name=sample.texts[-1]) if names in DOCUMENTS else ""
-        )
+    known_columns: ClassVar[tuple[tuple[str, ...], ...]] = DOCUMENTS
 
     @classmethod
     def read_row(
@@ -127,11 +118,6 @@ class RerankingLabelling(ListLabelling):
                 "documents with a label above 0."
             )
         return groups
-
-    @classmethod
-    def split_keys(cls, example: Example) -> Sequence[bytes]:
-        """The query."""
-        return [text_key(example.texts[:1])]
 
     @classmethod
     def question(cls, example: Example) -> Question:
