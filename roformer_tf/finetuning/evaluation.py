@@ -11,7 +11,6 @@ from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.files import check_writable
 from roformer_tf.finetuning.report.analysis import (
     EvaluatedSet,
-    LabelledPredictions,
     described_task,
     with_intervals,
 )
@@ -141,7 +140,7 @@ def evaluated(
     result = EvaluatedSet(examples=examples, lengths=encoded.lengths, predictions=predictions)
     report = {
         **described_task(task, SET, {SET: result}),
-        **with_intervals(task, {SET: LabelledPredictions(result.gold, predictions)}),
+        **with_intervals(task, {SET: (result.gold, predictions)}),
         **task.metrics.details(examples, predictions),
     }
     return report | {"warnings": evaluation_warnings(report, Translator("en"))}

@@ -103,11 +103,11 @@ class Task(TaskSettings):
 
         Raises InputError where nothing can be learned: no example, or a single label.
         """
-        return cls(**{**settings, **cls.labelling.learned(training)})
+        return cls.from_settings(**{**settings, **cls.labelling.learned(training)})
 
     @classmethod
     def from_settings(cls, **settings: Any) -> "Task":
-        """The task that the settings of a `task.json` describe."""
+        """The task that the settings of a `task.json` describe, maybe of a subclass."""
         return cls(**settings)
 
     @classmethod

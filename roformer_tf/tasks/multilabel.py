@@ -68,14 +68,7 @@ class MultilabelDecoding(LabelDecoding):
 
     def predict(self, logits: np.ndarray) -> Prediction:
         """All labels above their thresholds."""
-        scores = sigmoid(logits)
-        return Prediction(self._above(scores), scores)
-
-    def _above(self, probabilities: np.ndarray) -> tuple[str, ...]:
-        """The labels whose probabilities (C,) are above the thresholds."""
-        # (C,), or one threshold for all
-        thresholds = np.array(self.task.thresholds) if self.task.thresholds else 0.5
-        return tuple(self.task.labels[i] for i in np.flatnonzero(probabilities > thresholds))
+        return self.reread(Prediction((), sigmoid(logits)))
 
     def with_choices(self, gold: Gold, predictions: Predictions) -> Task:
         """The thresholds with the highest micro F1 for the predictions' probabilities."""
@@ -91,7 +84,10 @@ class MultilabelDecoding(LabelDecoding):
 
     def reread(self, prediction: Prediction) -> Prediction:
         """The labels above the current thresholds."""
-        return prediction._replace(label=self._above(prediction.scores))
+        # (C,), or one threshold for all
+        thresholds = np.array(self.task.thresholds) if self.task.thresholds else 0.5
+        above = np.flatnonzero(prediction.scores > thresholds)
+        return prediction._replace(label=tuple(self.task.labels[i] for i in above))
 
     def config_values(self) -> dict[str, Any]:
         """Every label has a probability of its own."""

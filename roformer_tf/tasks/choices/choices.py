@@ -139,6 +139,11 @@ class ChoiceLabelling(ListLabelling):
         return number
 
     @classmethod
+    def learned(cls, training: Examples) -> dict[str, Any]:
+        """Whether every text has a gap."""
+        return {"gaps": all(GAP.search(example.texts[0]) for example in training)}
+
+    @classmethod
     def question(cls, example: Example) -> Question:
         """The text with its candidates in any order, and the text of the right one."""
         text, *candidates = example.texts

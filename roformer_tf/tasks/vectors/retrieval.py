@@ -15,7 +15,7 @@ import numpy as np
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.batches import TrainingData
 from roformer_tf.labelled.examples import Example, Label
-from roformer_tf.labelled.passages import PassageBatches, Passages
+from roformer_tf.labelled.passages import Passages
 from roformer_tf.labelled.text_sides import EncodedSides, SideBatches, fitting_rows
 from roformer_tf.readers.records import text_key
 from roformer_tf.tasks import losses
@@ -100,7 +100,7 @@ class RetrievalLabelling(VectorLabelling):
     def training_data(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> TrainingData:
         """Examples in batches, where each is a negative of the others."""
         if self.task.data == "texts":
-            return PassageBatches(Passages.of(examples, tokenizer, self.task.max_length))
+            return Passages.of(examples, tokenizer, self.task.max_length)
         encoded = self.encode(examples, tokenizer)
         # Of a document in several windows, the one most similar to the query is trained.
         return SideBatches(encoded, positives=positives(encoded), rows=fitting_rows(encoded))
