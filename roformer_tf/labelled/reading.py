@@ -110,8 +110,8 @@ def find_layout(
     selected, why = (chosen, "") if chosen else _guess_task(sample, candidates, tasks)
     _check_texts(path, selected, texts, tasks)
     spellings = _note_spellings(selected, labels, columns.label_separator)
-    found = (texts, text_note), (label, label_note)
-    return _table_layout(sample, columns, selected, *found, why, spellings)
+    columns_read = (texts, text_note), (label, label_note)
+    return _table_layout(sample, columns, selected, *columns_read, why, spellings)
 
 
 def _table_layout(
