@@ -23,10 +23,12 @@ import numpy as np
 from benchmarks.command_line import settings_of
 from roformer_tf.adaptation import finetune
 from roformer_tf.errors import InputError
+from roformer_tf.finetuning.label_issues import calibrated
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.inference.opening import open_finetuned
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import example_key
+from roformer_tf.tasks.probabilities import find_label_issues
 from roformer_tf.training.settings import FinetuneOptimizerConfig
 
 SETS = ("train", "valid", "test")
@@ -139,10 +141,8 @@ def doubts_of_the_model_alone(folder: Path, examples: Sequence[Example]) -> list
     """Lines of examples whose label the model doubts, whatever the baseline predicts."""
     opened = open_finetuned(folder, precision="float32")
     predictions = opened.predict(examples)
-    issues = opened.task.metrics.label_issues(
-        examples, opened.task.metrics.calibrated(examples, predictions)
-    )
-    return [int(examples[issue.example].place) for issue in issues or ()]
+    issues = find_label_issues(*calibrated(opened.task, examples, predictions))
+    return [int(examples[issue.example].place) for issue in issues]
 
 
 def precision(listed: Sequence[int], changed: set[int]) -> dict[str, Any]:

@@ -1,7 +1,6 @@
 """The body of `evaluate --data`: a finished model, a labelled file → the figures of a report."""
 
 import dataclasses
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,7 +11,6 @@ from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.files import check_writable, write_json
 from roformer_tf.finetuning.report.analysis import (
     EvaluatedSet,
-    LabelledPredictions,
     described_task,
     with_intervals,
 )
@@ -39,8 +37,6 @@ from roformer_tf.translation import Translator
 # Name of the file's examples in the JSON. It is that of the test set in report.json, so that both
 # have the same keys.
 SET = "test"
-# Maximum number of labels that an error names.
-SHOWN = 10
 # Maximum number of rows of a table of labels.
 SHOWN_LABELS = 40
 # What happens to texts that are longer than the model's sequences.
@@ -98,7 +94,8 @@ def evaluate(config: EvaluateConfig) -> None:
         for example in read_examples(config.data, layout, columns)
     ]
     examples = task.labelling.named(examples)
-    check_labels(config.data, task, examples)
+    for example in examples:
+        task.labelling.target(example)  # raises InputError for a label that it does not know
     task = TASKS[task.name].adapted(task, examples)
     report = evaluated(dataclasses.replace(opened, task=task), examples, config.batch_size)
     report = {"model": config.model, "file": config.data} | report
@@ -128,35 +125,6 @@ def find_columns(path: str, columns: ColumnsConfig, task: Task) -> tuple[Layout,
     return find_layout(path, columns, task.name, {task.name: task}), columns
 
 
-def check_labels(path: str, task: Task, examples: Sequence[Example]) -> None:
-    """Raise InputError, naming them, for labels that the model does not know.
-
-    Numbers are not checked, nor are rankings, whose labels are always the same.
-    """
-    if not task.labels:
-        return
-    labels = set(task.labels)
-    unknown: Counter[str] = Counter()
-    first: dict[str, str] = {}
-    for example in examples:
-        for label in sorted(task.labelling.labels_in(example.label) - labels):
-            unknown[label] += 1
-            first.setdefault(label, example.place)
-    if not unknown:
-        return
-    shown = [
-        f"{label!r} ({number:,} {'row' if number == 1 else 'rows'}, first {first[label]})"
-        for label, number in unknown.most_common(SHOWN)
-    ]
-    more = f" and {len(unknown) - SHOWN:,} more" if len(unknown) > SHOWN else ""
-    known = ", ".join(task.labels[:SHOWN]) + ("…" if len(task.labels) > SHOWN else "")
-    raise InputError(
-        f"{path} has labels that the model does not know: {', '.join(shown)}{more}. It knows "
-        f"{known}. Correct them, name the right column by --label-column, or fine-tune with "
-        "examples of them."
-    )
-
-
 def evaluated(
     finetuned: Finetuned, examples: Sequence[Example], batch_size: int = BATCH_SIZE
 ) -> JsonObject:
@@ -171,7 +139,7 @@ def evaluated(
     result = EvaluatedSet(examples=examples, lengths=encoded.lengths, predictions=predictions)
     report = {
         **described_task(task, SET, {SET: result}),
-        **with_intervals(task, {SET: LabelledPredictions(result.gold, predictions)}),
+        **with_intervals(task, {SET: (result.gold, predictions)}),
         **task.metrics.details(examples, predictions),
     }
     return report | {"warnings": evaluation_warnings(report, Translator("en"))}

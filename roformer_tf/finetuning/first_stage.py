@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from roformer_tf.finetuning.search_baselines import scores_of
 from roformer_tf.labelled.examples import Example
 from roformer_tf.search.keywords import BM25
 from roformer_tf.top_k import top_k
@@ -13,8 +14,6 @@ if TYPE_CHECKING:
 
 # Wrong documents of a query in training, and documents that are ordered in an evaluation.
 NEGATIVES, CANDIDATES = 7, 20
-# Queries of which all scores are in memory.
-AT_ONCE = 256
 
 
 def searched(sets: "Sets", negatives: int) -> "Sets":
@@ -30,23 +29,20 @@ def searched(sets: "Sets", negatives: int) -> "Sets":
 
     def ordered(some: Sequence[Example], extra: int) -> list[Example]:
         result = []
-        for start in range(0, len(some), AT_ONCE):
-            chunk = some[start : start + AT_ONCE]
-            scores = index.scores([example.texts[0] for example in chunk])
-            for example, of_query in zip(chunk, scores, strict=True):
-                own = dict(zip(example.texts[1:], example.label, strict=True))
-                labelled = not all(own.values())
-                count = len(documents) if labelled else (extra or CANDIDATES) + len(own)
-                matches = [documents[i] for i in top_k(of_query, min(count, len(documents)))]
-                if labelled:
-                    chosen = [text for text in matches if text in own]
-                elif extra:
-                    wrong = [text for text in matches if text not in own][:extra]
-                    chosen = [*own, *wrong]
-                else:
-                    chosen = matches[:CANDIDATES]
-                label = tuple(own.get(text, 0.0) for text in chosen)
-                result.append(example._replace(texts=(example.texts[0], *chosen), label=label))
+        scores = scores_of(index, [example.texts[0] for example in some])
+        for example, of_query in zip(some, scores, strict=True):
+            own = dict(zip(example.texts[1:], example.label, strict=True))
+            labelled = not all(own.values())
+            count = len(documents) if labelled else (extra or CANDIDATES) + len(own)
+            matches = [documents[i] for i in top_k(of_query, min(count, len(documents)))]
+            if labelled:
+                chosen = [text for text in matches if text in own]
+            elif extra:
+                chosen = [*own, *[text for text in matches if text not in own][:extra]]
+            else:
+                chosen = matches[:CANDIDATES]
+            label = tuple(own.get(text, 0.0) for text in chosen)
+            result.append(example._replace(texts=(example.texts[0], *chosen), label=label))
         return result
 
     return dataclasses.replace(

@@ -10,12 +10,20 @@ from itertools import compress
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from roformer_tf.files import remove
 from roformer_tf.inference.prediction_files import prediction_file, text_names
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import example_key
 from roformer_tf.tasks.base import Prediction, Task
-from roformer_tf.tasks.probabilities import LabelIssue, shortest
+from roformer_tf.tasks.probabilities import (
+    LabelIssue,
+    at_temperature,
+    find_label_issues,
+    fit_temperature,
+    shortest,
+)
 from roformer_tf.tasks.scoring import JsonObject, shortened
 
 NAME = "label_issues"
@@ -128,9 +136,9 @@ def find_issues(
     Probabilities are calibrated on each set, and the baseline must agree. No label is checked
     without a baseline, nor if the model is not better than it (`is_better`). That both disagree
     with a label is evidence only if the model has learned more than the baseline. None for a task
-    whose labels cannot be checked: see `Metrics.label_issues`.
+    whose labels cannot be checked: see `Metrics.finds_label_errors`.
     """
-    if task.metrics.label_issues([], []) is None:
+    if not task.metrics.finds_label_errors:
         return None
     # The user corrects the file with the program that opens the training file.
     suffix = ".xlsx" if str(settings.get("train", "")).lower().endswith(".xlsx") else ".tsv"
@@ -139,10 +147,25 @@ def find_issues(
         reason = NO_BASELINE
     if reason:
         return LabelIssues(task, [], [], all_examples, suffix, reason)
-    examples = [example for part in sets for example in part.examples]
+    parts = [part for part in sets if part.examples]
+    examples = [example for part in parts for example in part.examples]
+    if not parts:
+        return LabelIssues(task, examples, [], all_examples, suffix)
     # Each set separately: models of different folds are differently overconfident.
-    calibrated = task.metrics.calibrated
-    by_model = [x for part in sets for x in calibrated(part.examples, part.predictions)]
-    by_baseline = [x for part in sets for x in calibrated(part.examples, part.baseline)]
-    issues = task.metrics.label_issues(examples, by_model, by_baseline) or []
+    ours = [calibrated(task, part.examples, part.predictions) for part in parts]
+    theirs = [calibrated(task, part.examples, part.baseline)[1] for part in parts]
+    labels, probabilities = map(np.concatenate, zip(*ours, strict=True))
+    issues = find_label_issues(labels, probabilities, np.concatenate(theirs))
     return LabelIssues(task, examples, issues, all_examples, suffix)
+
+
+def calibrated(
+    task: Task, examples: Sequence[Example], predictions: Sequence[Prediction]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Labels (N,) int of examples, and probabilities (N, C) float32, calibrated on them.
+
+    Temperature scaling: all logits are divided by one number.
+    """
+    labels = np.array([task.labelling.target(example) for example in examples])
+    scores = np.array([prediction.scores for prediction in predictions])
+    return labels, at_temperature(scores, fit_temperature(labels, scores))

@@ -14,6 +14,9 @@ from roformer_tf.tasks.losses import LossConfig, mixed
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.training.training_model import WeightedMeanLoss
 
+# Fields of `LossConfig` that change how a loss is computed.
+SETTINGS = ("label_smoothing", "focal", "r_drop")
+
 
 def make_loss(task: Task, config: LossConfig, targets: Sequence[np.ndarray]) -> "TaskLoss":
     """The loss of a task. Balanced weights are counted in `targets`, one for each example.
@@ -24,9 +27,7 @@ def make_loss(task: Task, config: LossConfig, targets: Sequence[np.ndarray]) -> 
     balanced = config.class_weights == "balanced"
     return TaskLoss(
         task.name,
-        label_smoothing=config.label_smoothing,
-        focal=config.focal,
-        r_drop=config.r_drop,
+        **{name: getattr(config, name) for name in SETTINGS},
         class_weights=task.objective.class_weights(targets).tolist() if balanced else None,
         crf=task.crf,
         taught=config.teacher is not None,
@@ -73,19 +74,18 @@ class TaskLoss(WeightedMeanLoss):
         self,
         task: str,
         *,
-        label_smoothing: float = 0.0,
-        focal: float = 0.0,
-        r_drop: float = 0.0,
         class_weights: list[Any] | None = None,
         crf: bool = False,
         taught: bool = False,
         name: str = "task_loss",
         dtype: Any = "float32",
+        **settings: float,
     ) -> None:
+        """settings: those of `SETTINGS` that differ from their defaults."""
         super().__init__(name, dtype)
         self.task, self.crf, self.class_weights = task, crf, class_weights
         self.taught = taught
-        self.settings = LossConfig(label_smoothing=label_smoothing, focal=focal, r_drop=r_drop)
+        self.settings = LossConfig(**settings)  # type: ignore[arg-type]
 
     def call(self, y_true: Tensor, y_pred: Tensor) -> Tensor:
         """Loss of each sequence (B,) or token (B, T)."""
@@ -110,9 +110,7 @@ class TaskLoss(WeightedMeanLoss):
         """The arguments, for Keras' serialization."""
         return {
             "task": self.task,
-            "label_smoothing": self.settings.label_smoothing,
-            "focal": self.settings.focal,
-            "r_drop": self.settings.r_drop,
+            **{name: getattr(self.settings, name) for name in SETTINGS},
             "class_weights": self.class_weights,
             "crf": self.crf,
             "taught": self.taught,

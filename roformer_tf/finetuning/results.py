@@ -177,7 +177,7 @@ class Results:
             no_baseline=problem,
             losses=read_metrics(trial.folder / METRICS_FILE),
             evaluations=read_metrics(trial.folder / EVALUATIONS_FILE),
-            trials=[_line(result) for result in self.trials] if len(self.trials) > 1 else (),
+            trials=[_line(result) for result in self.trials] if len(self.trials) > 1 else [],
             settings=settings,
             hardware=describe_machine(),
             answered_by={

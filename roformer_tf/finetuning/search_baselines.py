@@ -65,10 +65,10 @@ def _predictions(
     sides = len(spelled) // len(examples)
     rows = different.examples * sides + different.sides
     index = method([spelled[row] for row in rows.tolist()])
-    return task.decoding.read_scores(different, _scores(index, spelled[::sides]))
+    return task.decoding.read_scores(different, scores_of(index, spelled[::sides]))
 
 
-def _scores(index: BM25 | TfIdfSearch, queries: Sequence[str]) -> Iterator[np.ndarray]:
+def scores_of(index: BM25 | TfIdfSearch, queries: Sequence[str]) -> Iterator[np.ndarray]:
     """Scores of all documents for each query, (documents,) float32, some queries at a time."""
     for start in range(0, len(queries), AT_ONCE):
         yield from index.scores(queries[start : start + AT_ONCE])

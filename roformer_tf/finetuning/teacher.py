@@ -5,14 +5,13 @@ the training, with its own tokenizer and maximum length. The teacher of paraphra
 any model with vectors, is in `search`.
 """
 
-import sys
 from collections.abc import Sequence
 
 from roformer_tf.errors import InputError
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.inference.opening import open_model
-from roformer_tf.labelled.examples import BadLine, Example, SkippedRows
-from roformer_tf.labelled.reading import open_unanswered
+from roformer_tf.labelled.examples import Example
+from roformer_tf.labelled.reading import good_examples, open_unanswered
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.terminal import Progress, say
 from roformer_tf.translation import Message
@@ -26,22 +25,10 @@ def read_unlabelled(config: FinetuneConfig, task: Task) -> list[Example]:
     """The examples of --unlabelled, without labels. Raises InputError for files without any."""
     examples: list[Example] = []
     for path in config.unlabelled:
-        opened, skipped = open_unanswered(path, task, config.columns), SkippedRows(path)
-        good: list[Example] = []
-        for row in opened.examples:
-            if isinstance(row, BadLine):
-                skipped.add(row)
-            else:
-                good.append(row)
-        if not good or (config.columns.strict and skipped.bad):
-            raise InputError(
-                f"of --unlabelled {path} {len(good):,} rows can be read, {skipped.rows:,} cannot:\n"
-                f"{skipped}\nFix the file, or remove these rows."
-            )
+        opened = open_unanswered(path, task, config.columns)
         if opened.report:
             say(opened.report)
-        if skipped.rows:
-            print(skipped.notice(len(good)), file=sys.stderr)
+        good = good_examples(path, opened.examples, config.columns.strict)
         say("{path}: {number:,} unlabelled examples", path=path, number=len(good))
         examples += good
     return examples

@@ -5,7 +5,7 @@ is no state to save: to resume at step s, slice `batches[s:]`.
 """
 
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -49,7 +49,7 @@ class TrainingData:
     @property
     def tokens_each(self) -> float:
         """Mean number of tokens of an item in training."""
-        raise NotImplementedError
+        return float(np.mean(self.lengths))
 
     def fingerprinted(self) -> Iterable[np.ndarray]:
         """All arrays that distinguish one training set from another."""
@@ -108,6 +108,13 @@ def first_weights(count: int, batch_size: int) -> npt.NDArray[np.float32]:
     return (np.arange(batch_size) < count).astype(np.float32)
 
 
+def row_inputs(rows: Iterable[Sequence[Ints]], count: int) -> dict[str, npt.NDArray[Any]]:
+    """Token ids and segments of sequences → (count, T) int32: padded, T is a `bucket`."""
+    token_ids, segment_ids, *_ = zip(*rows, strict=True)
+    shape = (count, bucket(max(map(len, token_ids))))
+    return {"token_ids": padded(token_ids, shape), "segment_ids": padded(segment_ids, shape)}
+
+
 @dataclass(frozen=True)
 class RowBatches(TrainingData):
     """Sequences (rows), each with a target, or with a target for each token.
@@ -130,11 +137,6 @@ class RowBatches(TrainingData):
         """(rows,) int32."""
         return self.encoded.row_lengths
 
-    @property
-    def tokens_each(self) -> float:
-        """Mean number of tokens of a sequence."""
-        return float(np.mean(self.lengths))
-
     def fingerprinted(self) -> Iterable[np.ndarray]:
         """Token ids and targets."""
         yield from self.encoded.token_ids
@@ -142,15 +144,13 @@ class RowBatches(TrainingData):
 
     def build(self, items: Ints, batch_size: int, generators: Generators) -> LabelledBatch:
         """Pad sequences to a common length, which is a `bucket`, and to `batch_size`."""
-        length = bucket(max(len(self.encoded.token_ids[row]) for row in items))
+        chosen = [(self.encoded.token_ids[row], self.encoded.segment_ids[row]) for row in items]
+        inputs = row_inputs(chosen, batch_size)
+        length = inputs["token_ids"].shape[1]
 
         def matrix(arrays: Rows, *shape: int) -> npt.NDArray[Any]:
             return padded([arrays[row] for row in items], (batch_size, *shape))
 
-        inputs = {
-            "token_ids": matrix(self.encoded.token_ids, length),
-            "segment_ids": matrix(self.encoded.segment_ids, length),
-        }
         # A list has (T, …) of each sequence, an array the same shape for all.
         shape = np.shape(self.targets[0])
         if isinstance(self.targets, list):

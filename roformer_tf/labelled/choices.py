@@ -18,10 +18,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from roformer_tf.labelled.batches import Generators, LabelledBatch, TrainingData, first_weights
+from roformer_tf.labelled.batches import (
+    Generators,
+    LabelledBatch,
+    TrainingData,
+    first_weights,
+    row_inputs,
+)
 from roformer_tf.labelled.encoding import EncodedTexts, encode_texts
 from roformer_tf.labelled.text_sides import text_numbers
-from roformer_tf.tokenizers.padding import SPECIALS, Ints, bucket, check_length, padded
+from roformer_tf.tokenizers.padding import SPECIALS, Ints, check_length, padded
 
 if TYPE_CHECKING:
     from roformer_tf.labelled.examples import Example
@@ -34,7 +40,7 @@ ABSENT = -1.0
 _EIGHT = 8  # the number of rows is padded to a multiple: few batch shapes are compiled
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class EncodedChoices(EncodedTexts):
     """N examples of C candidates each, which may differ between examples."""
 
@@ -106,10 +112,8 @@ def encode_cloze(
     return EncodedChoices(
         token_ids=token_ids,
         segment_ids=[np.zeros_like(row) for row in token_ids],
-        first_units=[],
         example=np.array(owners, np.int32),
         lengths=np.array(lengths, np.int32),
-        units=np.zeros(len(examples), np.int32),
         places=places,
         tokens=tokens,
         masks=masks,
@@ -181,11 +185,9 @@ class ChoiceBatches(TrainingData):
         numbered = np.split(inverse.astype(np.int32), ends)
         count, terms = max(len(place) for place in of_items), of_items[0].shape[1]
         height = -(-len(rows) // _EIGHT) * _EIGHT
-        size = (height, bucket(max(len(encoded.token_ids[row]) for row in rows)))
         places = [x.reshape(place.shape) for x, place in zip(numbered, of_items, strict=True)]
         inputs: dict[str, Any] = {
-            "token_ids": padded([encoded.token_ids[row] for row in rows], size),
-            "segment_ids": padded([encoded.segment_ids[row] for row in rows], size),
+            **row_inputs([(encoded.token_ids[x], encoded.segment_ids[x]) for x in rows], height),
             "place": padded(places, (batch_size, count, terms)),
         }
         if self._is_cloze:

@@ -25,6 +25,10 @@ def _folded(names: str) -> tuple[str, ...]:
     return tuple(map(folded, names.split()))
 
 
+def _groups(names: str) -> tuple[tuple[str, ...], ...]:
+    return tuple(map(_folded, names.split(",")))
+
+
 # Names of a column of texts, normalized by `folded`.
 TEXTS = _folded("""
     text texts sentence content contents review reviews comment comments document body title
@@ -36,34 +40,22 @@ TEXTS = _folded("""
     反馈内容 意见内容 短信内容 消息内容 聊天内容 发言内容 咨询内容 投诉内容 工单内容 客户留言
     用户留言 用户反馈 用户输入 句子内容 文本数据 数据内容
 """)
-PAIRS = tuple(
-    map(
-        _folded,
-        (
-            *("text_a text_b", "text1 text2", "sentence1 sentence2", "sentence_a sentence_b"),
-            *("question1 question2", "query1 query2", "query title", "premise hypothesis"),
-            *("文本1 文本2", "句子1 句子2", "问题1 问题2", "问句1 问句2", "文本a 文本b"),
-            *("句子a 句子b", "文本一 文本二", "句子一 句子二", "问题一 问题二", "前提 假设"),
-        ),
-    )
-)
+PAIRS = _groups("""
+    text_a text_b, text1 text2, sentence1 sentence2, sentence_a sentence_b, question1 question2,
+    query1 query2, query title, premise hypothesis, 文本1 文本2, 句子1 句子2, 问题1 问题2,
+    问句1 问句2, 文本a 文本b, 句子a 句子b, 文本一 文本二, 句子一 句子二, 问题一 问题二, 前提 假设
+""")
 # A text, and the name of a column with a list of texts.
-CHOICES = tuple(map(_folded, ("text choices", "content candidates", "question choices")))
-DOCUMENTS = (_folded("query documents"),)
-TRIPLES = (_folded("a b c"), _folded("text_a text_b text_c"))
+CHOICES = _groups("text choices, content candidates, question choices")
+DOCUMENTS = _groups("query documents")
+TRIPLES = _groups("a b c, text_a text_b text_c")
 # Matching texts, which need no label; the last of three does not match the first.
-POSITIVES = tuple(
-    map(
-        _folded,
-        (
-            *("anchor positive negative", "query positive negative", "text similar different"),
-            *("anchor positive", "query positive", "query document", "query passage"),
-            *("question answer", "text similar", "sentence passage", "title document"),
-            *("text synonyms", "text synonym"),
-            *("查询 文档", "问题 答案", "问题 回答", "标题 正文", "标题 内容", "文本 相似文本"),
-        ),
-    )
-)
+POSITIVES = _groups("""
+    anchor positive negative, query positive negative, text similar different, anchor positive,
+    query positive, query document, query passage, question answer, text similar, sentence passage,
+    title document, text synonyms, text synonym, 查询 文档, 问题 答案, 问题 回答, 标题 正文,
+    标题 内容, 文本 相似文本
+""")
 # Names of a column in which an example may have several labels.
 SEVERAL = _folded("labels tags 多标签 标签列表 标签集合")
 LABELS = SEVERAL + _folded("""

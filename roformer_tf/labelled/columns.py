@@ -191,8 +191,7 @@ def find_label(sample: TableSample, texts: Iterable[str], label: str | None) -> 
         candidates = [x for x in free if profiles[x].like_labels and folded(x) not in TEXTS]
     if len(candidates) == 1:
         return candidates[0], note
-    names = [(name,) for name in candidates or free]
-    raise _unclear(sample, Message("which column holds the labels"), names, "--label-column")
+    raise _unclear_label(sample, candidates or free)
 
 
 def find_optional_label(sample: TableSample, texts: Iterable[str], label: str | None) -> str | None:
@@ -209,8 +208,7 @@ def find_optional_label(sample: TableSample, texts: Iterable[str], label: str | 
         profiles = _profiles(sample, free)
         candidates = [x for x in free if profiles[x].numbers and not profiles[x].indices]
     if len(candidates) > 1:
-        names = [(name,) for name in candidates]
-        raise _unclear(sample, Message("which column holds the labels"), names, "--label-column")
+        raise _unclear_label(sample, candidates)
     return candidates[0] if candidates else None
 
 
@@ -348,6 +346,11 @@ def _unclear(
             uncomputed=_uncomputed(sample),
         )
     )
+
+
+def _unclear_label(sample: TableSample, candidates: Sequence[str]) -> InputError:
+    what, names = Message("which column holds the labels"), [(name,) for name in candidates]
+    return _unclear(sample, what, names, "--label-column")
 
 
 def _uncomputed(sample: TableSample) -> str:

@@ -8,7 +8,7 @@ windows:
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
@@ -28,7 +28,7 @@ OVERLAP = 4  # a window shares a quarter of its tokens with the next one
 HEAD = 4  # "head-tail" keeps a quarter from the beginning, the best fraction in Sun et al. (2019)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class EncodedTexts:
     """Examples as sequences, in the order of the examples."""
 
@@ -36,15 +36,15 @@ class EncodedTexts:
     """For each row (T,) int32."""
     segment_ids: list[Ints]
     """For each row (T,) int32: 1 for the second text and its [SEP]."""
-    first_units: list[Ints]
-    """For tasks of units, for each row (T,) int32: the unit that starts at a token and is
-    predicted in this row, or -1. Empty for other tasks."""
     example: Ints
     """(rows,) int32: the example of each row."""
     lengths: Ints
     """(examples,) int32: tokens of an example's longest row before truncation."""
-    units: Ints
-    """(examples,) int32: units; 0 except for tagging."""
+    first_units: list[Ints] = field(default_factory=list)
+    """For tasks of units, for each row (T,) int32: the unit that starts at a token and is
+    predicted in this row, or -1. Empty for other tasks."""
+    units: Ints = field(default_factory=lambda: np.zeros(0, np.int32))
+    """For tasks of units (examples,) int32: their number."""
 
     @property
     def examples(self) -> int:

@@ -14,10 +14,16 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from roformer_tf.labelled.batches import Generators, LabelledBatch, TrainingData, first_weights
+from roformer_tf.labelled.batches import (
+    Generators,
+    LabelledBatch,
+    TrainingData,
+    first_weights,
+    row_inputs,
+)
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.text_sides import IGNORED, Positives, text_numbers
-from roformer_tf.tokenizers.padding import SPECIALS, Ints, bucket, check_length, padded
+from roformer_tf.tokenizers.padding import SPECIALS, Ints, check_length
 
 if TYPE_CHECKING:
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -110,13 +116,9 @@ class ParaphraseBatches(TrainingData):
             first, second = rng.permutation(self.groups[group])[:2].tolist()
             firsts += [first, second]
             rows += [self._row(first, second, rng), self._row(second, first, rng)]
-        shape = (2 * batch_size, bucket(max(len(ids) for ids, _ in rows)))
-        ids = padded([ids for ids, _ in rows], shape)
-        segments = padded([segments for _, segments in rows], shape)
-        labels = np.zeros_like(ids)
+        inputs = row_inputs(rows, 2 * batch_size)
         # Next tokens; the loss counts only those of the second text.
-        labels[:, :-1] = ids[:, 1:]
-        inputs = {"token_ids": ids, "segment_ids": segments, "labels": labels}
+        inputs["labels"] = np.pad(inputs["token_ids"][:, 1:], ((0, 0), (0, 1)))
         weights = first_weights(len(rows), 2 * batch_size)
         return inputs, self._targets(firsts, 2 * batch_size), weights
 

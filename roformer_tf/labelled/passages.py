@@ -63,8 +63,8 @@ class _Text(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Passages:
-    """Texts in clauses, from which pairs are drawn."""
+class Passages(TrainingData):
+    """Texts without labels in batches of pairs: sides and targets as in `SideBatches`."""
 
     texts: list[_Text]
     tokenizer: "RoFormerTokenizer"
@@ -126,37 +126,25 @@ class Passages:
         views = [self.evaluation_view(number) for number in range(len(self.texts))]
         return EncodedSides.of([[[self.row(x)] for x in view] for view in views], self.lengths)
 
-
-@dataclass(frozen=True)
-class PassageBatches(TrainingData):
-    """Texts without labels in batches of pairs: sides and targets as in `SideBatches`."""
-
-    passages: Passages
-
-    @property
-    def lengths(self) -> Ints:
-        """(texts,) int32."""
-        return self.passages.lengths
-
     @property
     def tokens_each(self) -> float:
         """Mean number of tokens of a text in training, roughly: a passage, and half of it."""
-        return float(1.5 * np.minimum(self.lengths, self.passages.max_length).mean())
+        return float(1.5 * np.minimum(self.lengths, self.max_length).mean())
 
     def fingerprinted(self) -> Iterable[np.ndarray]:
         """Every text's token ids."""
-        return (text.ids for text in self.passages.texts)
+        return (text.ids for text in self.texts)
 
     def build(self, items: Ints, batch_size: int, generators: Generators) -> LabelledBatch:
         """A view of each text. A passage is ignored if its whole text contains the query."""
-        views = [self.passages.view(item, generators(item)) for item in items.tolist()]
+        views = [self.view(item, generators(item)) for item in items.tolist()]
         inputs = {}
         for side in range(2):
-            rows = [self.passages.row(view[side]) for view in views]
+            rows = [self.row(view[side]) for view in views]
             inputs[f"side_{side}"] = padded(rows, (batch_size, bucket(max(map(len, rows)))))
         # As in `Positives.targets`: 1 on the diagonal, IGNORED for padding.
         targets = np.full((batch_size, batch_size), IGNORED, np.int8)
-        texts = [self.passages.texts[item].ids.tobytes() for item in items.tolist()]
+        texts = [self.texts[item].ids.tobytes() for item in items.tolist()]
         for row, view in enumerate(views):
             query = view.query.tobytes()
             targets[row, : len(items)] = [IGNORED if query in text else 0 for text in texts]

@@ -14,10 +14,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 
 from roformer_tf.errors import InputError
-from roformer_tf.labelled.batches import Generators, LabelledBatch, TrainingData, first_weights
+from roformer_tf.labelled.batches import (
+    Generators,
+    LabelledBatch,
+    TrainingData,
+    first_weights,
+    row_inputs,
+)
 from roformer_tf.labelled.cells import BadCellError
 from roformer_tf.labelled.encoding import EncodedTexts, Rows, windows
-from roformer_tf.tokenizers.padding import SPECIALS, Ints, bucket, padded
+from roformer_tf.tokenizers.padding import SPECIALS, Ints, padded
 
 if TYPE_CHECKING:
     from roformer_tf.labelled.examples import Example
@@ -35,7 +41,7 @@ ELSEWHERE = 0.25
 SHOWN = 30  # characters of an answer in a message
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class EncodedQuestions(EncodedTexts):
     """Questions and windows of their contexts as sequences."""
 
@@ -189,10 +195,8 @@ def encode_questions(
     return EncodedQuestions(
         token_ids=[row.token_ids for row in rows],
         segment_ids=[row.segment_ids for row in rows],
-        first_units=[],
         example=np.repeat(np.arange(len(examples), dtype=np.int32), rows_each),
         lengths=tokens.lengths,
-        units=np.zeros(len(examples), np.int32),
         contexts=[example.texts[1] for example in examples],
         spans=[row.spans for row in rows],
     )
@@ -249,11 +253,6 @@ class QuestionBatches(TrainingData):
         """(questions,) int32."""
         return np.minimum(self.tokens.lengths, self.tokens.max_length)
 
-    @property
-    def tokens_each(self) -> float:
-        """Mean number of tokens of a row."""
-        return float(np.mean(self.lengths))
-
     def fingerprinted(self) -> Iterable[np.ndarray]:
         """Token ids and answers."""
         for question, (ids, _) in zip(self.tokens.questions, self.tokens.contexts, strict=True):
@@ -267,12 +266,9 @@ class QuestionBatches(TrainingData):
             row = self.tokens.row(item, *self._window(item, generators(item)))
             rows.append(row)
             targets.append(_row_target(row.spans, self.answers[item]))
-        shape = (batch_size, bucket(max(len(row.token_ids) for row in rows)))
-        inputs = {
-            "token_ids": padded([row.token_ids for row in rows], shape),
-            "segment_ids": padded([row.segment_ids for row in rows], shape),
-        }
-        return inputs, padded(targets, (*shape, 2)), first_weights(len(items), batch_size)
+        inputs = row_inputs(rows, batch_size)
+        shape = (*inputs["token_ids"].shape, 2)
+        return inputs, padded(targets, shape), first_weights(len(items), batch_size)
 
     def _window(self, item: int, rng: np.random.Generator) -> tuple[int, int]:
         """Tokens [first, last) of a context."""

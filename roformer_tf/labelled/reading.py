@@ -95,9 +95,7 @@ def find_layout(
     if chosen is None or chosen.labelling.has_units:
         layout = _units_or_entities_layout(sample, columns, task, tasks)
         if layout:
-            return layout._replace(
-                report=_with_format(layout.report, path, columns.encoding, table)
-            )
+            return layout
     label, label_note = find_label(sample, columns.text_columns, columns.label_column)
     texts, text_note = find_texts(sample, columns.text_columns, label)
     if label in texts:
@@ -113,9 +111,24 @@ def find_layout(
     _check_texts(path, selected, texts, tasks)
     if selected.labelling.separates_labels:
         candidates.check_separator(path)
-    note = _describe(sample, selected.name, why, (texts, text_note), (label, label_note))
-    note = _sentences(note, _note_spellings(selected, labels, columns.label_separator))
-    return Layout(selected, texts, label, _with_format(note, path, columns.encoding, table))
+    spellings = _note_spellings(selected, labels, columns.label_separator)
+    columns_read = (texts, text_note), (label, label_note)
+    return _table_layout(sample, columns, selected, *columns_read, why, spellings)
+
+
+def _table_layout(
+    sample: TableSample,
+    columns: ColumnsConfig,
+    task: Any,
+    texts: tuple[tuple[str, ...], str],
+    label: tuple[str | None, str],
+    why: str = "",
+    more: str = "",
+) -> Layout:
+    """The layout of a table for a task; texts, label: columns, and how they were selected."""
+    note = _sentences(_describe(sample, task.name, why, texts, label), more)
+    report = _with_format(note, sample.path, columns.encoding, sample.table)
+    return Layout(task, texts[0], label[0], report)
 
 
 def _units_or_entities_layout(
@@ -132,11 +145,20 @@ def _units_or_entities_layout(
     if detected is None and extracting:
         by_name = bool(task) or kind_of(sample.path) == "brat"
         detected = find_units_or_entities(sample, *named, by_name=by_name)
+    if detected is None:
+        return None
+    # Both name first the column of the text or its units, then that of the labels.
+    text, label, more = detected[0], detected[1], ""
     if isinstance(detected, EntityColumns):
-        texts, label = ((detected.text,), ""), (detected.entities, "")
-        note = _describe(sample, extracting[0].name, "", texts, label)
-        return Layout(extracting[0], texts[0], detected.entities, note)
-    return _units_layout(sample, detected, task, tasks) if detected else None
+        kind = extracting[0]
+    else:
+        kind = _units_task(sample.path, task, tasks)
+        if detected.numbers:
+            more = Message(
+                "Its tags are numbers without names, which mark no entities: replace them by "
+                "B-LOC, I-LOC, O or similar tags if they do."
+            )
+    return _table_layout(sample, columns, kind, ((text,), ""), (label, ""), more=more)
 
 
 def _named_layout(sample: TableSample, columns: ColumnsConfig, task: Any) -> Layout:
@@ -146,25 +168,7 @@ def _named_layout(sample: TableSample, columns: ColumnsConfig, task: Any) -> Lay
         find_column(sample.path, sample.table, name) for name in columns.text_columns or usual
     )
     label = find_column(sample.path, sample.table, columns.label_column or label)
-    note = _describe(sample, task.name, "", (texts, ""), (label, ""))
-    return Layout(
-        task, texts, label, _with_format(note, sample.path, columns.encoding, sample.table)
-    )
-
-
-def _units_layout(
-    sample: TableSample, units: UnitColumns, task: str | None, tasks: Mapping[str, Any]
-) -> Layout:
-    """The layout of a table with a label for every unit, in lists."""
-    tagging = _units_task(sample.path, task, tasks)
-    note = _describe(sample, tagging.name, "", ((units.units,), ""), (units.label, ""))
-    if units.numbers:
-        numbers = Message(
-            "Its tags are numbers without names, which mark no entities: replace them by B-LOC, "
-            "I-LOC, O or similar tags if they do."
-        )
-        note = _sentences(note, numbers)
-    return Layout(tagging, (units.units,), units.label, note)
+    return _table_layout(sample, columns, task, (texts, ""), (label, ""))
 
 
 def _conll_layout(
@@ -202,8 +206,7 @@ def _optional_layout(
     label = find_optional_label(sample, columns.text_columns, columns.label_column)
     texts, text_note = find_several_texts(sample, columns.text_columns, label)
     _check_texts(path, task, texts, tasks)
-    note = _describe(sample, task.name, "", (texts, text_note), (label, ""))
-    return Layout(task, texts, label, _with_format(note, path, columns.encoding, table))
+    return _table_layout(sample, columns, task, (texts, text_note), (label, ""))
 
 
 def _guess_task(
@@ -324,25 +327,40 @@ def _note_spellings(task: Any, labels: Sequence[Any], separator: str) -> str:
 
 
 def read_examples(path: str | Path, layout: Layout, columns: ColumnsConfig) -> list[Example]:
-    """Read all examples with their labels. Bad rows are skipped and reported on stderr.
+    """Read all examples with their labels. Raises InputError as `good_examples`."""
+    labelling = layout.task.labelling
 
-    Raises InputError that lists the bad rows, if `columns.strict` is set or if they are the
-    majority; and for a file without any example.
+    def checked(row: Example | BadLine) -> Example | BadLine:
+        if isinstance(row, Example):
+            try:
+                labelling.check(row)
+            except BadCellError as error:
+                return BadLine(row.place, str(error))
+        return row
+
+    rows = examples_of(path, *layout[:3], columns, labelled=True)
+    examples = good_examples(path, map(checked, rows), columns.strict)
+    completed: list[Example] = labelling.complete(examples)
+    return completed
+
+
+def good_examples(
+    path: str | Path, rows: Iterable[Example | BadLine], strict: bool
+) -> list[Example]:
+    """The examples of a file. Bad rows are skipped and reported on stderr.
+
+    Raises InputError that lists the bad rows, under `strict` or if they are the majority; and for a
+    file without any example.
     """
-    examples = []
-    skipped = SkippedRows(path)
-    for item in examples_of(path, *layout[:3], columns, labelled=True):
-        if isinstance(item, BadLine):
-            skipped.add(item)
-            continue
-        try:
-            layout.task.labelling.check(item)
-            examples.append(item)
-        except BadCellError as error:
-            skipped.add(BadLine(item.place, str(error)))
+    examples, skipped = list[Example](), SkippedRows(path)
+    for row in rows:
+        if isinstance(row, BadLine):
+            skipped.add(row)
+        else:
+            examples.append(row)
     if not examples and not skipped.bad:
         raise InputError(f"{path} has no example. Add some.")
-    if skipped.bad and (columns.strict or not examples):
+    if skipped.bad and (strict or not examples):
         raise InputError(f"{skipped}. Correct {skipped.them}, or remove {skipped.them}.")
     # A wrong delimiter or column would otherwise train on the few rows that can be read by chance.
     if skipped.unreadable > len(examples):
@@ -352,8 +370,7 @@ def read_examples(path: str | Path, layout: Layout, columns: ColumnsConfig) -> l
         )
     if skipped.rows:
         print(skipped.notice(len(examples)), file=sys.stderr)
-    completed: list[Example] = layout.task.labelling.complete(examples)
-    return completed
+    return examples
 
 
 class Unanswered(NamedTuple):

@@ -32,7 +32,7 @@ _EIGHT = 8  # the number of shared texts is padded to a multiple: few batch shap
 _FAR = 1 << 32  # larger than a token id: distinguishes pairs of tokens from single ones
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class EncodedSides(EncodedTexts):
     """N examples of S texts, each text in rows of its own; a long text may have several."""
 
@@ -56,10 +56,8 @@ class EncodedSides(EncodedTexts):
         return cls(
             token_ids=rows,
             segment_ids=[np.zeros_like(row) for row in rows],
-            first_units=[],
             example=places // sides,
             lengths=lengths,
-            units=np.zeros(len(texts), np.int32),
             places=places,
             numbers=np.array(numbers, np.int64).reshape(-1, sides),
         )

@@ -11,8 +11,9 @@ How to add a task:
 1. Write a module in this folder. Start from the most similar one: `classification` (one label),
    `multilabel` (several), `regression` (a number), `ranking` (an example has several sequences),
    `tagging` (a label for each unit) or `vectors` (each text has a vector, and a batch one loss).
-2. Write the four parts as subclasses. Required are `Labelling.target`, `Metrics.all` and `measure`
-   and, of `Decoding`, `predict`, `cell_names`, `cells` and `as_json` (`LabelDecoding` has them).
+2. Write the four parts as subclasses. Required are `Labelling.target`, `Metrics.all` and
+   `functions` and, of `Decoding`, `predict`, `cell_names`, `cells` and `as_json`
+   (`LabelDecoding` has them).
    An objective has `losses` and `divergence`, and `soft_losses` if a teacher may train it;
    `SoftmaxObjective` and `SigmoidObjective` may do.
    All other defaults suit one text with one of several labels; override what does not suit.
@@ -102,11 +103,11 @@ class Task(TaskSettings):
 
         Raises InputError where nothing can be learned: no example, or a single label.
         """
-        return cls(**{**settings, **cls.labelling.learned(training)})
+        return cls.from_settings(**{**settings, **cls.labelling.learned(training)})
 
     @classmethod
     def from_settings(cls, **settings: Any) -> "Task":
-        """The task that the settings of a `task.json` describe."""
+        """The task that the settings of a `task.json` describe, maybe of a subclass."""
         return cls(**settings)
 
     @classmethod

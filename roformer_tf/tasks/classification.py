@@ -7,6 +7,7 @@ such as 这段话的内容是关于体育的。, and the label whose sentence th
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -16,18 +17,12 @@ from roformer_tf.labelled.cells import without_nan
 from roformer_tf.labelled.encoding import EncodedTexts, encode_texts, rows_of
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks import metrics
-from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task, check_asked, part
+from roformer_tf.tasks.base import Examples, Gold, Predictions, Task, check_asked, part
 from roformer_tf.tasks.decoding import LabelDecoding
 from roformer_tf.tasks.labelling import Labelling
-from roformer_tf.tasks.metrics import Figures, Measure, Metric
+from roformer_tf.tasks.metrics import Function, Metric
 from roformer_tf.tasks.objective import SoftmaxObjective
-from roformer_tf.tasks.probabilities import (
-    LabelIssue,
-    at_temperature,
-    find_label_issues,
-    fit_temperature,
-)
-from roformer_tf.tasks.scoring import JsonObject, Metrics, calibration, confusion
+from roformer_tf.tasks.scoring import JsonObject, Metrics, confusion
 from roformer_tf.tasks.tfidf import LinearModel, fit_logistic
 from roformer_tf.translation import Message
 
@@ -84,30 +79,25 @@ class ClassificationMetrics(Metrics):
 
     all: ClassVar[tuple[Metric, ...]] = (metrics.ACCURACY, metrics.MACRO_F1, metrics.ROC_AUC)
     linear_model: ClassVar[str] = "logistic"
+    has_probabilities: ClassVar[bool] = True
+    by_label: ClassVar[bool] = True
+    finds_label_errors: ClassVar[bool] = True
 
     def usable(self) -> tuple[Metric, ...]:
         """ROC AUC needs exactly two labels."""
         two = len(self.task.labels) == 2
         return tuple(metric for metric in self.all if two or metric != metrics.ROC_AUC)
 
-    def measure(self, gold: Gold, predictions: Predictions) -> Measure:
+    def functions(self, gold: Gold, predictions: Predictions) -> dict[Metric, Function]:
         """ROC AUC is that of the second label's probability."""
-        right, counts = self.right(gold, predictions), self.count_items(gold, predictions)
-        labels = self.task.labels
-        # ROC AUC compares the probability of the second of two labels.
-        last = np.array([label == labels[-1] for label in gold])
-        probability = np.array([prediction.scores[-1] for prediction in predictions])
-
-        def measure(weights: np.ndarray) -> Figures:
-            figures = {
-                metrics.ACCURACY.name: metrics.mean(right, weights),
-                metrics.MACRO_F1.name: metrics.macro_f1(counts, weights),
-            }
-            if len(labels) == 2:
-                figures[metrics.ROC_AUC.name] = metrics.roc_auc(last, probability, weights)
-            return figures
-
-        return measure
+        counts, last = self.count_items(gold, predictions), self.task.labels[-1]
+        is_last = np.array([label == last for label in gold])
+        of_last = np.array([prediction.scores[-1] for prediction in predictions])
+        return {
+            metrics.ACCURACY: partial(metrics.mean, self.right(gold, predictions)),
+            metrics.MACRO_F1: partial(metrics.macro_f1, counts),
+            metrics.ROC_AUC: partial(metrics.roc_auc, is_last, of_last),
+        }
 
     def why_undefined(self, gold: Gold) -> dict[str, Message]:
         """Macro F1 and ROC AUC need an example of every label."""
@@ -126,49 +116,11 @@ class ClassificationMetrics(Metrics):
         # Independent models: their probabilities do not add up to 1 before a softmax.
         return -np.logaddexp(0, -outputs)
 
-    def calibrated(self, examples: Examples, predictions: Predictions) -> list[Prediction]:
-        """Temperature scaling: all logits are divided by one number."""
-        if not examples:
-            return []
-        labels, scores = self._arrays(examples, predictions)
-        scaled = at_temperature(scores, fit_temperature(labels, scores))
-        return [
-            prediction._replace(scores=row)
-            for prediction, row in zip(predictions, scaled, strict=True)
-        ]
-
-    def label_issues(
-        self,
-        examples: Examples,
-        predictions: Predictions,
-        second_opinion: Predictions = (),
-    ) -> list[LabelIssue] | None:
-        """By confident learning."""
-        if not examples:
-            return []
-        labels, scores = self._arrays(examples, predictions)
-        second = np.array([x.scores for x in second_opinion]) if second_opinion else None
-        return find_label_issues(labels, scores, second)
-
-    def _arrays(
-        self, examples: Examples, predictions: Predictions
-    ) -> tuple[np.ndarray, np.ndarray]:
-        """Numbers of the labels (N,) int, and probabilities (N, C)."""
-        labels = np.array([self.task.labelling.target(example) for example in examples])
-        return labels, np.array([prediction.scores for prediction in predictions])
-
     def details(self, examples: Examples, predictions: Predictions) -> JsonObject:
-        """Calibration, figures of each label, and the confusion matrix."""
+        """The confusion matrix, too."""
         gold = [example.label for example in examples]
         predicted = [prediction.label for prediction in predictions]
-        # Calibration of the predicted label alone: its probability against how often it is right.
-        highest = np.array([prediction.scores.max() for prediction in predictions])
-        return {
-            "mistakes": self.mistakes(examples, predictions),
-            "calibration": calibration(highest, self.right(gold, predictions)),
-            "per_class": metrics.by_kind(self.count_items(gold, predictions)),
-            "confusion": confusion(gold, predicted),
-        }
+        return super().details(examples, predictions) | {"confusion": confusion(gold, predicted)}
 
 
 class Classification(Task):

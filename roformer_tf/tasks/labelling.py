@@ -225,7 +225,8 @@ class Labelling(Part):
             known = ", ".join(labels[:10]) + ("…" if len(labels) > 10 else "")
             raise InputError(
                 f"{example.place}: the label {label!r} does not occur in the training data, "
-                f"which has {known}. Correct it, or add examples of it to --train."
+                f"which has {known}. Correct it, name the right column by --label-column, or train "
+                "on examples of it."
             ) from None
 
 

@@ -23,7 +23,8 @@ Figures: TypeAlias = dict[str, np.ndarray]
 Scores: TypeAlias = dict[str, float | None]
 # Lower and upper end of an interval.
 Ends: TypeAlias = tuple[float, float]
-# A task's metrics as a function of weights (R, N).
+# A metric as a function of weights (R, N), and all metrics of a task as one.
+Function: TypeAlias = Callable[[np.ndarray], np.ndarray]
 Measure: TypeAlias = Callable[[np.ndarray], Figures]
 # What can be right or wrong on its own in a prediction; its first element is its kind.
 LabelItem: TypeAlias = tuple[Any, ...]
@@ -239,6 +240,23 @@ def totals(counts: Counts, weights: np.ndarray) -> list[np.ndarray]:
     return [weights @ np.asarray(matrix.sum(axis=1)).ravel() for matrix in counts[1:]]
 
 
+def micro_f1(counts: Counts, weights: np.ndarray) -> np.ndarray:
+    """F1 (R,) of all kinds together."""
+    return f1(*totals(counts, weights))
+
+
+def precision(counts: Counts, weights: np.ndarray) -> np.ndarray:
+    """Precision (R,) of all kinds together."""
+    right, _, predicted = totals(counts, weights)
+    return ratio(right, predicted)
+
+
+def recall(counts: Counts, weights: np.ndarray) -> np.ndarray:
+    """Recall (R,) of all kinds together."""
+    right, gold, _ = totals(counts, weights)
+    return ratio(right, gold)
+
+
 def macro_f1(counts: Counts, weights: np.ndarray) -> np.ndarray:
     """Mean (R,) over all kinds; NaN if a sample lacks one of them."""
     each: np.ndarray = f1(*(weights @ matrix for matrix in counts[1:]))
@@ -263,6 +281,12 @@ def correlation(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray
     x, y = _deviations(x, weights), _deviations(y, weights)
     together, of_x, of_y = ((weights * z).sum(axis=1) for z in (x * y, x**2, y**2))
     return np.clip(ratio(together, np.sqrt(of_x * of_y)), -1, 1)
+
+
+def rank_correlation(x: np.ndarray, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Spearman's ρ (R,) of x and y (N,)."""
+    # Pearson's r of the ranks, which depend on how often each example counts.
+    return correlation(ranks(x, weights), ranks(y, weights), weights)
 
 
 def _deviations(values: np.ndarray, weights: np.ndarray) -> np.ndarray:

@@ -1,6 +1,7 @@
 """One text, any of several labels, or none."""
 
 import dataclasses
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -12,10 +13,10 @@ from roformer_tf.tasks import metrics
 from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task, part
 from roformer_tf.tasks.decoding import LabelDecoding, listed_cells
 from roformer_tf.tasks.labelling import Labelling
-from roformer_tf.tasks.metrics import Figures, LabelItem, Measure, Metric
+from roformer_tf.tasks.metrics import Function, LabelItem, Metric
 from roformer_tf.tasks.objective import SigmoidObjective
 from roformer_tf.tasks.probabilities import likeliest, log_odds, shortest, sigmoid
-from roformer_tf.tasks.scoring import JsonObject, Metrics, calibration
+from roformer_tf.tasks.scoring import Metrics
 from roformer_tf.tasks.tfidf import LinearModel, fit_logistic
 from roformer_tf.translation import Message
 
@@ -68,14 +69,7 @@ class MultilabelDecoding(LabelDecoding):
 
     def predict(self, logits: np.ndarray) -> Prediction:
         """All labels above their thresholds."""
-        scores = sigmoid(logits)
-        return Prediction(self._above(scores), scores)
-
-    def _above(self, probabilities: np.ndarray) -> tuple[str, ...]:
-        """The labels whose probabilities (C,) are above the thresholds."""
-        # (C,), or one threshold for all
-        thresholds = np.array(self.task.thresholds) if self.task.thresholds else 0.5
-        return tuple(self.task.labels[i] for i in np.flatnonzero(probabilities > thresholds))
+        return self.reread(Prediction((), sigmoid(logits)))
 
     def with_choices(self, gold: Gold, predictions: Predictions) -> Task:
         """The thresholds with the highest micro F1 for the predictions' probabilities."""
@@ -91,7 +85,10 @@ class MultilabelDecoding(LabelDecoding):
 
     def reread(self, prediction: Prediction) -> Prediction:
         """The labels above the current thresholds."""
-        return prediction._replace(label=self._above(prediction.scores))
+        # (C,), or one threshold for all
+        thresholds = np.array(self.task.thresholds) if self.task.thresholds else 0.5
+        above = np.flatnonzero(prediction.scores > thresholds)
+        return prediction._replace(label=tuple(self.task.labels[i] for i in above))
 
     def config_values(self) -> dict[str, Any]:
         """Every label has a probability of its own."""
@@ -137,19 +134,17 @@ class MultilabelMetrics(Metrics):
 
     all: ClassVar[tuple[Metric, ...]] = (metrics.MICRO_F1, metrics.MACRO_F1, metrics.EXACT_MATCH)
     linear_model: ClassVar[str] = "logistic"
+    has_probabilities: ClassVar[bool] = True
+    by_label: ClassVar[bool] = True
 
-    def measure(self, gold: Gold, predictions: Predictions) -> Measure:
+    def functions(self, gold: Gold, predictions: Predictions) -> dict[Metric, Function]:
         """All three."""
-        right, counts = self.right(gold, predictions), self.count_items(gold, predictions)
-
-        def measure(weights: np.ndarray) -> Figures:
-            return {
-                metrics.MICRO_F1.name: metrics.f1(*metrics.totals(counts, weights)),
-                metrics.MACRO_F1.name: metrics.macro_f1(counts, weights),
-                metrics.EXACT_MATCH.name: metrics.mean(right, weights),
-            }
-
-        return measure
+        counts = self.count_items(gold, predictions)
+        return {
+            metrics.MICRO_F1: partial(metrics.micro_f1, counts),
+            metrics.MACRO_F1: partial(metrics.macro_f1, counts),
+            metrics.EXACT_MATCH: partial(metrics.mean, self.right(gold, predictions)),
+        }
 
     def why_undefined(self, gold: Gold) -> dict[str, Message]:
         """Macro F1 needs an example of every label, micro F1 one of any."""
@@ -168,15 +163,13 @@ class MultilabelMetrics(Metrics):
         """A model of each label."""
         return fit_logistic(targets > 0, features, strength)
 
-    def details(self, examples: Examples, predictions: Predictions) -> JsonObject:
-        """Calibration of every label's probability, and figures of each label."""
-        gold = [example.label for example in examples]
+    def probabilities(
+        self, examples: Examples, predictions: Predictions
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Of every label of every example."""
         scores = np.array([prediction.scores for prediction in predictions])
-        return {
-            "mistakes": self.mistakes(examples, predictions),
-            "calibration": calibration(scores.ravel(), has_label(self.task, gold).ravel()),
-            "per_class": metrics.by_kind(self.count_items(gold, predictions)),
-        }
+        labels = has_label(self.task, [example.label for example in examples])
+        return scores.ravel(), labels.ravel()
 
     def sureness(self, label: Label, prediction: Prediction) -> float:
         """The highest probability of a wrong label, or of the absence of a missing label."""

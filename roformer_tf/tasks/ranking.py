@@ -17,7 +17,7 @@ from roformer_tf.tasks.decoding import LabelDecoding
 from roformer_tf.tasks.labelling import Labelling
 from roformer_tf.tasks.objective import SigmoidObjective
 from roformer_tf.tasks.probabilities import log_odds, sigmoid
-from roformer_tf.tasks.scoring import JsonObject, NamedPredictions, calibration
+from roformer_tf.tasks.scoring import NamedPredictions
 from roformer_tf.translation import Message
 
 if TYPE_CHECKING:
@@ -112,6 +112,7 @@ class RankingMetrics(CandidateMetrics):
     """Figures of labels B and C."""
 
     sureness_kind: ClassVar[Any] = "lead"
+    has_probabilities: ClassVar[bool] = True
 
     @property
     def kinds(self) -> tuple[str, ...]:
@@ -124,15 +125,13 @@ class RankingMetrics(CandidateMetrics):
         predictions = [each._replace(label=RANKED[each.label]) for each in by_index]
         return CHARACTER_OVERLAP, predictions
 
-    def details(self, examples: Examples, predictions: Predictions) -> JsonObject:
-        """Calibration of the probability that two texts are near."""
+    def probabilities(
+        self, examples: Examples, predictions: Predictions
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Of each of the two sequences: whether its texts are near."""
         scores = np.array([prediction.scores for prediction in predictions])
-        # Each of the two sequences is a prediction of its own here: near to A or not.
         near = np.array([[example.label == name for name in RANKED] for example in examples])
-        return {
-            "mistakes": self.mistakes(examples, predictions),
-            "calibration": calibration(scores.ravel(), near.ravel()),
-        }
+        return scores.ravel(), near.ravel()
 
     def sureness(self, label: Label, prediction: Prediction) -> float:
         """How much higher the wrong text's score is."""

@@ -1,6 +1,7 @@
 """One text or two, a number."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -15,7 +16,7 @@ from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task
 from roformer_tf.tasks.decoding import NumberDecoding
 from roformer_tf.tasks.labelling import Labelling
 from roformer_tf.tasks.losses import number_distillation, number_divergence, squared_errors
-from roformer_tf.tasks.metrics import Figures, Measure, Metric
+from roformer_tf.tasks.metrics import Function, Metric
 from roformer_tf.tasks.objective import TrainingObjective
 from roformer_tf.tasks.scoring import POINTS, JsonObject, Metrics
 from roformer_tf.tasks.tfidf import LinearModel
@@ -132,32 +133,23 @@ class RegressionMetrics(Metrics):
     linear_model: ClassVar[str] = "ridge"
     sureness_kind: ClassVar[Any] = "error"
 
-    def measure(self, gold: Gold, predictions: Predictions) -> Measure:
+    def functions(self, gold: Gold, predictions: Predictions) -> dict[Metric, Function]:
         """All four."""
         numbers = np.array(gold, np.float64)
         predicted = np.array([prediction.label for prediction in predictions], np.float64)
         error = predicted - numbers
-
-        def measure(weights: np.ndarray) -> Figures:
-            # Spearman is Pearson of the ranks, which depend on how often each example counts.
-            of_ranks = metrics.ranks(numbers, weights), metrics.ranks(predicted, weights)
-            return {
-                metrics.PEARSON.name: metrics.correlation(numbers, predicted, weights),
-                metrics.SPEARMAN.name: metrics.correlation(*of_ranks, weights),
-                metrics.MAE.name: metrics.mean(np.abs(error), weights),
-                metrics.RMSE.name: np.sqrt(metrics.mean(error**2, weights)),
-            }
-
-        return measure
+        squares = partial(metrics.mean, error**2)
+        return {
+            metrics.PEARSON: partial(metrics.correlation, numbers, predicted),
+            metrics.SPEARMAN: partial(metrics.rank_correlation, numbers, predicted),
+            metrics.MAE: partial(metrics.mean, np.abs(error)),
+            metrics.RMSE: lambda weights: np.sqrt(squares(weights)),
+        }
 
     def why_undefined(self, gold: Gold) -> dict[str, Message]:
         """Nothing correlates with a constant."""
-        same = len(set(gold)) == 1  # errors are defined even so
-        return (
-            {metrics.PEARSON.name: metrics.SAME_LABELS, metrics.SPEARMAN.name: metrics.SAME_LABELS}
-            if same
-            else {}
-        )
+        names = (metrics.PEARSON.name, metrics.SPEARMAN.name)  # errors are defined even so
+        return dict.fromkeys(names, metrics.SAME_LABELS) if len(set(gold)) == 1 else {}
 
     def fit_linear(self, targets: np.ndarray, features: Any, strength: float) -> LinearModel:
         """Ridge regression. The usual strength of 10 is scikit-learn's alpha of 1."""
@@ -167,14 +159,12 @@ class RegressionMetrics(Metrics):
         return LinearModel(model.coef_[:, None], np.array([model.intercept_]))
 
     def details(self, examples: Examples, predictions: Predictions) -> JsonObject:
-        """Pairs of true and predicted numbers."""
+        """Pairs of true and predicted numbers, too."""
         pairs = zip(examples, predictions, strict=True)
         # Every n-th pair, so that the scatter plot has at most POINTS points.
         points = [[example.label, prediction.label] for example, prediction in pairs]
-        return {
-            "mistakes": self.mistakes(examples, predictions),
-            "scatter": points[:: -(-len(points) // POINTS)],
-        }
+        scatter = points[:: -(-len(points) // POINTS)]
+        return super().details(examples, predictions) | {"scatter": scatter}
 
     def sureness(self, label: Label, prediction: Prediction) -> float:
         """The absolute error."""

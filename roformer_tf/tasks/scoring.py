@@ -13,8 +13,7 @@ import numpy as np
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.tasks import metrics
 from roformer_tf.tasks.baselines import fit_tfidf
-from roformer_tf.tasks.metrics import Counts, Ends, LabelItem, Measure, Metric, Scores
-from roformer_tf.tasks.probabilities import LabelIssue
+from roformer_tf.tasks.metrics import Counts, Ends, Function, LabelItem, Measure, Metric, Scores
 from roformer_tf.tasks.task_settings import Examples, Gold, Part, Prediction, Predictions
 from roformer_tf.tasks.tfidf import LinearModel
 from roformer_tf.translation import Message
@@ -46,6 +45,13 @@ class Metrics(Part):
     """A key of `baselines.REGRESSIONS`, if TF-IDF and a linear model are the baseline."""
     sureness_kind: ClassVar[Literal["confidence", "error", "lead", "distance"]] = "confidence"
     """What `sureness` measures, for the text of a report."""
+    has_probabilities: ClassVar[bool] = False
+    """Whether a report shows the calibration of `probabilities`."""
+    by_label: ClassVar[bool] = False
+    """Whether a report shows the figures of each label."""
+    finds_label_errors: ClassVar[bool] = False
+    """Whether an example has one of several labels, each with a probability, so that confident
+    learning finds labels that are probably wrong."""
 
     # Figures
 
@@ -59,8 +65,13 @@ class Metrics(Part):
         return self.all
 
     @abstractmethod
+    def functions(self, gold: Gold, predictions: Predictions) -> dict[Metric, Function]:
+        """Each metric as a function of how often each example counts."""
+
     def measure(self, gold: Gold, predictions: Predictions) -> Measure:
-        """The metrics as a function of how often each example counts."""
+        """All that is `usable` as one function."""
+        functions = self.functions(gold, predictions)
+        return lambda weights: {m.name: functions[m](weights) for m in self.usable()}
 
     def compute(self, gold: Gold, predictions: Predictions) -> Scores:
         """Compare predictions with the labels in the data: each of `usable` by its name.
@@ -156,7 +167,7 @@ class Metrics(Part):
         counts = Counter(item[0] for label in gold for item in self.items(label))
         return {kind: counts[kind] for kind in self.kinds}
 
-    # Baselines, calibration and doubtful labels
+    # Baselines
 
     def baseline(
         self,
@@ -187,26 +198,6 @@ class Metrics(Part):
         """Outputs of `linear_model` → logits (N, C), as the model's."""
         return outputs
 
-    def calibrated(self, examples: Examples, predictions: Predictions) -> list[Prediction]:
-        """The predictions with calibrated probabilities, fitted to these labelled examples.
-
-        The most probable label stays the same.
-        """
-        return list(predictions)
-
-    def label_issues(
-        self,
-        examples: Examples,
-        predictions: Predictions,
-        second_opinion: Predictions = (),
-    ) -> list[LabelIssue] | None:
-        """Examples whose labels are probably wrong, the most doubtful first.
-
-        No model of these predictions was trained on the examples. A second opinion has to agree.
-        None unless an example of the task has one of several labels, each with a probability.
-        """
-        return None
-
     # report.json
 
     def describe_labels(self, gold: Gold) -> JsonObject:
@@ -216,23 +207,43 @@ class Metrics(Part):
 
     def details(self, examples: Examples, predictions: Predictions) -> JsonObject:
         """What a report shows in addition to the metrics."""
-        return {"mistakes": self.mistakes(examples, predictions)}
+        shown: JsonObject = {"mistakes": self.mistakes(examples, predictions)}
+        if self.has_probabilities:
+            shown["calibration"] = calibration(*self.probabilities(examples, predictions))
+        if self.by_label:
+            gold = [example.label for example in examples]
+            shown["per_class"] = metrics.by_kind(self.count_items(gold, predictions))
+        return shown
+
+    def probabilities(
+        self, examples: Examples, predictions: Predictions
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Probabilities (M,), and whether each is of something true (M,) bool.
+
+        Default: of the predicted labels.
+        """
+        highest = np.array([prediction.scores.max() for prediction in predictions])
+        return highest, self.right([example.label for example in examples], predictions)
 
     def mistakes(self, examples: Examples, predictions: Predictions) -> list[JsonObject]:
-        """The wrong predictions with the highest `sureness`.
+        """The wrong predictions with the highest `sureness`: [{"sureness": 0.98, …}], as `shown`.
 
-        → [{"place": "test.tsv:12", "sureness": 0.98, …}], with what `describe` gives.
+        Of equal ones the first of the data.
         """
         wrong = [
-            (self.sureness(example.label, prediction), example, prediction)
-            for example, prediction in zip(examples, predictions, strict=True)
+            (-self.sureness(example.label, prediction), number)
+            for number, (example, prediction) in enumerate(zip(examples, predictions, strict=True))
             if example.label is not None and not self.is_right(example.label, prediction)
         ]
-        wrong.sort(key=lambda mistake: -mistake[0])  # stable: equals stay in the data's order
         return [
-            {"place": example.place, "sureness": sureness} | self.describe(example, prediction)
-            for sureness, example, prediction in wrong[:MISTAKES]
+            {"sureness": -negated} | self.shown(number, examples, predictions)
+            for negated, number in sorted(wrong)[:MISTAKES]
         ]
+
+    def shown(self, number: int, examples: Examples, predictions: Predictions) -> JsonObject:
+        """An example of a set: {"place": "test.tsv:12", …}, with what `describe` gives."""
+        place = {"place": examples[number].place}
+        return place | self.describe(examples[number], predictions[number])
 
     def sureness(self, label: Label, prediction: Prediction) -> float:
         """How wrong a wrong prediction is. Default: the model's highest probability."""

@@ -28,12 +28,13 @@ from roformer_tf.tasks.tags.crf import NEVER, Chain, best_paths, marginals
 from roformer_tf.tasks.tags.entity_scoring import TaggingMetrics, predicted_scores
 from roformer_tf.tasks.tags.schemes import (
     as_bioes,
-    count_broken,
+    broken,
     entities,
     find_scheme,
     legal,
     marks_entities,
     schemes,
+    with_entities,
 )
 
 if TYPE_CHECKING:
@@ -111,11 +112,11 @@ class TaggingLabelling(UnitLabelling):
             return []
         # Without a scheme, the loosest one that has such tags explains why.
         scheme = self.task.scheme or schemes(labels)[-1]
-        broken = count_broken(labels, training, scheme)
-        if not broken.sentences:
+        mistakes = broken(labels, training, scheme)
+        if not mistakes:
             return []
-        several = f"{broken.sentences:,} of {broken.of:,} sentences with entities are"
-        note = f"{several} no {scheme} (first: {broken.first}), "
+        several = f"{len(mistakes):,} of {with_entities(training):,} sentences with entities are"
+        note = f"{several} no {scheme} (first: {mistakes[0]}), "
         if self.task.scheme:
             return [note + "few enough to be mistakes: all predictions are."]
         return [note + "as in IOB1: predictions need not be either."]

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.examples import Example
-from roformer_tf.labelled.passages import PassageBatches, Passages
+from roformer_tf.labelled.passages import Passages
 from roformer_tf.labelled.text_sides import IGNORED
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
@@ -58,7 +58,7 @@ def test_sentences_clauses_and_a_few_words_are_asked_for_taken_out_and_not():
 
 
 def test_both_ways_are_drawn_and_another_one_in_another_epoch():
-    data = PassageBatches(passages(LONG, LONG[::-1]))
+    data = passages(LONG, LONG[::-1])
     seen = set()
     for step in range(40):
         inputs, _, _ = data.batches(2, 0)[step]
@@ -90,7 +90,7 @@ def test_what_a_text_is_judged_by_depends_on_it_alone():
 def test_no_passage_is_held_against_a_question_that_its_text_holds():
     same = "一丁丂七。"
     texts = f"{same}万丈三上。", f"{same}下丌不与。", "丏丐丑丒。丕世丗丘。", same
-    data, several = PassageBatches(passages(*texts)), 0
+    data, several = passages(*texts), 0
     for step in range(40):
         inputs, targets, weights = data.batches(4, 0)[step]
         sides = [[spelled(row[row > 4]) for row in side] for side in inputs.values()]
@@ -107,7 +107,7 @@ def test_no_passage_is_held_against_a_question_that_its_text_holds():
 
 
 def test_the_last_batch_is_filled_up():
-    data = PassageBatches(passages(LONG, LONG[::-1], "一丁丂七"))
+    data = passages(LONG, LONG[::-1], "一丁丂七")
     both = [data.batches(2, 0)[step] for step in range(2)]
     inputs, targets, weights = min(both, key=lambda batch: batch[2].sum())
     assert weights.tolist() == [1, 0]
@@ -117,4 +117,4 @@ def test_the_last_batch_is_filled_up():
 
 def test_without_texts_there_is_nothing_to_train_on():
     with pytest.raises(InputError, match="no example to train on"):
-        PassageBatches(passages()).batches(2, 0)
+        passages().batches(2, 0)

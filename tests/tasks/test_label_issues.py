@@ -5,6 +5,7 @@ import tracemalloc
 import numpy as np
 import pytest
 
+from roformer_tf.finetuning.label_issues import CheckedSet, calibrated, find_issues
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.probabilities import (
@@ -128,9 +129,9 @@ def test_tasks_of_one_label_name_their_issues(name):
     texts = ("一", "二") if name == "pair" else ("一",)
     examples = [Example(texts, task.labels[i], f"t:{i}") for i in LABELS]
     predictions = [Prediction(task.labels[int(p.argmax())], np.float32(p)) for p in PROBABILITIES]
-    actual = task.metrics.label_issues(examples, predictions)
-    assert [(item.example, item.suggested) for item in actual] == [(2, 1), (5, 0)]
-    assert task.metrics.label_issues([], []) == []
+    actual = find_issues(task, [CheckedSet(examples, predictions, predictions)], 6, {})
+    assert [(item.example, item.suggested) for item in actual.issues] == [(2, 1), (5, 0)]
+    assert find_issues(task, [CheckedSet([], [], [])], 6, {}).issues == []
 
 
 @pytest.mark.parametrize("factor", [0.5, 4.0])
@@ -144,13 +145,12 @@ def test_calibrated_probabilities_are_right_as_often_as_they_say(factor):
     gold = [task.labels[rng.choice(3, p=row)] for row in true]
     examples = [Example(("x",), label, "") for label in gold]
     arguments = [task.decoding.predict(factor * row) for row in logits]
-    actual = task.metrics.calibrated(examples, arguments)
-    assert [item.label for item in actual] == [item.label for item in arguments]
-    assert fit_temperature(
-        np.array([task.labelling.number_of(x, examples[0]) for x in gold]),
-        np.array([x.scores for x in arguments]),
-    ) == pytest.approx(factor, rel=0.1)
-    assert np.abs(np.array([item.scores for item in actual]) - true).mean() < 0.02
+    labels, actual = calibrated(task, examples, arguments)
+    assert [task.labels[i] for i in labels] == gold
+    scores = np.array([x.scores for x in arguments])
+    assert (actual.argmax(axis=1) == scores.argmax(axis=1)).all()
+    assert fit_temperature(labels, scores) == pytest.approx(factor, rel=0.1)
+    assert np.abs(actual - true).mean() < 0.02
 
 
 def test_a_model_that_is_always_right_and_one_that_is_sure_and_wrong_are_calibrated():
@@ -158,15 +158,14 @@ def test_a_model_that_is_always_right_and_one_that_is_sure_and_wrong_are_calibra
     for right in (20, 15):
         examples = [Example(("x",), "ab"[i >= right], "") for i in range(20)]
         scores = np.array([1.0, 0.0], np.float32)
-        actual = task.metrics.calibrated(examples, [Prediction("a", scores)] * 20)
-        assert actual[0].scores.tolist() == pytest.approx([right / 20, 1 - right / 20], abs=0.01)
-    assert task.metrics.calibrated([], []) == []
+        _, actual = calibrated(task, examples, [Prediction("a", scores)] * 20)
+        assert actual[0].tolist() == pytest.approx([right / 20, 1 - right / 20], abs=0.01)
 
 
 def test_other_tasks_doubt_no_label():
     rest = set(TASKS) - {"classification", "pair"}
     assert rest >= {"multilabel", "regression", "ranking", "tagging", "embedding", "paraphrase"}
-    assert all(TASKS[name]().metrics.label_issues([], []) is None for name in rest)
+    assert all(find_issues(TASKS[name](), [], 0, {}) is None for name in rest)
 
 
 def test_many_labels_need_no_matrix_of_labels_by_labels():

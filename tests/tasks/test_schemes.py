@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from roformer_tf.labelled.examples import Example
-from roformer_tf.tasks.tags.schemes import count_broken, find_scheme, legal
+from roformer_tf.tasks.tags.schemes import broken, find_scheme, legal, with_entities
 
 IOB2 = ("B-X", "B-Y", "I-X", "I-Y", "O")
 BIOES = (*IOB2, "E-X", "S-X", "E-Y", "S-Y")
@@ -64,7 +64,8 @@ def test_a_few_mistakes_do_not_make_another_scheme():
     none = [example("O O")] * 1000  # tell nothing
     assert find_scheme(IOB2, [right] * 198 + [wrong] * 2 + none) == "IOB2"
     assert find_scheme(IOB2, [right] * 197 + [wrong] * 3 + none) == ""
-    broken = count_broken(IOB2, [right] * 5 + [wrong] * 2 + none, "IOB2")
-    assert broken == (2, 7, "I-X after O in f:7")
-    assert count_broken(IOB2, [example("I-X")], "IOB2").first == "I-X at the beginning in f:1"
-    assert count_broken(BMES, [example("O B-X")], "BIOES").first == "B-X at the end in f:1"
+    some = [right] * 5 + [wrong] * 2 + none
+    assert broken(IOB2, some, "IOB2") == ["I-X after O in f:7"] * 2
+    assert with_entities(some) == 7
+    assert broken(IOB2, [example("I-X")], "IOB2") == ["I-X at the beginning in f:1"]
+    assert broken(BMES, [example("O B-X")], "BIOES") == ["B-X at the end in f:1"]

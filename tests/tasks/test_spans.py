@@ -386,4 +386,4 @@ def test_an_unknown_label_at_evaluation_is_one_message(run, tmp_path, capsys):
             main(["evaluate", str(run / "run/model"), "--data", str(tmp_path / "a.jsonl")])
         )
     assert ended.value.code == 2
-    assert "labels that the model does not know: 'PER' (1 row, first" in capsys.readouterr().err
+    assert "a.jsonl:1: the label 'PER' does not occur in the training" in capsys.readouterr().err

@@ -22,7 +22,7 @@ from roformer_tf.serving.serve_predictions import as_example
 from roformer_tf.tasks.base import Prediction, Task, part
 from roformer_tf.tasks.decoding import Decoding
 from roformer_tf.tasks.labelling import Labelling
-from roformer_tf.tasks.metrics import Measure, Metric, mean
+from roformer_tf.tasks.metrics import Function, Metric, mean
 from roformer_tf.tasks.objective import SigmoidObjective
 from roformer_tf.tasks.probabilities import shortest, sigmoid
 from roformer_tf.tasks.scoring import Metrics
@@ -74,9 +74,11 @@ class StarsMetrics(Metrics):
     all: ClassVar[tuple[Metric, ...]] = (OFF,)
     sureness_kind: ClassVar[Any] = "distance"
 
-    def measure(self, gold: Sequence[Label], predictions: Sequence[Prediction]) -> Measure:
+    def functions(
+        self, gold: Sequence[Label], predictions: Sequence[Prediction]
+    ) -> dict[Metric, Function]:
         off = np.abs(np.array([p.label - g for p, g in zip(predictions, gold, strict=True)]))
-        return lambda weights: {OFF.name: mean(off, weights)}
+        return {OFF: lambda weights: mean(off, weights)}
 
     def describe_labels(self, gold: Sequence[Label]) -> dict[str, Any]:
         return {"labels": {"★" * n: [*gold].count(n) for n in (1, 2, 3)}, "numbers": {}}

@@ -79,7 +79,7 @@ def test_other_tasks_have_none():
 def test_how_sure_a_wrong_answer_was_knows_of_the_threshold():
     task = Multilabel(labels=LABELS, thresholds=(0.7, 0.2, 0.5))
     scores = np.array([0.6, 0.3, 0.1], np.float32)
-    answer = Prediction(task.decoding._above(scores), scores)
+    answer = task.decoding.reread(Prediction((), scores))
     assert answer.label == ("乙",)
     for label, sureness in ((("甲", "乙"), 1 - 0.6), ((), 0.3), (("甲",), 1 - 0.6)):
         [actual] = task.metrics.mistakes([Example(("x",), label, "")], [answer])

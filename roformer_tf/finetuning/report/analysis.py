@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date
 from importlib.metadata import version
-from typing import Any, NamedTuple
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -20,6 +20,12 @@ from roformer_tf.tasks.scoring import POINTS, JsonObject
 from roformer_tf.translation import Message, Translator
 
 TEACHER = Message("the teacher")
+# Fields of `ReportData` that the report has as they are.
+COPIED = ("evaluations", "trials", "settings", "hardware", "answered_by", "seconds")
+
+
+# Labels, and the predictions to compare with them.
+LabelledPredictions: TypeAlias = tuple[Sequence[Label], Sequence[Prediction]]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,23 +75,16 @@ class ReportData:
     # Lines with `step` and `loss`.
     losses: Sequence[Mapping[str, float]] = ()
     # Lines with `step`, `epoch` and the metrics of the validation set.
-    evaluations: Sequence[Mapping[str, float]] = ()
+    evaluations: Sequence[Mapping[str, float]] = field(default_factory=list)
     # Of several training runs: `name`, `learning_rate`, `seconds`, and the metrics of "valid" and
     # "test".
-    trials: Sequence[Mapping[str, Any]] = ()
+    trials: Sequence[Mapping[str, Any]] = field(default_factory=list)
     settings: Mapping[str, Any] = field(default_factory=dict)
     hardware: Mapping[str, str] = field(default_factory=dict)
     # Engine and precision of the predictions, the same as those of `predict` on this machine.
     answered_by: Mapping[str, str] = field(default_factory=dict)
     # Of each phase of the run.
     seconds: Mapping[str, float] = field(default_factory=dict)
-
-
-class LabelledPredictions(NamedTuple):
-    """Labels, and the predictions to compare with them."""
-
-    gold: Sequence[Label]
-    predictions: Sequence[Prediction]
 
 
 def analyse(data: ReportData) -> JsonObject:
@@ -110,13 +109,8 @@ def analyse(data: ReportData) -> JsonObject:
         **_figures(data, name, evaluated),
         **task.metrics.details(evaluated.examples, evaluated.predictions),
         "losses": _thinned(data.losses),
-        "evaluations": [dict(line) for line in data.evaluations],
-        "trials": [dict(trial) for trial in data.trials],
-        **({"method": dict(data.method)} if data.method else {}),
-        "settings": dict(data.settings),
-        "hardware": dict(data.hardware),
-        "answered_by": dict(data.answered_by),
-        "seconds": dict(data.seconds),
+        **({"method": data.method} if data.method else {}),
+        **{name: getattr(data, name) for name in COPIED},
     }
     return report | {"warnings": warnings(report, Translator("en"))}
 
@@ -169,21 +163,20 @@ def _figures(data: ReportData, main_set: str, evaluated: EvaluatedSet) -> JsonOb
     def with_new_texts(predictions: Sequence[Prediction]) -> dict[str, LabelledPredictions]:
         """The whole set, and as `…_unseen` its new texts, if some texts are not new."""
         gold = evaluated.gold
-        sets = {main_set: LabelledPredictions(gold, predictions)}
+        sets: dict[str, LabelledPredictions] = {main_set: (gold, predictions)}
         if evaluated.duplicates is not None:
             new = np.flatnonzero(evaluated.duplicates.unseen).tolist()
             if 0 < len(new) < len(gold):
-                sets[f"{main_set}_unseen"] = LabelledPredictions(
-                    [gold[i] for i in new], [predictions[i] for i in new]
-                )
+                both = [gold[i] for i in new], [predictions[i] for i in new]
+                sets[f"{main_set}_unseen"] = both
         return sets
 
     def of_baseline(method: str, predictions: Sequence[Prediction]) -> JsonObject:
         names = {"name": str(method), "name_zh": Translator("zh")(method)}
         return names | with_intervals(data.task, with_new_texts(predictions))
 
-    valid = {"valid": LabelledPredictions(data.valid.gold, data.valid.predictions)}
-    report = with_intervals(data.task, valid | with_new_texts(evaluated.predictions))
+    valid = data.valid.gold, data.valid.predictions
+    report = with_intervals(data.task, {"valid": valid} | with_new_texts(evaluated.predictions))
     if evaluated.alone:
         report["lexical"] = {**data.lexical} | with_intervals(
             data.task, with_new_texts(evaluated.alone)
@@ -211,7 +204,7 @@ def with_intervals(task: Task, sets: Mapping[str, LabelledPredictions]) -> JsonO
         report[name] = figures
         report["intervals"][name] = {metric: pair and list(pair) for metric, pair in ends.items()}
         report["undefined"][name] = {
-            metric: _why(task, metric, labelled.gold, figures[metric])
+            metric: _why(task, metric, labelled[0], figures[metric])
             for metric in figures
             if ends[metric] is None
         }

@@ -94,26 +94,22 @@ def report_templates(
     """The templates of this folder, with the functions that write figures and names."""
     _ = Translator(language)
     templates = environment(Path(__file__).parent, language, html)
-    templates.globals |= {
-        "baseline_name": partial(baseline_name, _=_),
-        "duration": partial(duration, _=_),
-        "hardware_rows": partial(hardware_rows, _=_),
-        "lexical_note": partial(lexical_note, _=_),
-        "method_notes": partial(method_notes, _=_),
+    by_language: list[Any] = [
+        *(baseline_name, duration, hardware_rows, label_text, lexical_note),
+        *(method_notes, set_name, setting_text),
+    ]
+    functions = {function.__name__: partial(function, _=_) for function in by_language}
+    templates.globals |= functions | {
         "plots": plots,
-        "set_name": partial(set_name, _=_),
         "split_settings": split_settings,
         "share": ACCURACY,  # any metric that is written in per cent
     }
-    templates.filters |= {
+    templates.filters |= functions | {
         "figure": figure,
         "interval": interval,
-        "label": partial(label_text, _=_),
         "lowest_f1": lowest_f1,
         "metric": partial(metric_of, report),
         "rate": spelled,
-        "set_name": partial(set_name, _=_),
-        "setting": partial(setting_text, _=_),
         "spread": spread,
         "title": lambda metric: _(metric.title),
         "unbroken": lambda text: text.replace(", ", ",\u00a0"),  # a figure and its interval

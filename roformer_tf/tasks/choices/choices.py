@@ -6,6 +6,7 @@ Candidates are pairs with the text, or fill its gap: see `cloze`. Axes: B exampl
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -23,10 +24,10 @@ from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task
 from roformer_tf.tasks.decoding import Decoding
 from roformer_tf.tasks.labelling import Labelling
 from roformer_tf.tasks.losses import listwise_softmax, softmax_distillation
-from roformer_tf.tasks.metrics import ACCURACY, Measure, Metric, mean
+from roformer_tf.tasks.metrics import ACCURACY, Function, Metric, mean
 from roformer_tf.tasks.objective import TrainingObjective
 from roformer_tf.tasks.probabilities import log_probabilities, shortest, softmax
-from roformer_tf.tasks.scoring import JsonObject, Metrics, NamedPredictions, calibration, shortened
+from roformer_tf.tasks.scoring import JsonObject, Metrics, NamedPredictions, shortened
 from roformer_tf.tasks.tfidf import overlap
 from roformer_tf.translation import Message
 
@@ -49,6 +50,15 @@ class ListLabelling(Labelling):
     text_counts: ClassVar[tuple[int, ...]] = (2,)
     lists_texts: ClassVar[bool] = True
     min_candidates: ClassVar[int] = 2
+    known_columns: ClassVar[tuple[tuple[str, ...], ...]]
+    """Well-known names of the columns, normalized by `folded`."""
+
+    @classmethod
+    def guess(cls, sample: "LabelSample") -> str:
+        """Columns with well-known names."""
+        if tuple(map(folded, sample.texts)) not in cls.known_columns:
+            return ""
+        return Message("there is a column {name}", name=sample.texts[-1])
 
     @classmethod
     def read_row(
@@ -111,13 +121,7 @@ class ListLabelling(Labelling):
 class ChoiceLabelling(ListLabelling):
     """Target (C,) float32: 1 for the right candidate."""
 
-    @classmethod
-    def guess(cls, sample: "LabelSample") -> str:
-        """A column with a well-known name."""
-        names = tuple(map(folded, sample.texts))
-        return (
-            Message("there is a column {name}", name=sample.texts[-1]) if names in CHOICES else ""
-        )
+    known_columns: ClassVar[tuple[tuple[str, ...], ...]] = CHOICES
 
     @classmethod
     def of_label(cls, value: Any, candidates: Sequence[str]) -> Label:
@@ -133,6 +137,11 @@ class ChoiceLabelling(ListLabelling):
                 f"one of {shown}"
             )
         return int(number)
+
+    @classmethod
+    def learned(cls, training: Examples) -> dict[str, Any]:
+        """Whether every text has a gap."""
+        return {"gaps": all(GAP.search(example.texts[0]) for example in training)}
 
     @classmethod
     def question(cls, example: Example) -> Question:
@@ -217,10 +226,9 @@ class CandidateMetrics(Metrics):
 
     all: ClassVar[tuple[Metric, ...]] = (ACCURACY,)
 
-    def measure(self, gold: Gold, predictions: Predictions) -> Measure:
+    def functions(self, gold: Gold, predictions: Predictions) -> dict[Metric, Function]:
         """Accuracy."""
-        right = self.right(gold, predictions)
-        return lambda weights: {ACCURACY.name: mean(right, weights)}
+        return {ACCURACY: partial(mean, self.right(gold, predictions))}
 
     def is_right(self, label: Label, prediction: Prediction) -> bool:
         """Whether the label is predicted; equal highest scores are wrong, whatever the label."""
@@ -231,6 +239,8 @@ class CandidateMetrics(Metrics):
 
 class ChoiceMetrics(CandidateMetrics):
     """Figures of labels that are indices."""
+
+    has_probabilities: ClassVar[bool] = True
 
     def rule(self, training: Examples, test: Examples, valid: Examples) -> NamedPredictions:
         """The candidate that shares most characters with the text, or the most frequent index.
@@ -254,15 +264,6 @@ class ChoiceMetrics(CandidateMetrics):
             scores[chosen] = 1
             predictions.append(Prediction(chosen, scores))
         return Message("most frequent index (chance: {chance:.1%})", chance=chance), predictions
-
-    def details(self, examples: Examples, predictions: Predictions) -> JsonObject:
-        """Calibration of the predicted candidate's probability."""
-        highest = np.array([prediction.scores.max() for prediction in predictions])
-        right = self.right([example.label for example in examples], predictions)
-        return {
-            "mistakes": self.mistakes(examples, predictions),
-            "calibration": calibration(highest, right),
-        }
 
     def describe(self, example: Example, prediction: Prediction) -> JsonObject:
         """The right and the predicted candidate, the text, and all candidates."""

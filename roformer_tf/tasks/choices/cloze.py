@@ -13,7 +13,7 @@ import numpy as np
 from roformer_tf.checkpoints.detection import is_language_model
 from roformer_tf.engines.network import Part as NetworkPart
 from roformer_tf.errors import InputError
-from roformer_tf.labelled.choices import GAP, EncodedChoices, encode_cloze
+from roformer_tf.labelled.choices import EncodedChoices, encode_cloze
 from roformer_tf.labelled.encoding import EncodedTexts
 from roformer_tf.tasks.base import Examples, Task, part
 from roformer_tf.tasks.choices.choices import (
@@ -121,12 +121,6 @@ class Cloze(Choices):
 @dataclass(frozen=True, kw_only=True)
 class MultipleChoice(Choices):
     """The task of `--task multiple-choice`: a cloze if every training text has a gap."""
-
-    @classmethod
-    def from_examples(cls, training: Examples, **settings: Any) -> Task:
-        """A cloze, or pairs."""
-        gaps = all(GAP.search(example.texts[0]) for example in training)
-        return cls.from_settings(**settings, gaps=gaps)
 
     @classmethod
     def from_settings(cls, **settings: Any) -> Task:

@@ -8,6 +8,7 @@ that the validation set selects, so the result is not worse than the search ther
 import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -15,20 +16,19 @@ import numpy as np
 from roformer_tf.engines.network import OutputKind
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.cells import BadCellError, find_cell, read_text, to_number
-from roformer_tf.labelled.column_names import DOCUMENTS, folded
+from roformer_tf.labelled.column_names import DOCUMENTS
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.splits import Question
 from roformer_tf.readers.records import text_key
 from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task, part
 from roformer_tf.tasks.choices.choices import ChoiceDecoding, ListLabelling, ListObjective
-from roformer_tf.tasks.metrics import Measure, Metric, mean
+from roformer_tf.tasks.metrics import Function, Metric, mean
 from roformer_tf.tasks.probabilities import log_odds, shortest, sigmoid
 from roformer_tf.tasks.scoring import JsonObject, Metrics, NamedPredictions, shortened
 from roformer_tf.tasks.vectors.ranked_texts import MRR, NDCG, query_figures
 from roformer_tf.translation import Message
 
 if TYPE_CHECKING:
-    from roformer_tf.labelled.columns import LabelSample
     from roformer_tf.readers.tables import Row
 
 # The constant of reciprocal rank fusion (Cormack et al., 2009): how little first ranks count.
@@ -64,15 +64,7 @@ class RerankingLabelling(ListLabelling):
     lists_texts: ClassVar[bool] = False
     min_candidates: ClassVar[int] = 1
     default_max_length: ClassVar[int] = 256
-    rows_per_example: ClassVar[int] = 1
-
-    @classmethod
-    def guess(cls, sample: "LabelSample") -> str:
-        """A list of documents has a column with a well-known name."""
-        names = tuple(map(folded, sample.texts))
-        return (
-            Message("there is a column {name}", name=sample.texts[-1]) if names in DOCUMENTS else ""
-        )
+    known_columns: ClassVar[tuple[tuple[str, ...], ...]] = DOCUMENTS
 
     @classmethod
     def read_row(
@@ -126,11 +118,6 @@ class RerankingLabelling(ListLabelling):
                 "documents with a label above 0."
             )
         return groups
-
-    @classmethod
-    def split_keys(cls, example: Example) -> Sequence[bytes]:
-        """The query."""
-        return [text_key(example.texts[:1])]
 
     @classmethod
     def question(cls, example: Example) -> Question:
@@ -208,7 +195,7 @@ class RerankingMetrics(Metrics):
     all: ClassVar[tuple[Metric, ...]] = (MRR, NDCG)
     sureness_kind: ClassVar[Any] = "distance"
 
-    def measure(self, gold: Gold, predictions: Predictions) -> Measure:
+    def functions(self, gold: Gold, predictions: Predictions) -> dict[Metric, Function]:
         """Both figures; a document that was not found has no rank."""
         ranks = []
         for relevance, prediction in zip(gold, predictions, strict=True):
@@ -216,8 +203,7 @@ class RerankingMetrics(Metrics):
             relevant = [rank_of[i] for i, label in enumerate(relevance) if label > 0]
             ranks.append(relevant or [NOT_FOUND])
         each = query_figures(ranks)
-        names = [metric.name for metric in self.all]
-        return lambda weights: {name: mean(each[name], weights) for name in names}
+        return {metric: partial(mean, each[metric.name]) for metric in self.all}
 
     def is_right(self, label: Label, prediction: Prediction) -> bool:
         """Whether a relevant document is first."""

@@ -7,14 +7,14 @@ characters and words of other characters. Of several references the best one cou
 
 import re
 from collections.abc import Callable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, ClassVar
 
 import numpy as np
 
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.tasks import metrics
-from roformer_tf.tasks.metrics import Figures, Measure, Metric
+from roformer_tf.tasks.metrics import Function, Metric
 from roformer_tf.tasks.scoring import JsonObject, Metrics, NamedPredictions
 from roformer_tf.tasks.task_settings import Examples, Gold, Prediction, Predictions
 from roformer_tf.translation import Message
@@ -87,22 +87,15 @@ class AnswerMetrics(Metrics):
 
     all: ClassVar[tuple[Metric, ...]] = (F1, EXACT_MATCH)
 
-    def measure(self, gold: Gold, predictions: Predictions) -> Measure:
+    def functions(self, gold: Gold, predictions: Predictions) -> dict[Metric, Function]:
         """Means over the questions."""
         answers = [text_of(prediction.label) for prediction in predictions]
 
-        def each(score: Callable[..., float]) -> np.ndarray:
-            return np.array([score(x, y) for x, y in zip(answers, gold, strict=True)], np.float64)
+        def mean(score: Callable[..., float]) -> Function:
+            each = [score(x, y) for x, y in zip(answers, gold, strict=True)]
+            return partial(metrics.mean, np.array(each, np.float64))
 
-        f1, exact = each(answer_f1), each(exact_match)
-
-        def measure(weights: np.ndarray) -> Figures:
-            return {
-                F1.name: metrics.mean(f1, weights),
-                EXACT_MATCH.name: metrics.mean(exact, weights),
-            }
-
-        return measure
+        return {F1: mean(answer_f1), EXACT_MATCH: mean(exact_match)}
 
     def is_right(self, label: Label, prediction: Prediction) -> bool:
         """Exact match."""

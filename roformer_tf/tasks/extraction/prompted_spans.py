@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 NEGATIVES = 3
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class EncodedPrompts(EncodedTexts):
     """Windows of texts, each once for every label that is asked for."""
 
@@ -169,13 +169,6 @@ class PromptedSpans(Spans):
 
 class Extraction(Spans):
     """The task of `--task spans`: `Spans`, or `PromptedSpans` with `--label-prompts`."""
-
-    @classmethod
-    def from_examples(cls, training: Examples, **settings: Any) -> Task:
-        """The task that training examples define."""
-        if settings.get("label_prompts"):
-            return PromptedSpans.from_examples(training, **settings)
-        return super().from_examples(training, **settings)
 
     @classmethod
     def from_settings(cls, **settings: Any) -> Task:

@@ -8,11 +8,11 @@ import numpy as np
 
 from roformer_tf.labelled.examples import Example, Label, Span, ordered
 from roformer_tf.tasks import metrics
-from roformer_tf.tasks.metrics import Figures, LabelItem, Measure, Metric
-from roformer_tf.tasks.scoring import CHARACTERS, JsonObject, Metrics, NamedPredictions
-from roformer_tf.tasks.tags.entity_scoring import BEFORE, NO_ENTITY
+from roformer_tf.tasks.metrics import LabelItem, Metric
+from roformer_tf.tasks.scoring import CHARACTERS, JsonObject, NamedPredictions
+from roformer_tf.tasks.tags.entity_scoring import BEFORE, EntityMetrics
 from roformer_tf.tasks.tags.schemes import Marked
-from roformer_tf.tasks.task_settings import Examples, Gold, Prediction, Predictions
+from roformer_tf.tasks.task_settings import Examples, Gold, Prediction
 from roformer_tf.translation import Message
 
 USUAL_ENTITIES = Message(
@@ -20,11 +20,8 @@ USUAL_ENTITIES = Message(
 )
 
 
-class SpanMetrics(Metrics):
-    """F1, precision and recall of whole entities, macro F1 over their labels.
-
-    A bootstrap draws texts: the entities of a text are not independent.
-    """
+class SpanMetrics(EntityMetrics):
+    """Figures of entities that may overlap."""
 
     all: ClassVar[tuple[Metric, ...]] = (
         metrics.F1,
@@ -33,34 +30,9 @@ class SpanMetrics(Metrics):
         metrics.MACRO_F1,
     )
 
-    def measure(self, gold: Gold, predictions: Predictions) -> Measure:
-        """All four."""
-        counts = self.count_items(gold, predictions)
-
-        def measure(weights: np.ndarray) -> Figures:
-            right, golden, predicted = metrics.totals(counts, weights)
-            return {
-                metrics.F1.name: metrics.f1(right, golden, predicted),
-                metrics.PRECISION.name: metrics.ratio(right, predicted),
-                metrics.RECALL.name: metrics.ratio(right, golden),
-                metrics.MACRO_F1.name: metrics.macro_f1(counts, weights),
-            }
-
-        return measure
-
-    def trials(self, gold: Gold, predictions: Predictions) -> dict[str, int]:
-        """The number of texts, for fractions of 0 or 1, whose samples have no spread."""
-        figures = self.compute(gold, predictions)
-        texts = {
-            metrics.PRECISION.name: sum(bool(prediction.label) for prediction in predictions),
-            metrics.RECALL.name: sum(map(bool, gold)),
-        }
-        return {name: number for name, number in texts.items() if figures[name] in (0, 1)}
-
     def why_undefined(self, gold: Gold) -> dict[str, Message]:
         """F1 and recall need an entity, macro F1 one of every label."""
-        without_any = dict.fromkeys((metrics.F1.name, metrics.RECALL.name), NO_ENTITY)
-        return self._without_missing(gold, metrics.MACRO_F1) | ({} if any(gold) else without_any)
+        return self._without_missing(gold, metrics.MACRO_F1) | super().why_undefined(gold)
 
     def is_right(self, label: Label, prediction: Prediction) -> bool:
         """Whether all entities are predicted and no other."""
@@ -96,14 +68,6 @@ class SpanMetrics(Metrics):
             array = np.array(scores, np.float32).reshape(-1, 4)
             predictions.append(Prediction(ordered(spans), array))
         return USUAL_ENTITIES, predictions
-
-    def details(self, examples: Examples, predictions: Predictions) -> JsonObject:
-        """Figures of each label."""
-        gold = [example.label for example in examples]
-        return {
-            "mistakes": self.mistakes(examples, predictions),
-            "per_class": metrics.by_kind(self.count_items(gold, predictions)),
-        }
 
     def sureness(self, label: Label, prediction: Prediction) -> float:
         """The highest probability of a wrong entity, or of the absence of a missing one."""

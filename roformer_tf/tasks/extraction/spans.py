@@ -143,17 +143,12 @@ class SpansDecoding(Decoding):
 
     def predict(self, logits: np.ndarray) -> Prediction:
         """All spans above the threshold."""
-        return Prediction(self._above(logits), logits)
+        return self.reread(Prediction([], logits))
 
     def reread(self, prediction: Prediction) -> Prediction:
         """The spans above the current threshold."""
-        return prediction._replace(label=self._above(prediction.scores))
-
-    def _above(self, scores: np.ndarray) -> list[Span]:
-        """The spans whose probabilities are above the threshold."""
-        return ordered(
-            self.task.spans_of(scores[scores[:, 3].astype(np.float64) > self.task.threshold])
-        )
+        above = prediction.scores[:, 3].astype(np.float64) > self.task.threshold
+        return prediction._replace(label=ordered(self.task.spans_of(prediction.scores[above])))
 
     def with_choices(self, gold: Gold, predictions: Predictions) -> "Spans":
         """The threshold with the highest F1; of equally good ones the nearest to ½."""

@@ -1,6 +1,7 @@
 """Metrics of tagged units: whole entities, or single units if tags mark no entities."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -8,8 +9,8 @@ import numpy as np
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.tasks import metrics
 from roformer_tf.tasks.baselines import known_entities
-from roformer_tf.tasks.metrics import Figures, LabelItem, Measure, Metric
-from roformer_tf.tasks.scoring import CHARACTERS, JsonObject, Metrics, NamedPredictions, calibration
+from roformer_tf.tasks.metrics import Function, LabelItem, Metric
+from roformer_tf.tasks.scoring import CHARACTERS, JsonObject, Metrics, NamedPredictions
 from roformer_tf.tasks.tags.schemes import mark, spans
 from roformer_tf.tasks.task_settings import Examples, Gold, Prediction, Predictions, TaskSettings
 from roformer_tf.translation import Message
@@ -20,11 +21,46 @@ LONGEST_MATCH = Message("longest match with the entities of the training set")
 BEFORE = 60
 
 
-class TaggingMetrics(Metrics):
-    """F1, precision and recall of whole entities, accuracy of units; without entities macro F1.
+class EntityMetrics(Metrics):
+    """F1, precision and recall of whole entities, macro F1 over their types.
 
-    A bootstrap draws sentences: the units of a sentence are not independent.
+    A bootstrap draws texts: the entities of a text are not independent.
     """
+
+    by_label: ClassVar[bool] = True
+
+    def functions(self, gold: Gold, predictions: Predictions) -> dict[Metric, Function]:
+        """All four."""
+        counts = self.count_items(gold, predictions)
+        return {
+            metrics.F1: partial(metrics.micro_f1, counts),
+            metrics.PRECISION: partial(metrics.precision, counts),
+            metrics.RECALL: partial(metrics.recall, counts),
+            metrics.MACRO_F1: partial(metrics.macro_f1, counts),
+        }
+
+    def trials(self, gold: Gold, predictions: Predictions) -> dict[str, int]:
+        """The number of texts, for fractions of 0 or 1, whose samples have no spread.
+
+        Entities and units of a text are not independent: other fractions need a bootstrap.
+        """
+        # Wilson's interval is then a bound from the number of texts.
+        figures = self.compute(gold, predictions)
+        texts = {
+            metrics.PRECISION.name: sum(bool(self.items(x.label)) for x in predictions),
+            metrics.RECALL.name: sum(bool(self.items(label)) for label in gold),
+            metrics.ACCURACY.name: len(gold),
+        }
+        return {name: number for name, number in texts.items() if figures.get(name) in (0, 1)}
+
+    def why_undefined(self, gold: Gold) -> dict[str, Message]:
+        """F1 and recall need an entity."""
+        names = (metrics.F1.name, metrics.RECALL.name)
+        return {} if any(map(self.items, gold)) else dict.fromkeys(names, NO_ENTITY)
+
+
+class TaggingMetrics(EntityMetrics):
+    """The same and the accuracy of units; or, if tags mark no entities, accuracy and macro F1."""
 
     all: ClassVar[tuple[Metric, ...]] = (
         metrics.F1,
@@ -33,58 +69,26 @@ class TaggingMetrics(Metrics):
         metrics.ACCURACY,
         metrics.MACRO_F1,
     )
+    has_probabilities: ClassVar[bool] = True
 
     def usable(self) -> tuple[Metric, ...]:
         """The metrics of whole entities and the accuracy; or accuracy and macro F1 of units."""
         return self.all[:-1] if self.task.has_entities else (metrics.ACCURACY, metrics.MACRO_F1)
 
-    def measure(self, gold: Gold, predictions: Predictions) -> Measure:
-        """All that is usable."""
-        # Counted once; `measure` only multiplies by the weights of the sentences.
-        counts = self.count_items(gold, predictions)
+    def functions(self, gold: Gold, predictions: Predictions) -> dict[Metric, Function]:
+        """Those of entities, or of units, and the accuracy of units."""
         pairs = zip(gold, predictions, strict=True)
-        right_units = np.array([np.sum(_agree(x, y.label)) for x, y in pairs], np.float64)
+        right = np.array([np.sum(_agree(x, y.label)) for x, y in pairs], np.float64)
         units = np.array([len(label) for label in gold], np.float64)
 
-        def measure(weights: np.ndarray) -> Figures:
-            accuracy = metrics.ratio(weights @ right_units, weights @ units)
-            if not self.task.has_entities:
-                return {
-                    metrics.ACCURACY.name: accuracy,
-                    metrics.MACRO_F1.name: metrics.macro_f1(counts, weights),
-                }
-            right, golden, predicted = metrics.totals(counts, weights)
-            return {
-                metrics.F1.name: metrics.f1(right, golden, predicted),
-                metrics.PRECISION.name: metrics.ratio(right, predicted),
-                metrics.RECALL.name: metrics.ratio(right, golden),
-                metrics.ACCURACY.name: accuracy,
-            }
+        def accuracy(weights: np.ndarray) -> np.ndarray:
+            return metrics.ratio(weights @ right, weights @ units)
 
-        return measure
-
-    def trials(self, gold: Gold, predictions: Predictions) -> dict[str, int]:
-        """The number of sentences, for fractions of 0 or 1, whose samples have no spread.
-
-        Entities and units of a sentence are not independent: other fractions need a bootstrap.
-        """
-        # Wilson's interval is then a bound from the number of sentences.
-        figures = self.compute(gold, predictions)
-        sentences = {
-            metrics.PRECISION.name: sum(
-                bool(spans(prediction.label)) for prediction in predictions
-            ),
-            metrics.RECALL.name: sum(bool(spans(label)) for label in gold),
-            metrics.ACCURACY.name: len(gold),
-        }
-        return {name: number for name, number in sentences.items() if figures.get(name) in (0, 1)}
+        return super().functions(gold, predictions) | {metrics.ACCURACY: accuracy}
 
     def why_undefined(self, gold: Gold) -> dict[str, Message]:
-        """F1 and recall need an entity, if tags mark entities."""
-        if not self.task.has_entities:
-            return {}
-        has_any = any(spans(label) for label in gold)
-        return {} if has_any else {metrics.F1.name: NO_ENTITY, metrics.RECALL.name: NO_ENTITY}
+        """Nothing, if tags mark no entities."""
+        return super().why_undefined(gold) if self.task.has_entities else {}
 
     def items(self, label: Label) -> set[LabelItem]:
         """Each entity, or each unit's label."""
@@ -111,17 +115,14 @@ class TaggingMetrics(Metrics):
             for labels in known_entities(training, test)
         ]
 
-    def details(self, examples: Examples, predictions: Predictions) -> JsonObject:
-        """Calibration of units, and figures of each type of entity."""
-        gold = [example.label for example in examples]
-        scores = np.concatenate([predicted_scores(self.task, x) for x in predictions])
-        pairs = zip(gold, predictions, strict=True)
-        right = np.concatenate([_agree(label, prediction.label) for label, prediction in pairs])
-        return {
-            "mistakes": self.mistakes(examples, predictions),
-            "calibration": calibration(scores, right),
-            "per_class": metrics.by_kind(self.count_items(gold, predictions)),
-        }
+    def probabilities(
+        self, examples: Examples, predictions: Predictions
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Of each unit's predicted label."""
+        pairs = zip(examples, predictions, strict=True)
+        right = [_agree(example.label, prediction.label) for example, prediction in pairs]
+        scores = [predicted_scores(self.task, prediction) for prediction in predictions]
+        return np.concatenate(scores), np.concatenate(right)
 
     def sureness(self, label: Label, prediction: Prediction) -> float:
         """The highest probability of a unit's wrong label."""

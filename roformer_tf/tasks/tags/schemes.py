@@ -9,7 +9,7 @@ Tags without a type, as of word segmentation (B, M, E, S), have a single type.
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -103,16 +103,6 @@ def _tag(label: str) -> str:
     return as_bioes(label) or f"S-{label}"
 
 
-class Broken(NamedTuple):
-    """How many training sentences break a scheme."""
-
-    sentences: int
-    of: int
-    """Sentences with an entity."""
-    first: str
-    """The first mistake and its place: "I-LOC after O in train.conll:3"; "" if there is none."""
-
-
 def find_scheme(labels: Sequence[str], examples: Sequence[Example]) -> Scheme:
     """The strictest scheme that all but `MAX_BROKEN` of the sentences follow.
 
@@ -120,27 +110,26 @@ def find_scheme(labels: Sequence[str], examples: Sequence[Example]) -> Scheme:
     entities begin with I-.
     """
     for scheme in schemes(labels):
-        broken = count_broken(labels, examples, scheme)
-        if broken.sentences <= MAX_BROKEN * broken.of:
+        if len(broken(labels, examples, scheme)) <= MAX_BROKEN * with_entities(examples):
             return scheme
     return ""
 
 
-def count_broken(labels: Sequence[str], examples: Sequence[Example], scheme: Scheme) -> Broken:
-    """Count the sentences that break a scheme, of those with an entity."""
+def with_entities(examples: Sequence[Example]) -> int:
+    """How many sentences have a label other than O."""
+    return sum(any(label != "O" for label in example.label) for example in examples)
+
+
+def broken(labels: Sequence[str], examples: Sequence[Example], scheme: Scheme) -> list[str]:
+    """The first mistake of each sentence that breaks a scheme: "I-LOC after O in a.conll:3"."""
     chain = legal(tuple(labels), scheme)
     numbers = {label: number for number, label in enumerate(labels)}
-    outside = numbers.get("O", -1)
-    sentences, of, first = 0, 0, ""
-    for example in examples:
-        path = np.array([numbers[label] for label in example.label], np.int64)
-        of += bool((path != outside).any())
-        mistake = chain.first_illegal(path)
-        if mistake is None:
-            continue
-        sentences += 1
-        first = first or f"{_described(example.label, mistake)} in {example.place}"
-    return Broken(sentences, of, first)
+    paths = [np.array([numbers[label] for label in x.label], np.int64) for x in examples]
+    return [
+        f"{_described(example.label, mistake)} in {example.place}"
+        for example, mistake in zip(examples, map(chain.first_illegal, paths), strict=True)
+        if mistake is not None
+    ]
 
 
 @lru_cache(16)
@@ -173,10 +162,8 @@ def schemes(labels: Sequence[str]) -> list[Scheme]:
 
 def _parsed(label: str) -> tuple[str, str]:
     """Letter in BIOES, and type: "M-LOC" → ("I", "LOC"); ("", "") for another tag."""
-    mark, _, kind = label.partition("-")
-    if label == "O":
-        return "O", ""
-    return (MARKS[mark], kind) if mark in MARKS else ("", "")
+    mark, _, kind = (as_bioes(label) or "").partition("-")
+    return mark, kind
 
 
 def _described(labels: Sequence[str], index: int) -> str:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from roformer_tf.labelled.text_sides import EncodedSides, Positives
-from roformer_tf.tasks.metrics import Measure, Metric, mean
+from roformer_tf.tasks.metrics import Metric
 from roformer_tf.tasks.task_settings import Prediction
 from roformer_tf.top_k import top_k
 from roformer_tf.translation import Message
@@ -52,18 +52,11 @@ NDCG = Metric(
 RETRIEVAL = (NDCG, MRR, *RECALLS)
 
 
-def retrieval_measure(ranks: Sequence[Sequence[int]]) -> Measure:
-    """recall@1, 5, 10, MRR@10 and nDCG@10 of N queries, from the ranks of relevant documents.
-
-    A query has one or more documents. A document that a search did not return has a rank beyond
-    every cut.
-    """
-    each = query_figures(ranks)
-    return lambda weights: {name: mean(values, weights) for name, values in each.items()}
-
-
 def query_figures(ranks: Sequence[Sequence[int]]) -> dict[str, np.ndarray]:
-    """Each figure for each query: {"recall_at_1": (N,) float64, …}.
+    """recall@1, 5, 10, MRR@10 and nDCG@10 of each query: {"recall_at_1": (N,) float64, …}.
+
+    From the ranks of relevant documents, one or more for a query. A document that a search did not
+    return has a rank beyond every cut.
 
     >>> query_figures([[2], [1, 30]])["recall_at_10"].tolist()
     [1.0, 0.5]

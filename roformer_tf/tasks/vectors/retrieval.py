@@ -7,6 +7,7 @@ sentence belongs to the passage around it.
 import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -14,18 +15,18 @@ import numpy as np
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.batches import TrainingData
 from roformer_tf.labelled.examples import Example, Label
-from roformer_tf.labelled.passages import PassageBatches, Passages
+from roformer_tf.labelled.passages import Passages
 from roformer_tf.labelled.text_sides import EncodedSides, SideBatches, fitting_rows
 from roformer_tf.readers.records import text_key
 from roformer_tf.tasks import losses
 from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, part
-from roformer_tf.tasks.metrics import ACCURACY, Measure, Metric, mean
-from roformer_tf.tasks.scoring import MISTAKES, JsonObject, shortened
+from roformer_tf.tasks.metrics import ACCURACY, Function, Metric, mean
+from roformer_tf.tasks.scoring import JsonObject, shortened
 from roformer_tf.tasks.vectors.ranked_texts import (
     RETRIEVAL,
     DifferentTexts,
     positives,
-    retrieval_measure,
+    query_figures,
 )
 from roformer_tf.tasks.vectors.sentence_vectors import (
     SentenceVectors,
@@ -99,7 +100,7 @@ class RetrievalLabelling(VectorLabelling):
     def training_data(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> TrainingData:
         """Examples in batches, where each is a negative of the others."""
         if self.task.data == "texts":
-            return PassageBatches(Passages.of(examples, tokenizer, self.task.max_length))
+            return Passages.of(examples, tokenizer, self.task.max_length)
         encoded = self.encode(examples, tokenizer)
         # Of a document in several windows, the one most similar to the query is trained.
         return SideBatches(encoded, positives=positives(encoded), rows=fitting_rows(encoded))
@@ -150,13 +151,12 @@ class RetrievalMetrics(VectorMetrics):
         """Accuracy needs triples."""
         return (ACCURACY, *RETRIEVAL) if self.task.data == "triples" else RETRIEVAL
 
-    def measure(self, gold: Gold, predictions: Predictions) -> Measure:
-        """All usable metrics."""
-        measure = retrieval_measure([[prediction.label.rank] for prediction in predictions])
-        if self.task.data != "triples":
-            return measure
+    def functions(self, gold: Gold, predictions: Predictions) -> dict[Metric, Function]:
+        """All of them; without triples nothing is ahead of a third text."""
+        each = query_figures([[prediction.label.rank] for prediction in predictions])
         ahead = np.array([prediction.label.ahead for prediction in predictions])
-        return lambda weights: {ACCURACY.name: mean(ahead, weights), **measure(weights)}
+        figures = {metric: partial(mean, each[metric.name]) for metric in RETRIEVAL}
+        return {ACCURACY: partial(mean, ahead), **figures}
 
     def is_right(self, label: Label, prediction: Prediction) -> bool:
         """Whether the second text has rank 1; of triples, whether it is nearer than the third."""
@@ -168,27 +168,12 @@ class RetrievalMetrics(VectorMetrics):
         """The rank of the second text."""
         return float(prediction.label.rank)
 
-    def mistakes(self, examples: Examples, predictions: Predictions) -> list[JsonObject]:
-        """The examples whose second texts rank lowest, and the texts that were nearer."""
-        pairs = enumerate(zip(examples, predictions, strict=True))
-        wrong = [
-            (self.sureness(example.label, prediction), number)
-            for number, (example, prediction) in pairs
-            if not self.is_right(example.label, prediction)
-        ]
-        # `sorted` is stable: equal ranks stay in the order of the data.
-        worst = sorted(wrong, key=lambda mistake: -mistake[0])[:MISTAKES]
-        return [
-            {"sureness": sureness, **self._with_neighbours(number, examples, predictions)}
-            for sureness, number in worst
-        ]
-
     def details(self, examples: Examples, predictions: Predictions) -> JsonObject:
         """Mistakes, histograms, and some examples with their nearest neighbours."""
         # Evenly spaced over the set, since neighbouring examples may be alike.
         count = min(NEIGHBOURS_SHOWN, len(examples))
         some = np.linspace(0, len(examples) - 1, count).astype(int).tolist()
-        shown = [self._with_neighbours(number, examples, predictions) for number in some]
+        shown = [self.shown(number, examples, predictions) for number in some]
         return super().details(examples, predictions) | {"neighbours": shown}
 
     def near_and_far(
@@ -199,19 +184,16 @@ class RetrievalMetrics(VectorMetrics):
         near = [float(prediction.scores[0]) for prediction in predictions]
         return near, [cosine for cosine in far if not np.isnan(cosine)]
 
-    def _with_neighbours(
-        self, number: int, examples: Examples, predictions: Predictions
-    ) -> JsonObject:
-        """An example with its texts, the rank of the second, and its nearest neighbours."""
-        example, prediction = examples[number], predictions[number]
+    def shown(self, number: int, examples: Examples, predictions: Predictions) -> JsonObject:
+        """An example, the cosine of its texts, and its nearest neighbours, too."""
+        prediction = predictions[number]
         near = [
             # A single text is its own second text, so its texts are repeated.
             {"text": shortened((*examples[other].texts, *examples[other].texts)[side]), "cosine": x}
             for other, side, x in prediction.label.neighbours
         ]
-        cosine = float(prediction.scores[0])
-        shown = self.describe(example, prediction) | {"cosine": cosine}
-        return {"place": example.place} | shown | {"neighbours": near}
+        more = {"cosine": float(prediction.scores[0]), "neighbours": near}
+        return super().shown(number, examples, predictions) | more
 
     def describe(self, example: Example, prediction: Prediction) -> JsonObject:
         """An example, the rank that its second text should have, and its predicted rank."""

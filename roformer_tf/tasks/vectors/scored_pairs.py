@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -14,7 +15,7 @@ from roformer_tf.labelled.text_sides import SideBatches
 from roformer_tf.readers.records import text_key
 from roformer_tf.tasks import losses, metrics
 from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, part
-from roformer_tf.tasks.metrics import Figures, Measure, Metric
+from roformer_tf.tasks.metrics import Function, Metric
 from roformer_tf.tasks.scoring import MISTAKES, JsonObject
 from roformer_tf.tasks.vectors.ranked_texts import DifferentTexts
 from roformer_tf.tasks.vectors.sentence_vectors import (
@@ -150,24 +151,18 @@ class ScoredMetrics(VectorMetrics):
         """ROC AUC and accuracy need exactly two scores."""
         return self.all if self.task.is_binary else (metrics.SPEARMAN, metrics.PEARSON)
 
-    def measure(self, gold: Gold, predictions: Predictions) -> Measure:
-        """All usable metrics."""
+    def functions(self, gold: Gold, predictions: Predictions) -> dict[Metric, Function]:
+        """All four."""
         numbers = np.array(gold, np.float64)
         cosines = np.array([prediction.label for prediction in predictions], np.float64)
         near = self.task.is_near(gold)
         right = (cosines > self.task.threshold) == near
-
-        def measure(weights: np.ndarray) -> Figures:
-            of_ranks = metrics.ranks(numbers, weights), metrics.ranks(cosines, weights)
-            figures = {
-                metrics.ROC_AUC.name: metrics.roc_auc(near, cosines, weights),
-                metrics.ACCURACY.name: metrics.mean(right, weights),
-                metrics.SPEARMAN.name: metrics.correlation(*of_ranks, weights),
-                metrics.PEARSON.name: metrics.correlation(numbers, cosines, weights),
-            }
-            return {metric.name: figures[metric.name] for metric in self.usable()}
-
-        return measure
+        return {
+            metrics.ROC_AUC: partial(metrics.roc_auc, near, cosines),
+            metrics.ACCURACY: partial(metrics.mean, right),
+            metrics.SPEARMAN: partial(metrics.rank_correlation, numbers, cosines),
+            metrics.PEARSON: partial(metrics.correlation, numbers, cosines),
+        }
 
     def why_undefined(self, gold: Gold) -> dict[str, Message]:
         """Nothing correlates with equal scores."""
@@ -195,9 +190,7 @@ class ScoredMetrics(VectorMetrics):
         distance = np.abs(metrics.ranks(gold, once) - metrics.ranks(cosines, once))[0] / len(gold)
         order = np.argsort(-distance, kind="stable")[:MISTAKES].tolist()
         return [
-            {"place": examples[i].place, "sureness": float(distance[i])}
-            | self.describe(examples[i], predictions[i])
-            for i in order
+            {"sureness": float(distance[i])} | self.shown(i, examples, predictions) for i in order
         ]
 
     def near_and_far(

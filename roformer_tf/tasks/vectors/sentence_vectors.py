@@ -236,10 +236,8 @@ class VectorMetrics(Metrics):
 
     def details(self, examples: Examples, predictions: Predictions) -> JsonObject:
         """Mistakes, and histograms of cosines."""
-        return {
-            "mistakes": self.mistakes(examples, predictions),
-            "cosines": histograms(*self.near_and_far(examples, predictions)),
-        }
+        cosines = histograms(*self.near_and_far(examples, predictions))
+        return super().details(examples, predictions) | {"cosines": cosines}
 
     def describe(self, example: Example, prediction: Prediction) -> JsonObject:
         """Only the texts that have a column."""
