@@ -26,15 +26,15 @@ def main() -> None:
     )
     columns = ColumnsConfig()
     layout = find_layout(train, columns, arguments.task, TASKS)
-    training, chosen_by, judged_by = (
+    training, chosen_by, evaluated_on = (
         read_examples(path, layout, columns) for path in (train, valid, test)
     )
     task = layout.task.from_examples(training)
     began = time.perf_counter()
-    name, predictions = task.metrics.baseline(training, judged_by, chosen_by)
+    name, predictions = task.metrics.baseline(training, evaluated_on, chosen_by)
     seconds = time.perf_counter() - began
     print(f"{name}, {seconds:.1f} s")
-    gold = [example.label for example in judged_by]
+    gold = [example.label for example in evaluated_on]
     ends = task.metrics.intervals(gold, predictions)
     for metric, value in task.metrics.compute(gold, predictions).items():
         print(f"  {metric} {value} {ends[metric]}")

@@ -108,8 +108,8 @@ def service(command: Sequence[str]) -> Iterator[tuple[int, tuple[str, int]]]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            said = next(line for line in process.stdout if "http://" in line)
-            at = urlsplit(next(word for word in said.split() if word.startswith("http://")))
+            message = next(line for line in process.stdout if "http://" in line)
+            at = urlsplit(next(word for word in message.split() if word.startswith("http://")))
             yield process.pid, (str(at.hostname), int(at.port or 0))
         finally:
             process.terminate()
@@ -117,8 +117,8 @@ def service(command: Sequence[str]) -> Iterator[tuple[int, tuple[str, int]]]:
 
 def ask(connection: http.client.HTTPConnection, text: str) -> int:
     """Ask one question: the status of its answer."""
-    said = {"Content-Type": "application/json"}
-    connection.request("POST", "/predict", json.dumps({"text": text}), said)
+    message = {"Content-Type": "application/json"}
+    connection.request("POST", "/predict", json.dumps({"text": text}), message)
     response = connection.getresponse()
     answer = json.loads(response.read())
     assert response.status != 200 or len(answer["predictions"]) == 1, answer

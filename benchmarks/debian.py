@@ -128,9 +128,9 @@ def _run_for(package: str, folder: Path, *commands: list[str]) -> None:
         try:
             subprocess.run(arguments, cwd=folder, check=True, capture_output=True)
         except (OSError, subprocess.CalledProcessError) as error:
-            said = getattr(error, "stderr", None) or str(error).encode()
+            message = getattr(error, "stderr", None) or str(error).encode()
             raise InputError(
-                f"{arguments[0]} failed for {package}: {said.decode().strip()[-300:]}. "
+                f"{arguments[0]} failed for {package}: {message.decode().strip()[-300:]}. "
                 "Run it on Debian or Ubuntu, with a network."
             ) from None
 

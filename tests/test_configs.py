@@ -164,9 +164,9 @@ def test_the_config_of_cail2019_is_the_released_script(parsed):
     assert [*rates] == pytest.approx([6e-6])
     assert optimizer.weight_decay == 0  # which makes AdamW Adam
     assert set(optimizer.scales) == {1.0}
-    said = " ".join(path.read_text(encoding="utf-8").replace("#", "").split())
-    assert f"gradients longer than {optimizer.global_clipnorm:g} are scaled down" in said
-    assert f"20 epochs takes half of the rows, so that here they are {settings.epochs}" in said
+    message = " ".join(path.read_text(encoding="utf-8").replace("#", "").split())
+    assert f"gradients longer than {optimizer.global_clipnorm:g} are scaled down" in message
+    assert f"20 epochs takes half of the rows, so that here they are {settings.epochs}" in message
 
 
 def prepared(recipe, tmp_path, write_corpus, *more):

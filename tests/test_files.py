@@ -91,7 +91,7 @@ def test_after_an_exception_a_file_is_as_it_was(before, failure, tmp_path):
     assert listing(tmp_path) == before
 
 
-def test_while_a_file_is_written_the_old_one_stands(tmp_path):
+def test_while_a_file_is_written_the_old_one_remains(tmp_path):
     put_file(tmp_path / "file.txt", "old")
     with temporary_file(tmp_path / "file.txt") as temporary:
         temporary.write_text("new")
@@ -297,7 +297,7 @@ def test_a_folder_made_for_nothing_goes_and_one_that_was_there_stays(failure, tm
 
 
 @pytest.mark.parametrize("number", [errno.ENOLCK, errno.ENOSYS, errno.ENOTSUP])
-def test_where_the_file_system_knows_no_locks_it_says_so_and_goes_on(
+def test_without_file_locks_a_message_is_printed_and_work_continues(
     number, tmp_path, monkeypatch, capsys
 ):
     fcntl = pytest.importorskip("fcntl")
@@ -360,7 +360,7 @@ DAMAGED = {  # a file of a folder that a command reads → the command
 
 
 @pytest.mark.parametrize("name", DAMAGED)
-def test_deep_nesting_is_told_of_whatever_file_it_is_in(name, tmp_path, capsys, monkeypatch):
+def test_deep_nesting_is_reported_for_every_kind_of_file(name, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     folder = tmp_path / "model"
     config = RoFormerConfig(9, 8, 1, 2, 8)

@@ -261,8 +261,8 @@ def test_what_we_rely_on_holds(reliance):
         pytest.skip(f"{reliance.library} is not installed")
     if reliance.library == "tensorflow" and keras.backend.backend() != "tensorflow":
         pytest.skip("another backend runs")
-    told = tried(reliance)
-    assert told is None, told
+    output = tried(reliance)
+    assert output is None, output
 
 
 def test_every_reliance_is_tried_and_no_other():
@@ -277,23 +277,23 @@ def test_every_reliance_is_tried_and_no_other():
         ("Optimizer._get_variable_index", keras.optimizers.Optimizer),
     ],
 )
-def test_a_name_that_is_taken_away_is_told_with_library_and_version(name, owner, monkeypatch):
+def test_a_removed_name_is_reported_with_library_and_version(name, owner, monkeypatch):
     reliance = next(x for x in PRIVATE_NAMES if x.name == name)
     owner = next(base for base in owner.__mro__ if reliance.attribute in vars(base))
     monkeypatch.delattr(owner, reliance.attribute)
-    told = tried(reliance)
-    assert told.startswith(f"keras {keras.__version__} breaks what roformer_tf relies on: {name}")
-    assert "internals.py" in told
+    output = tried(reliance)
+    assert output.startswith(f"keras {keras.__version__} breaks what roformer_tf relies on: {name}")
+    assert "internals.py" in output
 
 
-def test_a_name_that_means_something_else_is_told(monkeypatch):
+def test_a_name_with_another_meaning_is_reported(monkeypatch):
     def call(self, query, value):
         query, key, value = self.query_dense(query), self.key_dense(value), self.value_dense(value)
         return self.output_dense(self._compute_attention(query, key, value=value)[0])
 
     monkeypatch.setattr(keras.layers.MultiHeadAttention, "call", call)
-    told = tried(PRIVATE_NAMES[0])
-    assert "call hands it the projected query" in told
+    output = tried(PRIVATE_NAMES[0])
+    assert "call hands it the projected query" in output
 
 
 def keras_classes():

@@ -70,9 +70,9 @@ def run_on_jax(*arguments, **environment):
 def test_the_numbers_are_right_on_jax(tests):
     # Most of the quick ones' time goes into compiling; all are also compiled as users have it.
     hasty = {"XLA_FLAGS": "--xla_backend_optimization_level=0"} if tests is QUICK else {}
-    told = run_on_jax("-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", *tests, **hasty)
-    assert "passed" in told
-    skipped = [line for line in told.splitlines() if line.startswith("SKIPPED")]
+    output = run_on_jax("-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", *tests, **hasty)
+    assert "passed" in output
+    skipped = [line for line in output.splitlines() if line.startswith("SKIPPED")]
     assert not [line for line in skipped if "test_gpu_attention.py" in line]
 
 

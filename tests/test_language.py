@@ -45,7 +45,7 @@ REFUSED = {  # pattern: what to write instead
     r"\blearn(t|s|ed)? (it|them|examples) by heart\b|\bby heart\b": "overfit",
 }
 
-VARIABLES = {"found", "one", "given", "made", "others"}
+VARIABLES = {"found", "one", "given", "made", "others", "told", "said"}
 CLASSES = {"Drawing", "Made", "Recipe", "Start", "Outcome", "Meaning"}
 
 
@@ -120,6 +120,16 @@ def test_names_say_what_they_hold():
         for path in python_files()
         for line, name in stored_names(path)
         if name in VARIABLES
+    ]
+
+
+def test_names_of_functions_are_in_plain_english():
+    assert not [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {node.name}: {word}"
+        for path in python_files()
+        for node in ast.walk(parsed(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+        for word in refused(node.name.replace("_", " "))
     ]
 
 

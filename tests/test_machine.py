@@ -52,7 +52,7 @@ def test_bfloat16_is_multiplied_by_some_instructions_unless_they_are_left(
     assert machine.multiplies_bfloat16() is want
 
 
-def test_a_system_that_tells_nothing_has_no_instructions(cpu_info, tmp_path, monkeypatch):
+def test_a_system_without_information_has_no_instructions(cpu_info, tmp_path, monkeypatch):
     cpu_info("")
     assert machine.instructions() == set()
     monkeypatch.setattr(machine, "CPU_INFO", tmp_path / "none")

@@ -66,11 +66,11 @@ def wheels(tmp_path):
 
 
 @pytest.mark.parametrize("target", ["demo", "poems", "test"])
-def test_without_a_network_it_says_so_at_once_in_one_line(make, target):
+def test_without_a_network_one_line_is_printed_at_once(make, target):
     done, commands = make(target)
     assert done.returncode == 2
-    said, by_make = done.stderr.splitlines()
-    assert said.startswith("setup: pip cannot fetch packages; is there a network")
+    message, by_make = done.stderr.splitlines()
+    assert message.startswith("setup: pip cannot fetch packages; is there a network")
     assert by_make.startswith("make: ***")
     assert commands == []
 
@@ -85,7 +85,7 @@ def test_wheels_in_a_folder_do_without_an_index(make, wheels):
     assert (done.returncode, commands) == (0, ["-m pretrain.demo"])
 
 
-def test_the_tests_with_torch_install_it_beside_the_others_and_run_alone(make, wheels):
+def test_the_tests_with_torch_install_it_and_run_only_those(make, wheels):
     done, commands = make("test-hf", PIP_FIND_LINKS=str(wheels))  # the index is not reached
     assert done.returncode == 0, done.stderr
     assert [command for command in commands if "pytest" in command] == ["-m pytest -m hf"]

@@ -111,7 +111,7 @@ def test_every_serializable_class_is_listed_with_its_module():
     assert listed == registered()
 
 
-def test_an_imported_class_replaces_its_stand_in():
+def test_an_imported_class_replaces_the_registered_name():
     register()
     registry = keras.saving.get_custom_objects()
     assert registry["roformer_tf>Lamb"] is Lamb

@@ -36,8 +36,8 @@ def environment_without_level():
 
 
 @pytest.fixture
-def stand_in(tmp_path):
-    """stand_in(last statement) → stderr and exit code of a command that imports `tensorflow`."""
+def fake_tensorflow(tmp_path):
+    """fake_tensorflow(last statement) → stderr and exit code of a command that imports `tensorflow`."""
 
     def run(statement, **environment):
         (tmp_path / "tensorflow.py").write_text(
@@ -57,23 +57,23 @@ def stand_in(tmp_path):
 
 
 @pytest.mark.parametrize("statement", ["os.abort()", "os._exit(3)", "os.kill(os.getpid(), 9)"])
-def test_the_last_words_of_a_process_that_aborts_arrive(stand_in, statement):
-    stderr, code = stand_in(statement)
+def test_the_last_words_of_a_process_that_aborts_arrive(fake_tensorflow, statement):
+    stderr, code = fake_tensorflow(statement)
     assert stderr == OTHERS
     assert code != 0
 
 
-def test_an_error_of_the_import_is_shown_after_what_was_written(stand_in):
-    stderr, _ = stand_in("raise ImportError('no such symbol')")
+def test_an_error_of_the_import_is_shown_after_what_was_written(fake_tensorflow):
+    stderr, _ = fake_tensorflow("raise ImportError('no such symbol')")
     assert stderr.startswith(OTHERS)
     assert b"ImportError: no such symbol" in stderr
 
 
-def test_a_command_goes_on_without_the_notes_unless_the_user_wants_them(stand_in):
-    stderr, code = stand_in("")
+def test_a_command_goes_on_without_the_notes_unless_the_user_wants_them(fake_tensorflow):
+    stderr, code = fake_tensorflow("")
     assert code == 2
     assert stderr.startswith(OTHERS + b"roformer-tf checkpoints inspect: ")
-    stderr, _ = stand_in("", TF_CPP_MIN_LOG_LEVEL="0")
+    stderr, _ = fake_tensorflow("", TF_CPP_MIN_LOG_LEVEL="0")
     assert stderr.startswith(NOTES + OTHERS)
 
 

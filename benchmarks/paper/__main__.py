@@ -24,7 +24,7 @@ from benchmarks.paper.long_texts import (
     READ,
     accuracy_table,
     gain_lines,
-    others_behind,
+    others_after,
     right_triples,
     write_examples,
     write_start_corpus,
@@ -139,7 +139,7 @@ def long_texts(config: PaperConfig) -> None:
         write_examples(corpus(config), data, model)
     vectors = {length: list(_vectors(config, data, model, length)) for length in READ}
     right = {length: np.stack([*map(right_triples, actual)]) for length, actual in vectors.items()}
-    rest = {length: np.stack([*map(others_behind, actual)]) for length, actual in vectors.items()}
+    rest = {length: np.stack([*map(others_after, actual)]) for length, actual in vectors.items()}
     long = np.load(data / LONG)
     print("\naccuracy on the test triples in %; 50 by guessing")
     print("\n".join(accuracy_table(right, rest)))

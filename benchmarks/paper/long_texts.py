@@ -172,7 +172,7 @@ def right_triples(vectors: np.ndarray) -> np.ndarray:
     return actual
 
 
-def others_behind(vectors: np.ndarray) -> np.ndarray:
+def others_after(vectors: np.ndarray) -> np.ndarray:
     """Of each A the share (N,) of all other articles' second halves that are less near than B."""
     first, right, _ = vectors.reshape(3, -1, vectors.shape[-1])
     cosines = first @ right.T  # (N, N), of what belongs together on the diagonal
@@ -195,7 +195,7 @@ def accuracy_table(
 ) -> list[str]:
     """Lines of a table: of each length the accuracies in percent of values (S, N), seed by seed.
 
-    right: whether each of N triples is right; of_others: `others_behind`.
+    right: whether each of N triples is right; of_others: `others_after`.
     """
     lines = [
         "| rows of | seeds | mean [over triples] | any other article as C |",

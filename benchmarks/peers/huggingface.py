@@ -159,8 +159,8 @@ def embed(*, model: str, texts: str, dtype: str) -> Prepared:
         np.save(f"{folder.name}/vectors.npy", actual.astype("float32"))
 
     def run(count: int) -> dict[str, Any]:
-        told = timed(work)(count)
-        return told | inputs.embedded(np.load(f"{folder.name}/vectors.npy", mmap_mode="r"))
+        output = timed(work)(count)
+        return output | inputs.embedded(np.load(f"{folder.name}/vectors.npy", mmap_mode="r"))
 
     return Prepared(run, {})
 

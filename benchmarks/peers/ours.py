@@ -203,7 +203,7 @@ def _by_graph(folder: str, engine: Any, precision: Any) -> tuple[Any, int]:
     from roformer_tf.engines.network import Network
 
     chosen = choose(engine, precision)  # says what is missing
-    assert (chosen.engine, chosen.precision) == (engine, precision), chosen.said
+    assert (chosen.engine, chosen.precision) == (engine, precision), chosen.message
     with OpenedSource(folder) as source:
         checkpoint = source.checkpoint()
         network = Network(checkpoint.config, checkpoint.arrays)
@@ -234,10 +234,10 @@ def generate(*, checkpoint: str, batch: int, prompt: int, new: int, dtype: str) 
     assert all(len(item.token_ids) == new for (item,) in first)
 
     def run(count: int) -> Figures:
-        told = timed(work)(count)
+        actual = timed(work)(count)
         steps = np.diff(np.array(times).reshape(new, batch)[:, 0])
         early, late = (float(np.median(x)) for x in (steps[5:20], steps[-15:]))
-        return told | {"early_token": early, "late_token": late}
+        return actual | {"early_token": early, "late_token": late}
 
     return Prepared(run, {"first_call": took})
 
@@ -263,8 +263,8 @@ def paraphrase(*, checkpoint: str, samples: int, new: int) -> Prepared:
     generate_texts(model, texts, config)
 
     def run(count: int) -> Figures:
-        told = timed(lambda: generate_texts(model, texts, config))(count)
-        return {"seconds": told["seconds"] / together}
+        actual = timed(lambda: generate_texts(model, texts, config))(count)
+        return {"seconds": actual["seconds"] / together}
 
     return Prepared(run, {})
 
@@ -286,8 +286,8 @@ def embed(*, model: str, texts: str, dtype: Literal["float32", "bfloat16"]) -> P
                 write(block.texts, block.vectors)
 
     def run(count: int) -> Figures:
-        told = timed(work)(count)
-        return told | inputs.embedded(np.load(f"{folder.name}/vectors.npy", mmap_mode="r"))
+        actual = timed(work)(count)
+        return actual | inputs.embedded(np.load(f"{folder.name}/vectors.npy", mmap_mode="r"))
 
     return Prepared(run, {})
 

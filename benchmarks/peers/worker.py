@@ -68,8 +68,8 @@ def serve(cases: Sequence[Callable[..., Prepared]], packages: Sequence[str]) -> 
                 answer = _round(prepared, request["count"])
         except Exception as error:  # the runner reports it: a peer that fails is a row, too
             traceback.print_exc()
-            said = " ".join(str(error).split())[:LONGEST_ERROR]
-            answer = {"error": f"{type(error).__name__}: {said}"}
+            message = " ".join(str(error).split())[:LONGEST_ERROR]
+            answer = {"error": f"{type(error).__name__}: {message}"}
         print(json.dumps(answer), file=answers, flush=True)
 
 

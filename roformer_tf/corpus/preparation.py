@@ -63,7 +63,7 @@ from roformer_tf.readers.streams import ReadError
 from roformer_tf.terminal import Progress, say
 from roformer_tf.tokenizers.padding import check_length
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-from roformer_tf.tokenizers.vocabulary import Tokenization, build_vocabulary, count_pieces
+from roformer_tf.tokenizers.vocabulary import Tokenization, build_vocabulary, count_words
 
 FORMAT = 4  # of the folder
 PART_CHARACTERS = 2_000_000  # about a second of work, and enough documents to fill sequences
@@ -280,7 +280,7 @@ def _count_part(
     """Count the words of the training documents."""
     texts = (text for text in filtered(part.texts, config).texts if text is not None)
     trained = (text for text in texts if not is_held_out(text, config.held_out))
-    return count_pieces(trained, tokenization, lower_case)
+    return count_words(trained, tokenization, lower_case)
 
 
 def _check_for_documents(files: list[CorpusFile], config: PreparationConfig) -> None:

@@ -404,7 +404,7 @@ def read_initial_state(config: FinetuneConfig, task: type[Task]) -> InitialState
     with _without_head_warnings(), OpenedSource(config.checkpoint) as source:
         pooling = config.pooling or task.objective.choose_pooling(source.checkpoint(), source)
         encoder = task.objective.source_class().from_source(source, pooling=pooling, **changes)
-    if config.pooling is None and task.texts_apart and len(task.objective.poolings) > 1:
+    if config.pooling is None and task.separate_texts and len(task.objective.poolings) > 1:
         say("vectors are {vectors}", vectors=POOLINGS[pooling])
     if encoder.tokenizer is None:
         raise InputError(missing_vocabulary(str(config.checkpoint)))

@@ -116,7 +116,7 @@ class LabelledDataset:
         Raises InputError for a label that the task does not know, and for a task whose loss
         compares several sequences, such as multiple-choice and embedding.
         """
-        if self.task.texts_apart or self.task.compares:
+        if self.task.separate_texts or self.task.compares:
             raise InputError(f"{self.task.name} compares sequences: use roformer_tf.finetune.")
         _check_type("the tokenizer", tokenizer, RoFormerTokenizer, "Give model.tokenizer.")
         check_number("batch_size", batch_size, at_least=1)

@@ -224,7 +224,7 @@ class Results:
     def _fit_baselines(self, result: "TrialResult") -> list[FittedBaseline]:
         """Those of one run. Lexical search predicts for the reported set only."""
         task, test, trial = self.search.task, self.search.sets.test, result.trial
-        if task.texts_apart:
+        if task.separate_texts:
             tokenizer = self.search.initial.tokenizer
             baselines = search_baselines(result.task, trial.valid, test or trial.valid, tokenizer)
             return [FittedBaseline(name, x, x) for name, x in baselines]

@@ -93,13 +93,13 @@ class Trainer:
         """What is compiled to train a model: itself, or a wrapper with the same weights."""
         if self.task.writes or self.task.compares:
             return BatchTraining(model, self.task)
-        if self.task.texts_apart:
+        if self.task.separate_texts:
             return VectorTraining(model, self.task, self.micro_batches)
         return AdversarialModel(model, self.loss.fgm) if self.loss.fgm else model
 
     def _loss(self) -> TaskLoss | None:
         """The loss of sequences; None if the wrapper computes the loss of a whole batch."""
-        if self.task.texts_apart or self.task.compares:
+        if self.task.separate_texts or self.task.compares:
             return None
         targets = [self.task.labelling.target(example) for example in self.train]
         return make_loss(self.task, self.loss, targets)

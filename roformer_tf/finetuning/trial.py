@@ -190,7 +190,7 @@ def run_trial(trial: Trial, trainer: "Trainer", task: Task, test: Sequence[Examp
 
 def _open_best(initial: "InitialState", task: Task, folder: Path) -> tuple[Any, Task, Choice]:
     """The model of a folder as `predict` opens it, and the task with its choices."""
-    if not (task.texts_apart or task.writes):
+    if not (task.separate_texts or task.writes):
         opened = open_finetuned(folder)
         if opened.choice.engine != "keras":
             return opened.model, opened.task, opened.choice

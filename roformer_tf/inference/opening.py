@@ -144,7 +144,7 @@ class OpenedModel:
 
         A model that was fine-tuned for vectors is used like any other model with vectors.
         """
-        return self.task is not None and not self.task.texts_apart
+        return self.task is not None and not self.task.separate_texts
 
     @property
     def has_embedding_file(self) -> bool:
@@ -278,7 +278,7 @@ class OpenedModel:
     ) -> Finetuned:
         """The model with a head for a task. Parameters as of `finetuned`."""
         # Labels allow bfloat16: the likeliest one rarely changes.
-        choice, tokenizer = self.choice(lossy=not task.texts_apart), self.tokenizer
+        choice, tokenizer = self.choice(lossy=not task.separate_texts), self.tokenizer
         notes = [choice.note] if choice.note else []
         if self.precision == "int8":
             measured = f"roformer-tf evaluate {self.name} --precision int8 --data F"
@@ -343,7 +343,12 @@ def share_weights(folder: str | Path, choice: Choice, target: Path) -> Path | No
     """
     with open_model(folder, choice.engine, choice.precision) as opened:
         is_export = (opened.files.path / ONNX).is_file()
-        if choice.engine != "onnx" or is_export or opened.task is None or opened.task.texts_apart:
+        if (
+            choice.engine != "onnx"
+            or is_export
+            or opened.task is None
+            or opened.task.separate_texts
+        ):
             return None
         return share_onnx(opened.network(opened.task.decoding.graph_part), choice.precision, target)
 

@@ -168,7 +168,7 @@ def train_stage(run: PretrainingRun, stage: Stage, start: int, track: Track) -> 
                 callbacks=[  # the log first, the termination last (see `training/callbacks.py`)
                     log,
                     *([PeriodicCallback(evaluate_at, **periodic)] if evaluates else []),
-                    PeriodicCallback(run.plot, seconds_apart=30, **periodic),
+                    PeriodicCallback(run.plot, min_seconds=30, **periodic),
                     PeriodicCallback(save, also=run.termination.received, **periodic),
                     run.termination,
                 ],

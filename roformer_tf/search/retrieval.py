@@ -57,7 +57,7 @@ def open_reranker(
     finetuned = open_finetuned(folder, engine, precision)
     task = finetuned.task
     classifies = task.decoding.graph_part == "classifier"
-    several = task.texts_apart or task.labelling.lists_texts
+    several = task.separate_texts or task.labelling.lists_texts
     if len(task.text_columns) != 2 or not classifies or several:
         raise InputError(
             f"{folder} is fine-tuned for {task.name}, but --rerank needs a model of --task "

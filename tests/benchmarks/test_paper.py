@@ -70,7 +70,7 @@ def test_b_continues_a_and_c_is_of_another_article(examples):
             assert any(news_of(other["B"]) == wrong for other in rows)
 
 
-def test_articles_to_train_on_are_cut_in_several_places_behind_other_reviews(examples):
+def test_training_articles_follow_other_reviews_and_are_cut_at_several_positions(examples):
     articles, folder = examples
     rows = rows_of(folder, "train")
     assert len(rows) == long_texts.VERSIONS * (24 - 5 - 7)
@@ -82,7 +82,7 @@ def test_articles_to_train_on_are_cut_in_several_places_behind_other_reviews(exa
     assert len(fronts) == 2 * len(rows)
 
 
-def test_no_article_is_in_two_files_nor_any_judged_by_in_the_start(examples):
+def test_no_article_is_in_two_files_or_in_the_pretraining_text(examples):
     articles, folder = examples
     used = {name: articles_of(articles, rows_of(folder, name)) for name in ("valid", "test")}
     train = articles_of(articles, rows_of(folder, "train"))
@@ -93,7 +93,7 @@ def test_no_article_is_in_two_files_nor_any_judged_by_in_the_start(examples):
     assert {n for n, article in enumerate(articles) if article in start} == train
 
 
-def test_what_is_read_of_a_text_at_256_tells_nothing_and_at_768_all_is_read(examples):
+def test_the_first_256_tokens_do_not_show_the_label_and_768_do(examples):
     _, folder = examples
     for name in ("train", "valid", "test"):
         for row in rows_of(folder, name):
@@ -105,7 +105,7 @@ def test_what_is_read_of_a_text_at_256_tells_nothing_and_at_768_all_is_read(exam
     assert longest - 2 >= long_texts.IN_FRONT + long_texts.HALF
 
 
-def test_texts_stand_one_a_line_all_a_first_and_long_triples_are_told(examples):
+def test_texts_are_written_one_per_line_and_long_triples_are_reported(examples):
     _, folder = examples
     rows = rows_of(folder, "test")
     lines = (folder / "test.txt").read_text(encoding="utf-8").splitlines()
@@ -137,7 +137,7 @@ def test_a_triple_is_right_where_b_is_nearer_than_c():
                  for j in range(9) if j != i])
         for i in range(9)
     ]  # fmt: skip
-    assert long_texts.others_behind(vectors) == pytest.approx(behind)
+    assert long_texts.others_after(vectors) == pytest.approx(behind)
 
 
 def test_gains_are_paired_and_of_the_chosen_triples():
@@ -214,7 +214,7 @@ def test_both_arms_of_the_stages_see_as_many_tokens():
     assert [item.length for item in arms[1]] == [512, 1536, 512]
 
 
-def test_every_part_is_told_of():
+def test_every_part_is_reported():
     page = (ROOT / "benchmarks" / "PAPER.md").read_text(encoding="utf-8")
-    told = re.findall(r"`python -m benchmarks\.paper (\w+)`", page)
-    assert sorted(told) == sorted(PARTS)
+    actual = re.findall(r"`python -m benchmarks\.paper (\w+)`", page)
+    assert sorted(actual) == sorted(PARTS)

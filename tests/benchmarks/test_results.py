@@ -117,15 +117,15 @@ def test_the_speeds_in_the_documentation_are_those_that_were_measured(name):
     for label, figures in rows:
         case, shape, contenders = measured(label)
         (record,) = (each for each in kept.of(case) if each["shape"] == shape)
-        for contender, said in zip(contenders, figures.split("|"), strict=True):
+        for contender, message in zip(contenders, figures.split("|"), strict=True):
             seconds = median(record, contender)
-            assert bool(said.strip()) == (seconds is not None), label
+            assert bool(message.strip()) == (seconds is not None), label
             if seconds is None:
                 continue
             in_bfloat16 = case == "inference" and contender == "Hugging Face, tuned"
             ratio = seconds / median(record, "ours, bfloat16" if in_bfloat16 else "ours")
-            digits = len(said.strip().partition(".")[2])
-            assert said.strip() == f"{ratio:.{digits}f}", (label, contender)
+            digits = len(message.strip().partition(".")[2])
+            assert message.strip() == f"{ratio:.{digits}f}", (label, contender)
 
 
 def test_figures_of_another_machine_are_not_mixed_with_ours(tmp_path):

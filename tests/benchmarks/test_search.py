@@ -205,7 +205,7 @@ def test_a_mean_that_a_kill_left_without_its_mark_is_made_anew(recipe):
     assert model.exists()
 
 
-def test_vectors_are_judged_of_each_training_and_of_the_mean(recipe, monkeypatch):
+def test_vectors_are_evaluated_for_each_training_and_on_average(recipe, monkeypatch):
     asked = []
 
     def ask(split, model, index, *flags, name):
@@ -270,7 +270,7 @@ def test_a_command_that_failed_is_run_again(recipe):
     assert len(recipe.run) == 5  # another folder, and another command
 
 
-def test_pairs_have_their_pages_and_a_reranker_what_was_found_beside(recipe):
+def test_pairs_have_their_pages_and_a_reranker_also_the_other_results(recipe):
     recipe.output.mkdir()
     recipe.write_files()
     train = [json.loads(x) for x in (recipe.output / "train.jsonl").read_text("utf-8").splitlines()]

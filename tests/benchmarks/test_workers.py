@@ -64,7 +64,7 @@ def test_short_work_is_repeated_until_a_round_lasts(run):
     assert rows["a"].seconds == pytest.approx([0.03, 0.03])
 
 
-def test_what_a_peer_tells_is_kept(run):
+def test_the_output_of_a_peer_is_kept(run):
     facts = run(rounds=2, a={"seconds": 2.0})[0]["a"].facts
     assert facts["loss"] == 1.5
     assert facts["calls"] == 3

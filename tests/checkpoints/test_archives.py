@@ -79,7 +79,7 @@ def test_a_zips_files_are_there_until_the_end_of_the_block(released, temporary):
     assert not folder.exists()
 
 
-def test_they_are_gone_after_an_error_too(released):
+def test_they_are_also_removed_after_an_error(released):
     with pytest.raises(ZeroDivisionError), opened(released("char")) as folder:
         raise ZeroDivisionError
     assert not folder.exists()

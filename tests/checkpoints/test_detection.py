@@ -99,10 +99,10 @@ def seen(tmp_path, unpacked):
             target = Path(result).rename(target)
         with OpenedSource(target) as source:
             checkpoint = source.checkpoint()
-            told = attention_type(checkpoint, source)
+            output = attention_type(checkpoint, source)
             written = described(checkpoint, source).config.attention_type
-            assert written == (told if told == "causal" else checkpoint.config.attention_type)
-            return told, is_called_gpt(checkpoint, source)
+            assert written == (output if output == "causal" else checkpoint.config.attention_type)
+            return output, is_called_gpt(checkpoint, source)
 
     return look
 
@@ -132,7 +132,7 @@ def test_the_config_counts_first_and_then_the_name(name, changes, expected, seen
     assert seen("char", name, **changes) == expected
 
 
-def test_a_pooler_beside_the_language_model_is_a_sim_model_under_any_name(seen):
+def test_a_language_model_with_a_pooler_is_a_sim_model_under_any_name(seen):
     assert seen("sim_char", "model") == ("unilm", False)
 
 

@@ -186,7 +186,7 @@ def test_torch_runs_nothing_that_a_pickle_says(unpacked, read, tmp_path, torch):
     assert not (tmp_path / "evil").exists()
 
 
-def test_safetensors_are_preferred_to_a_pickle_beside_them(unpacked, read):
+def test_safetensors_are_preferred_to_a_pickle_in_the_same_folder(unpacked, read):
     folder = unpacked("hf_word")
     (folder / "pytorch_model.bin").write_bytes(b"never opened")
     assert read(folder).layout == "huggingface"

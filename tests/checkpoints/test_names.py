@@ -32,7 +32,7 @@ def counted(shape):
 
 
 @pytest.mark.parametrize("config", [CONFIG, LABELLED, V2], ids=["plain", "labelled", "v2"])
-def test_no_name_stands_twice(config):
+def test_no_name_occurs_twice(config):
     rows = table(config)
     for names in zip(*((row.name, row.tf1, row.huggingface) for row in rows), strict=True):
         assert len(set(names)) == len(names) == len(rows)
@@ -208,7 +208,7 @@ def test_v2_is_known_by_its_tensors(layout, parts):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_one_norm_or_bias_of_the_encoder_tells_roformer(layout):
+def test_one_norm_or_bias_of_the_encoder_identifies_roformer(layout):
     v1, v2 = (shapes_of(config, layout, "encoder") for config in (CONFIG, V2))
     for name in v1.keys() - v2.keys():
         assert not completed(CONFIG, v2 | {name: v1[name]}, layout).is_v2
@@ -258,7 +258,7 @@ def test_labels_are_counted_by_the_head(layout, head):
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_head_for_pairs_tells_that_all_tokens_were_in_sight(layout):
+def test_a_head_for_pairs_implies_bidirectional_attention(layout):
     """BERT's, of the third-party files; the released sim-char models have a pooler alone."""
     pooled = shapes_of(CONFIG, layout, "encoder", "mlm", "pooler")
     assert completed(CONFIG, pooled, layout).attention_type is None

@@ -39,7 +39,7 @@ def assert_same(first, second):
 
 @pytest.mark.parametrize("prefix", PREFIXES)
 @pytest.mark.parametrize("name", ["hf_char", "hf_word_seqcls"])
-def test_a_shared_prefix_is_removed_and_told(name, prefix, released, rewritten, read, caplog):
+def test_a_shared_prefix_is_removed_and_reported(name, prefix, released, rewritten, read, caplog):
     got = read(rewritten(name, with_prefix(prefix)))
     assert_same(got.arrays, read(released(name)).arrays)
     assert f"{prefix!r} is removed" in caplog.text
@@ -97,7 +97,7 @@ def test_classes_and_commands_take_the_choice(released, rewritten, tmp_path, cap
     assert main(["checkpoints", "inspect", str(folder), "--prefix", "ema."]) == 0
 
 
-def test_tensors_beside_the_prefixed_ones_are_told_by_their_names(rewritten, read):
+def test_tensors_without_the_prefix_are_reported_by_name(rewritten, read):
     def change(tensors):
         return with_prefix("model.")(tensors) | {"criterion.weight": np.zeros(3, np.float32)}
 
@@ -160,7 +160,7 @@ def test_moving_averages_of_tensorflow_are_copies(released, rewritten_tf1, read)
     assert not any(array.any() for array in zeros.values())
 
 
-def test_a_source_that_is_read_twice_tells_of_it_once(rewritten, caplog):
+def test_a_source_that_is_read_twice_reports_it_once(rewritten, caplog):
     with OpenedSource(rewritten("hf_char", with_prefix("module."))) as source:
         source.checkpoint()
         source.checkpoint()

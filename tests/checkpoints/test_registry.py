@@ -86,8 +86,8 @@ def test_the_table_for_readers_names_every_release():
     table = (ROOT / "checkpoints" / "README.md").read_text(encoding="utf-8")
     for release in releases():
         (row,) = [line for line in table.splitlines() if f"`{release.name}`" in line]
-        for said in (*release.aliases, release.baidu.url, release.baidu.code):
-            assert said in row
+        for message in (*release.aliases, release.baidu.url, release.baidu.code):
+            assert message in row
         assert (release.huggingface or "–") in row
 
 
@@ -113,7 +113,7 @@ def test_a_zip_in_the_folder_checkpoints_is_used_before_the_cache(empty_cache, t
 
 
 @pytest.mark.parametrize(
-    ("source", "said"),
+    ("source", "message"),
     [
         ("nowhere.zip", r"^nowhere\.zip does not exist\. Give a released \.zip, a folder with"),
         ("chinese_roformer-char-bas", r"Did you mean chinese_roformer-char-base\b"),
@@ -123,9 +123,9 @@ def test_a_zip_in_the_folder_checkpoints_is_used_before_the_cache(empty_cache, t
         ),
     ],
 )
-def test_anything_else_is_refused_with_a_hint(source, said, empty_cache):
+def test_anything_else_is_refused_with_a_hint(source, message, empty_cache):
     for ask in (locate, registry.download):
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=message):
             ask(source)
 
 

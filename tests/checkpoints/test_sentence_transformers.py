@@ -77,7 +77,7 @@ def test_the_modules_say_what_we_compute(pooling, folder):
     assert np.abs(want[0] - want[4]).max() > 1e-3
 
 
-def test_modules_of_an_earlier_pooling_are_gone(folder):
+def test_modules_of_an_earlier_pooling_are_removed(folder):
     actual = folder("pooler")
     assert (actual / "2_Dense").is_dir()
     EmbeddingConfig("mean", 16).save(actual)
@@ -107,7 +107,7 @@ def test_none_are_written_for_what_transformers_would_misread(released, tmp_path
     assert not (target / MODULES).exists()
 
 
-def test_a_pooler_that_is_not_there_is_said(released, tmp_path):
+def test_a_missing_pooler_is_reported(released, tmp_path):
     target = tmp_path / "char"
     main(["checkpoints", "convert", str(released("char")), str(target), "--to", "own"])
     EmbeddingConfig("pooler", 16).save(target)

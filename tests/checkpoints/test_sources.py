@@ -55,9 +55,7 @@ def test_a_zip_and_the_folder_converted_from_it_hold_the_same_weights(
     assert all((first[name] == second[name]).all() for name in first)
 
 
-def test_files_at_the_top_of_a_zip_and_strangers_beside_them_are_no_hindrance(
-    unpacked, tmp_path, read
-):
+def test_files_at_the_top_of_a_zip_and_unrelated_files_are_accepted(unpacked, tmp_path, read):
     folder = unpacked("char")
     (folder / "readme.txt").write_text("你好", encoding="utf-8")
     with zipfile.ZipFile(tmp_path / "flat.zip", "w") as archive:
@@ -75,7 +73,7 @@ def test_only_the_index_and_data_files_are_needed(unpacked, read):
     assert equal(read(folder), whole)
 
 
-def test_optimizer_slots_are_left_out_and_further_heads_are_kept(released, recorded, read):
+def test_optimizer_slots_are_excluded_and_other_heads_are_kept(released, recorded, read):
     arrays = read(released("word_adam")).arrays
     assert {name.split("/")[0] for name in arrays} == {
         "encoder",
@@ -224,7 +222,7 @@ def test_a_missing_path_is_named(tmp_path, read):
         read(tmp_path / "nowhere.zip")
 
 
-def test_a_folder_without_a_checkpoint_is_told_what_one_is(tmp_path, read):
+def test_a_folder_without_a_checkpoint_is_refused_with_the_expected_files(tmp_path, read):
     with pytest.raises(InputError, match=r"contains no checkpoint\. A checkpoint is bert_config"):
         read(tmp_path)
 

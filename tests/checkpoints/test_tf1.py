@@ -115,7 +115,7 @@ def test_a_zip_holds_a_folder_of_its_name(released, read, tmp_path):
         assert archive.namelist() == [f"new_L-3/{name}" for name in names]
 
 
-def test_hugging_faces_keys_and_order_stay_behind(released, read, tmp_path):
+def test_hugging_faces_keys_and_order_are_not_written(released, read, tmp_path):
     checkpoint = read(released("hf_word"), rotary_style="half")
     write(tmp_path / "x", checkpoint.config, checkpoint.arrays)
     values = json.loads((tmp_path / "x" / "bert_config.json").read_text())

@@ -102,13 +102,13 @@ def snapshot(folder):
     return {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
 
 
-def check(code, out, err, said):
+def check(code, out, err, printed):
     assert code == 2
     assert out == ""
     assert "Traceback" not in err
     (message,) = err.splitlines()
     assert re.match(r"roformer-tf [a-z-]+: ", message)
-    for part in said:
+    for part in printed:
         assert part in message
 
 
@@ -137,6 +137,6 @@ def test_and_so_it_is_as_a_user_types_it(inputs, tmp_path, typed):
     assert list(tmp_path.iterdir()) == []
 
 
-def check_typed(process, said):
+def check_typed(process, printed):
     out, err = process.communicate(timeout=300)
-    check(process.returncode, out, err, said)
+    check(process.returncode, out, err, printed)

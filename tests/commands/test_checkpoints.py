@@ -77,10 +77,10 @@ def test_inspect_prints_a_table(run, released):
 
 
 def test_convert_goes_there_and_back(run, released, tmp_path):
-    said = "is written. Largest round-trip difference: 0.\n"
+    printed = "is written. Largest round-trip difference: 0.\n"
     flags = ("--to", "own", "--attention-type", "causal")
-    assert run("convert", released("gpt_char"), "own", *flags) == (0, f"own {said}", "")
-    assert run("convert", "own", "back.zip", "--to", "tf1") == (0, f"back.zip {said}", "")
+    assert run("convert", released("gpt_char"), "own", *flags) == (0, f"own {printed}", "")
+    assert run("convert", "own", "back.zip", "--to", "tf1") == (0, f"back.zip {printed}", "")
     code, out, _ = run("convert", "back.zip", "half", "--to", "huggingface", "--dtype", "float16")
     assert code == 0
     assert re.fullmatch(r"half is written. Largest .* difference: \d\.\de-04, in [\w/]+\.\n", out)

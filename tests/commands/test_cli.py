@@ -97,7 +97,7 @@ def test_flags_are_the_fields_of_the_settings(run):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "printed"),
     [
         (["--output", "x", "--stepz", "3"], "--steps"),
         (["--output", "x", "--save", "3"], "--save"),  # an abbreviation
@@ -121,15 +121,15 @@ def test_flags_are_the_fields_of_the_settings(run):
         (["--output", "x", "--corpus"], "--corpus is empty, but must be a text."),
     ],
 )
-def test_wrong_flags_end_in_a_message_and_exit_code_2(run, words, said):
+def test_wrong_flags_end_in_a_message_and_exit_code_2(run, words, printed):
     code, settings, err = run(*words)
     assert (code, settings) == (2, None)
-    assert said in err
+    assert printed in err
     assert len(err.splitlines()) == 1
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "printed"),
     [
         (["--outptu", "x"], "there is no flag --outptu. Did you mean --output?"),  # and none is
         (["--output", "x", "--learning_rat=3"], "--learning-rat. Did you mean --learning-rate?"),
@@ -144,10 +144,10 @@ def test_wrong_flags_end_in_a_message_and_exit_code_2(run, words, said):
         ),
     ],
 )
-def test_a_mistyped_flag_is_told_with_the_one_that_was_meant(run, words, said):
+def test_a_mistyped_flag_is_refused_with_a_suggestion(run, words, printed):
     code, settings, err = run(*words)
     assert (code, settings) == (2, None)
-    assert said in err
+    assert printed in err
     assert len(err.splitlines()) == 1
 
 
@@ -177,7 +177,7 @@ def run_alone(run, monkeypatch):
         ["--lower-case", "None", "x", "--steps", "3"],
     ],
 )
-def test_a_value_may_be_typed_without_its_flag_wherever_it_stands(run_alone, words):
+def test_a_value_may_be_typed_without_its_flag_at_any_position(run_alone, words):
     code, settings, err = run_alone(*words)
     assert (code, err) == (0, "")
     assert settings == Settings(output="x", steps=3)
@@ -242,7 +242,7 @@ def test_a_yaml_file_holds_the_same_flags(run, yaml):
 
 
 @pytest.mark.parametrize("before", [True, False])
-def test_flags_given_by_hand_win_wherever_they_stand(run, yaml, before):
+def test_typed_flags_win_at_any_position(run, yaml, before):
     config = ["--config", yaml("output: x\ncorpus: [a, b]\nsteps: 3\nstrict: true\n")]
     hand = ["--steps", "4", "--corpus", "c", "--no-strict"]
     code, settings, _ = run(*(hand + config if before else config + hand))
@@ -271,7 +271,7 @@ def test_an_empty_file_changes_nothing(run, yaml):
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "printed"),
     [
         ("output: x\nsave-evry: 5\n", ["'save-evry'", "Did you mean save-every?", "Known keys:"]),
         ("inner:\n  learning-rate: 1\n", ["'inner'", "learning-rate"]),
@@ -286,11 +286,11 @@ def test_an_empty_file_changes_nothing(run, yaml):
         ("output: &x [*x]\n", ["not valid YAML", "recursive"]),
     ],
 )
-def test_a_wrong_yaml_file_ends_in_a_message_and_exit_code_2(run, yaml, text, said):
+def test_a_wrong_yaml_file_ends_in_a_message_and_exit_code_2(run, yaml, text, printed):
     code, settings, err = run("--config", yaml(text))
     assert (code, settings) == (2, None)
     assert len(err.splitlines()) == 1
-    for part in said:
+    for part in printed:
         assert part in err
 
 
@@ -393,7 +393,7 @@ def test_the_help_of_what_trains_waits_for_no_keras():
 
 
 @pytest.mark.parametrize("name", [name for name, item in cli.COMMANDS.items() if item.settings])
-def test_settings_that_stand_apart_are_those_that_the_function_takes(name):
+def test_settings_in_their_own_module_are_those_that_the_function_takes(name):
     hints = get_type_hints(cli.load_function(name))
     assert cli.load_settings(name) in hints.values()
 
@@ -403,9 +403,9 @@ def test_settings_that_stand_apart_are_those_that_the_function_takes(name):
 def test_a_backend_that_is_none_of_ours_is_bad_input(name, backend, monkeypatch, capsys):
     monkeypatch.setenv("KERAS_BACKEND", backend)
     assert main(name.split()) == 2
-    (said,) = capsys.readouterr().err.splitlines()
-    assert f"KERAS_BACKEND asks for the Keras backend '{backend}'" in said
-    assert "tensorflow or jax" in said
+    (printed,) = capsys.readouterr().err.splitlines()
+    assert f"KERAS_BACKEND asks for the Keras backend '{backend}'" in printed
+    assert "tensorflow or jax" in printed
 
 
 def test_a_backend_in_keras_own_file_is_checked_too(run, tmp_path, monkeypatch):
@@ -416,19 +416,19 @@ def test_a_backend_in_keras_own_file_is_checked_too(run, tmp_path, monkeypatch):
         settings.write_text(content)
         assert run("--output", "x")[0] == 0
     settings.write_text(json.dumps({"backend": "torch"}))
-    code, arguments, said = run("--output", "x")
+    code, arguments, printed = run("--output", "x")
     assert (code, arguments) == (2, None)
-    assert f"{settings} asks for the Keras backend 'torch'" in said
+    assert f"{settings} asks for the Keras backend 'torch'" in printed
     monkeypatch.setenv("KERAS_BACKEND", "tensorflow")  # which Keras takes first, too
     assert run("--output", "x")[0] == 0
 
 
-def test_a_backend_that_is_not_installed_is_said(run, monkeypatch):
+def test_a_backend_that_is_not_installed_is_reported(run, monkeypatch):
     monkeypatch.setenv("KERAS_BACKEND", "jax")
     monkeypatch.setattr(cli, "find_spec", lambda name: None)
-    code, _, said = run("--output", "x")
+    code, _, printed = run("--output", "x")
     assert code == 2
-    assert "pip install 'roformer-tf[jax]'" in said
+    assert "pip install 'roformer-tf[jax]'" in printed
 
 
 @pytest.mark.parametrize("backend", ["torch", "nonsense"])

@@ -50,7 +50,7 @@ def test_the_guides_table_is_what_its_command_prints(run):
 
 
 @pytest.mark.parametrize("name", RECIPES)
-def test_the_guide_tells_of_every_recipe(name):
+def test_the_guide_describes_every_recipe(name):
     assert f"| `{name}` |" in GUIDE
     assert f"\n### {name}\n" in GUIDE
     assert (name in typed()) == (name not in WITHOUT_STEPS)
@@ -71,7 +71,7 @@ def test_the_guides_commands_name_what_exists():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "text_printed"),
     [
         ("learning_rat: 0.1\n", "Did you mean learning-rate?"),
         ("steps: [\n", "is not valid YAML"),
@@ -84,28 +84,28 @@ def test_the_guides_commands_name_what_exists():
         (None, "there is no file"),
     ],
 )
-def test_a_recipe_that_pretrain_would_refuse_is_refused(run, tmp_path, text, said):
+def test_a_recipe_that_pretrain_would_refuse_is_refused(run, tmp_path, text, text_printed):
     recipe = tmp_path / "mine.yaml"
     if text is not None:
         recipe.write_text(text)
     code, out, err = run(recipe)
     assert (code, out) == (2, "")
     (message,) = err.splitlines()
-    assert said in message
-    assert "mine.yaml" in message or "nowhere.json" in said
+    assert text_printed in message
+    assert "mine.yaml" in message or "nowhere.json" in text_printed
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "text_printed"),
     [
         ([], "--recipe"),
         (["x.yaml", "--utilisation", "40"], "utilisation is 40"),
     ],
 )
-def test_bad_flags_are_one_message(run, words, said):
+def test_bad_flags_are_one_message(run, words, text_printed):
     code, out, err = run(*words)
     assert (code, out) == (2, "")
-    assert said in " ".join(err.split())
+    assert text_printed in " ".join(err.split())
 
 
 def test_help_comes_without_keras():

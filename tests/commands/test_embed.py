@@ -82,7 +82,7 @@ def test_parquet_holds_the_texts_too(run, sim, want, tmp_path):
     )
 
 
-def test_cutting_what_was_not_trained_for_it_is_said(run, sim, texts, tmp_path):
+def test_truncating_vectors_without_training_for_it_gives_a_warning(run, sim, texts, tmp_path):
     flags = ("--input", texts, "--output", tmp_path / "x.npy", "--dimensions", 5)
     assert "was not trained for vectors cut to 5" in run("embed", sim, *flags)[2]
 
@@ -95,25 +95,25 @@ def test_the_standard_input_is_read_once(run, sim, want, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("lines", "said"),
+    ("lines", "message"),
     [
         ("今天\n\n好\n \n", "2 rows have no text:"),
         ("", "holds no text"),
         ("\n", "1 row has no text"),
     ],
 )
-def test_rows_without_a_text_stop_it_before_anything_is_written(lines, said, run, sim, tmp_path):
+def test_rows_without_a_text_stop_it_before_anything_is_written(lines, message, run, sim, tmp_path):
     texts, output = tmp_path / "texts.txt", tmp_path / "x.npy"
     texts.write_text(lines, "utf-8")
     output.write_bytes(b"of before")
     code, _, err = run("embed", sim, "--input", texts, "--output", output)
-    assert (code, said in err) == (2, True)
+    assert (code, message in err) == (2, True)
     assert output.read_bytes() == b"of before"
     assert {path.name for path in tmp_path.iterdir()} == {"texts.txt", "x.npy"}
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (["--output", "x.txt"], "x.txt has an unknown format"),
         ([], "--output must be given"),
@@ -122,11 +122,11 @@ def test_rows_without_a_text_stop_it_before_anything_is_written(lines, said, run
         (["--output", "x.npy", "--batch-size", "0"], "--batch-size is 0"),
     ],
 )
-def test_flags_that_cannot_be_are_refused(flags, said, run, sim, texts, tmp_path, monkeypatch):
+def test_flags_that_cannot_be_are_refused(flags, message, run, sim, texts, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     code, _, err = run("embed", sim, "--input", texts, *flags)
     assert code == 2
-    assert said in err
+    assert message in err
     assert {path.name for path in tmp_path.iterdir()} == {"texts.txt"}
 
 
@@ -166,17 +166,17 @@ def test_similarity_of_a_file_is_a_table(run, sim, want, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["好"], "one text cannot be compared"),
         ([], "give two texts or more, or --input"),
         (["好", " "], "text 2 is blank"),
     ],
 )
-def test_similarity_of_what_is_no_pair_is_refused(words, said, run, sim):
+def test_similarity_of_what_is_no_pair_is_refused(words, message, run, sim):
     code, out, err = run("similarity", "--model", sim, *words)
     assert (code, out) == (2, "")
-    assert said in err
+    assert message in err
 
 
 def test_a_pair_without_its_second_text_stops_it(run, sim, tmp_path):

@@ -147,13 +147,13 @@ def test_labels_that_the_model_does_not_know_are_named(models, reviews, capsys, 
     output = tmp_path / "figures.json"
     flags = ["--model", models["classification"], "--data", file, "--output", output]
     assert main(["evaluate", *map(str, flags)]) == 2
-    (said,) = capsys.readouterr().err.splitlines()
-    assert f"{file}:2: the label '很好' does not occur in the training data" in said
-    assert "which has 坏, 好, 一般." in said
+    (message,) = capsys.readouterr().err.splitlines()
+    assert f"{file}:2: the label '很好' does not occur in the training data" in message
+    assert "which has 坏, 好, 一般." in message
     assert [path.name for path in tmp_path.iterdir()] == ["x.tsv"]
 
 
-def test_several_labels_stand_between_the_separators_of_training(models, capsys, tmp_path):
+def test_several_labels_are_separated_as_in_training(models, capsys, tmp_path):
     rows = [("今天", "甲|乙"), ("天气", "乙"), ("很好", ""), ("公园", "甲")]
     lines = [f"{text}\t{labels}" for text, labels in rows]
     (tmp_path / "x.tsv").write_text("\n".join(["text\tlabel", *lines]), encoding="utf-8")
@@ -163,7 +163,7 @@ def test_several_labels_stand_between_the_separators_of_training(models, capsys,
     assert report["test"]["exact_match"] == pytest.approx(share(pairs))
 
 
-def test_tags_are_judged_by_whole_entities(models, capsys, tmp_path):
+def test_tags_are_evaluated_by_whole_entities(models, capsys, tmp_path):
     rng = np.random.default_rng(1)
     sentences = [
         (rng.choice(list(LETTERS), size), rng.choice(TAGS, size)) for size in (3, 40, 12, 9, 1)
@@ -180,7 +180,7 @@ def test_tags_are_judged_by_whole_entities(models, capsys, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (["--data", "missing.tsv"], "missing.tsv"),
         (["--data", "x.txt"], "a .txt file holds texts alone"),
@@ -189,8 +189,8 @@ def test_tags_are_judged_by_whole_entities(models, capsys, tmp_path):
         (["--data", "empty.tsv"], "empty.tsv"),
     ],
 )
-def test_what_cannot_be_judged_is_said_in_one_message(
-    flags, said, models, capsys, tmp_path, monkeypatch
+def test_data_that_cannot_be_evaluated_gives_one_message(
+    flags, message, models, capsys, tmp_path, monkeypatch
 ):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x.txt").write_text("今天\n", encoding="utf-8")
@@ -198,7 +198,7 @@ def test_what_cannot_be_judged_is_said_in_one_message(
     (tmp_path / "empty.tsv").write_text("话\t情绪\n", encoding="utf-8")
     assert main(["evaluate", str(models["classification"]), *flags]) == 2
     out, err = capsys.readouterr()
-    assert said in err
+    assert message in err
     assert (out, "Traceback" in err) == ("", False)
     assert len(list(tmp_path.iterdir())) == 3
 

@@ -156,9 +156,9 @@ def test_from_labelled_file_to_report_to_predict(task, shallow, tmp_path, capsys
     run = tmp_path / "run"
     more = {"valid": valid, "epochs": 7, "learning_rate": 6e-3, "pooling": "mean"}
     assert finetune(shallow, train, run, test=test, **more) == 0
-    told = capsys.readouterr().out
-    assert f"task {task}" in told
-    assert "device: the CPU, by " in told
+    result = capsys.readouterr().out
+    assert f"task {task}" in result
+    assert "device: the CPU, by " in result
 
     report = json.loads((run / "report.json").read_text(encoding="utf-8"))
     metric = METRICS.get(task, "accuracy")
@@ -238,7 +238,7 @@ def test_patience_ends_a_training_that_gets_no_better(shallow, tmp_path):
 
 
 @pytest.mark.usefixtures("eager_steps")
-def test_another_test_file_judges_the_same_model_anew(shallow, tmp_path, capsys):
+def test_another_test_file_evaluates_the_same_model_again(shallow, tmp_path, capsys):
     train = write(tmp_path, "regression", "train", 16, seed=1)
     files = {name: write(tmp_path, "regression", name, 16, seed) for seed, name in enumerate("abc")}
     run = tmp_path / "run"
@@ -258,7 +258,7 @@ def test_another_test_file_judges_the_same_model_anew(shallow, tmp_path, capsys)
 
 
 @pytest.mark.usefixtures("eager_steps")
-def test_texts_of_the_test_set_that_stand_in_training_are_found(shallow, tmp_path, capsys):
+def test_test_texts_that_are_also_training_texts_are_found(shallow, tmp_path, capsys):
     train = write(tmp_path, "classification", "train", 20, seed=1)
     test = write(tmp_path, "classification", "test", 16, seed=2)
     leaked = train.read_text(encoding="utf-8").splitlines(keepends=True)[1:9]
@@ -276,6 +276,6 @@ def test_texts_of_the_test_set_that_stand_in_training_are_found(shallow, tmp_pat
     assert report["test"]["accuracy"] == pytest.approx(np.mean(right))
     assert report["test_unseen"]["accuracy"] == pytest.approx(np.mean(right[:16]))
     leaked = f"{report['leaks']['in_train']} of 24 examples of the test set"
-    told = capsys.readouterr().out
-    assert leaked in told
-    assert "task classification" in told
+    result = capsys.readouterr().out
+    assert leaked in result
+    assert "task classification" in result

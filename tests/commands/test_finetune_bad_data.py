@@ -141,7 +141,7 @@ def test_a_line_break_in_quotes_and_an_endless_text_are_read_and_bad_rows_skippe
     flags = ["--checkpoint", released("char"), "--train", path, "--output", output]
     flags += ["--epochs", 1, "--max-length", 32, "--no-baseline"]
     assert run(*flags, "--strict") == 2
-    told = capsys.readouterr().err
+    actual = capsys.readouterr().err
     assert run(*flags) == 0
     out, err = capsys.readouterr()
     assert "text in column 评论内容, label in column label. It is read as GB18030." in out
@@ -151,7 +151,7 @@ def test_a_line_break_in_quotes_and_an_endless_text_are_read_and_bad_rows_skippe
         ("24", "has an empty text in '评论内容'"),
         ("25", "has 3 columns, the first line 2"),
     ]:
-        assert f"{path}:{place} {problem}" in told
+        assert f"{path}:{place} {problem}" in actual
         assert f"  {path}:{place} {problem}" in err
     assert (output / "report.html").exists()
 

@@ -94,14 +94,14 @@ def test_pairs_become_a_model_that_finds(released, tmp_path, eagerly, capsys, mo
             ),
             batch_size=32,
         )
-    told = capsys.readouterr().out
+    shown = capsys.readouterr().out
     assert done == 0
     assert micro_batches == [2]
     with np.load(tmp_path / "run" / "negatives.npz") as file:
         assert file["array"].shape[1] == 2
         assert (file["array"] % 2 == 1).all()  # documents
-    assert "text in columns query, document, no label" in told
-    assert "vectors are the output of the checkpoint's pooler" in told
+    assert "text in columns query, document, no label" in shown
+    assert "vectors are the output of the checkpoint's pooler" in shown
     assert load(tmp_path / "run" / "model") == EmbeddingConfig("pooler", 24, (8, 16, 32))
     report = json.loads((tmp_path / "run" / "report.json").read_text(encoding="utf-8"))
     names = ["ndcg_at_10", "mrr_at_10", "recall_at_1", "recall_at_5", "recall_at_10"]
@@ -168,9 +168,9 @@ def test_texts_alone_are_enough(released, tmp_path, eagerly, capsys):
     flags = [released("char"), tmp_path / "texts.txt", tmp_path / "run", "--epochs", 1]
     with eagerly():
         assert finetune(*flags) == 0
-    told = capsys.readouterr().out
-    assert "one text a line" in told
-    assert "a sentence belongs to the passage" in told
+    shown = capsys.readouterr().out
+    assert "one text a line" in shown
+    assert "a sentence belongs to the passage" in shown
     report = json.loads((tmp_path / "run" / "report.json").read_text(encoding="utf-8"))
     assert "recall_at_10" in report["test"]
 

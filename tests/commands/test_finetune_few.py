@@ -50,7 +50,7 @@ def test_ten_examples_have_an_honest_interval(shallow, tmp_path, capsys):
     assert "nan" not in capsys.readouterr().out
 
 
-def test_numbers_that_are_all_the_same_are_judged_by_their_errors(shallow, tmp_path, capsys):
+def test_identical_numbers_are_evaluated_by_their_errors(shallow, tmp_path, capsys):
     """Case 02, and with a constant validation set, by which no correlation can choose."""
     train = write(tmp_path / "train.tsv", "text\tscore", np.linspace(1, 5, 24).round(2))
     same = write(tmp_path / "same.tsv", "text\tscore", [3.0] * 12, seed=1)
@@ -75,8 +75,8 @@ def test_a_metric_that_the_validation_set_cannot_give_is_refused(shallow, tmp_pa
     words = ["--train", train, "--valid", valid, "--metric", "macro_f1"]
     code, report = run(shallow, tmp_path, *words)
     assert (code, report) == (2, None)
-    said = capsys.readouterr().err
-    assert "macro_f1" in said
-    assert "no example of 坏" in said
-    assert "--metric accuracy" in said
+    message = capsys.readouterr().err
+    assert "macro_f1" in message
+    assert "no example of 坏" in message
+    assert "--metric accuracy" in message
     assert not (tmp_path / "run").exists()

@@ -63,11 +63,11 @@ def test_groups_become_a_model_that_writes(
     teacher = ["--teacher", released("sim_char_ft")] if taught else []
     with eagerly():
         done = finetune(released(checkpoint), train, tmp_path / "run", *teacher)
-    told = capsys.readouterr().out
+    actual = capsys.readouterr().out
     assert done == 0
-    assert f"text in columns text, {key}, no label" in told
-    assert "groups that mean the same" in told
-    assert ("the teacher is" in told) is taught
+    assert f"text in columns text, {key}, no label" in actual
+    assert "groups that mean the same" in actual
+    assert ("the teacher is" in actual) is taught
     assert ("pooler: its weights are new" in caplog.text) is taught
     assert load(tmp_path / "run" / "model") == EmbeddingConfig("pooler", 16)
     model = RoFormerForSentenceSimilarity.from_pretrained(tmp_path / "run" / "model")
@@ -92,8 +92,8 @@ def test_bert4keras_gives_the_same_of_what_was_trained(released, tmp_path, typed
     model, zipped = tmp_path / "run" / "model", tmp_path / "tf1"
     assert main(["checkpoints", "convert", str(model), str(zipped), "--to", "tf1"]) == 0
     process = typed("roformer-tf", "checkpoints", "verify", zipped, "--against", "bert4keras")
-    told, wrong = process.communicate()
+    actual, wrong = process.communicate()
     assert process.returncode == 0, wrong
-    assert "attention unilm" in told
-    assert {"pooled", "logits"} <= {line.split()[0] for line in told.splitlines() if line}
-    assert "All differences are within their bounds" in told
+    assert "attention unilm" in actual
+    assert {"pooled", "logits"} <= {line.split()[0] for line in actual.splitlines() if line}
+    assert "All differences are within their bounds" in actual

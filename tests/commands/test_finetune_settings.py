@@ -175,7 +175,9 @@ def test_the_loss_is_what_its_settings_make_of_the_logits(finetune, checkpoint, 
     assert written["hidden_dropout_prob"] == written["attention_probs_dropout_prob"] == 0.4
 
 
-def test_folds_judge_every_part_once_and_train_on_the_others(finetune, checkpoint, tmp_path):
+def test_each_fold_is_evaluated_once_by_a_model_trained_on_the_others(
+    finetune, checkpoint, tmp_path
+):
     actual = [*texts(18, 1)]
     gold = dict(zip(actual, [0, 1] * 9, strict=True))
     train = write(tmp_path / "train.tsv", gold.items())
@@ -330,8 +332,8 @@ def test_thresholds_of_several_labels_are_chosen_on_the_validation_set(finetune,
     assert f"| 甲 | {threshold:.2f} |" in (run / "report.md").read_text(encoding="utf-8")
     actual = rows_of(run / "predictions.tsv")
     for row in actual:
-        said = [label for label in ("乙", "甲") if float(row[f"p({label})"]) > threshold]
-        assert row["labels"] == ",".join(said)
+        message = [label for label in ("乙", "甲") if float(row[f"p({label})"]) > threshold]
+        assert row["labels"] == ",".join(message)
     nothing = np.mean([not row["labels"] for row in actual])
     assert report["test"]["exact_match"] == pytest.approx(nothing)
     assert nothing < 1

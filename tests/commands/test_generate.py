@@ -145,7 +145,7 @@ def test_a_sim_model_writes_what_means_the_same(run, released, sim, tmp_path):
         assert [item for item, _ in own] == [rest[number] for number in best]
 
 
-def test_paraphrases_are_drawn_as_released_unless_told_otherwise():
+def test_paraphrases_are_sampled_as_released_by_default():
     def drawn(count, **settings):
         config = GenerateConfig(
             model="m", text=("今天",), paraphrases=count, writing=GenerationConfig(**settings)
@@ -167,13 +167,13 @@ def test_neither_the_source_nor_a_text_twice_is_a_paraphrase(sim):
     assert [sorted(x.text for x in each) for each in actual] == [["去公园", "我们"], ["学习"]]
 
 
-def test_a_sim_model_is_greedy_unless_told_otherwise(run, released, sim):
+def test_a_sim_model_is_greedy_by_default(run, released, sim):
     _, out, _ = run(released("sim_char"), "今天天气很好", "--max-tokens", 6)
     assert out == sim.generate(["今天天气很好"], max_tokens=6)[0][0] + "\n"
 
 
 @pytest.mark.parametrize(
-    ("model", "flags", "said"),
+    ("model", "flags", "message"),
     [
         ("gpt_char", (), "give prompts"),
         ("gpt_char", ("",), "blank"),
@@ -192,11 +192,11 @@ def test_a_sim_model_is_greedy_unless_told_otherwise(run, released, sim):
     ],
     ids=str,
 )
-def test_what_cannot_be_done_is_one_message(run, released, model, flags, said, tmp_path):
+def test_what_cannot_be_done_is_one_message(run, released, model, flags, message, tmp_path):
     code, out, err = run(released(model), *flags)
     assert (code, out) == (2, "")
     assert "Traceback" not in err
-    assert re.search(said, " ".join(err.replace("│", " ").split()))
+    assert re.search(message, " ".join(err.replace("│", " ").split()))
 
 
 def test_rows_without_a_text_are_named_and_nothing_is_written(run, released, tmp_path):
@@ -208,7 +208,7 @@ def test_rows_without_a_text_are_named_and_nothing_is_written(run, released, tmp
     assert not list(tmp_path.glob("*written*"))
 
 
-def test_characters_that_the_vocabulary_lacks_are_told(run, released):
+def test_characters_missing_from_the_vocabulary_are_reported(run, released):
     code, out, err = run(released("gpt_char"), "今天😀", "--max-tokens", 2)
     assert code == 0
     assert out.strip()

@@ -41,7 +41,7 @@ OUTPUTS = {
 
 @pytest.mark.parametrize("output", OUTPUTS)
 @pytest.mark.parametrize("command", COMMANDS)
-def test_it_is_said_before_any_work(command, output, tmp_path, monkeypatch, capsys):
+def test_it_is_reported_before_any_work(command, output, tmp_path, monkeypatch, capsys):
     if output == "no permission" and sys.platform != "linux":
         pytest.skip("Linux alone has /sys")
     monkeypatch.chdir(tmp_path)

@@ -104,8 +104,8 @@ def test_from_stdin_to_stdout(finetuned, type_in, capfd):
 def test_nothing_in_is_a_header_out(finetuned, type_in, capfd):
     type_in(b"")
     assert main(["predict", "--model", str(finetuned("classification"))]) == 0
-    said = f"0 of 0 texts predicted; device: {device_in_words()}.\n"
-    assert capfd.readouterr() == (HEADER + "\n", said)
+    printed = f"0 of 0 texts predicted; device: {device_in_words()}.\n"
+    assert capfd.readouterr() == (HEADER + "\n", printed)
 
 
 def test_a_terminal_in_chinese_gets_a_chinese_summary(finetuned, type_in, capfd):
@@ -117,7 +117,7 @@ def test_a_terminal_in_chinese_gets_a_chinese_summary(finetuned, type_in, capfd)
     assert re.fullmatch(r"共 2 条文本，预测了 2 条；标签 [好坏]: \d.*；设备：CPU.*。\n", err)
 
 
-def test_a_bad_line_keeps_its_place_and_is_told(finetuned, tmp_path, capfd):
+def test_a_bad_line_keeps_its_place_and_is_reported(finetuned, tmp_path, capfd):
     rows = [{"text": "今天"}, {"title": "?"}, "no object", {"text": "a\tb\nc"}, {"text": "天气"}]
     lines = [row if isinstance(row, str) else json.dumps(row) for row in rows]
     with gzip.open(tmp_path / "texts.jsonl.gz", "wt") as file:
@@ -135,7 +135,7 @@ def test_a_bad_line_keeps_its_place_and_is_told(finetuned, tmp_path, capfd):
     assert "\n3 of 5 texts predicted; " in err
 
 
-def test_bad_rows_are_told_all_at_once_over_chunks(finetuned, tmp_path, monkeypatch, capfd):
+def test_bad_rows_of_all_chunks_are_reported_together(finetuned, tmp_path, monkeypatch, capfd):
     monkeypatch.setattr(predict_file, "CHUNK", 3)
     (tmp_path / "x.txt").write_text("今天\n" + "\n" * 10, encoding="utf-8")
     flags = ["--model", str(finetuned("classification")), "--input", str(tmp_path / "x.txt")]
@@ -143,8 +143,8 @@ def test_bad_rows_are_told_all_at_once_over_chunks(finetuned, tmp_path, monkeypa
     out, err = capfd.readouterr()
     assert len(out.splitlines()) == 12
     path = tmp_path / "x.txt"
-    told, bad, summary = err.splitlines()
-    assert (told, bad) == (
+    result, bad, summary = err.splitlines()
+    assert (result, bad) == (
         "10 of 11 rows have no prediction:",
         f"  {path}:2-11 has an empty text in 'text'",
     )
@@ -153,7 +153,7 @@ def test_bad_rows_are_told_all_at_once_over_chunks(finetuned, tmp_path, monkeypa
     output = ["--output", str(tmp_path / "new.tsv")]
     assert main(["predict", *flags, "--strict", *output]) == 2
     err = capfd.readouterr().err
-    assert f"{told}\n{bad}\nFix them, or run without --strict." in err
+    assert f"{result}\n{bad}\nFix them, or run without --strict." in err
     assert not (tmp_path / "new.tsv").exists()
 
 
@@ -201,7 +201,7 @@ def test_a_spreadsheet_and_a_compressed_file_are_answered_as_a_plain_one(finetun
     assert answers[0] == answers[1] == answers[2]
 
 
-def test_tags_stand_where_the_text_has_them(finetuned, type_in, capfd):
+def test_tags_are_written_at_the_positions_of_the_text(finetuned, type_in, capfd):
     type_in("我们 去公园\n".encode())
     assert main(["predict", "--model", str(finetuned("tagging"))]) == 0
     header, line = capfd.readouterr().out.splitlines()
@@ -233,7 +233,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(finetuned, type_in, monkeypat
         (["--input", "memory://nowhere/x.tsv"], "cannot read memory://nowhere/x.tsv"),
     ],
 )
-def test_what_cannot_be_is_said_in_one_message(
+def test_impossible_requests_give_one_message(
     finetuned, tmp_path, monkeypatch, capfd, flags, message
 ):
     monkeypatch.chdir(tmp_path)

@@ -101,7 +101,7 @@ def test_a_folder_prepared_otherwise_is_left_alone(prepare, tmp_path):
     assert {path: path.read_bytes() for path in (tmp_path / "rows").iterdir()} == before
 
 
-def test_corpora_have_names_and_documents_are_left_out(typed, corpus, tmp_path):
+def test_corpora_have_names_and_documents_are_filtered(typed, corpus, tmp_path):
     text = (corpus / "0.txt").read_text("utf-8")
     (corpus / "0.txt").write_text(f"{text}短\n{text}", encoding="utf-8")
     process = typed(

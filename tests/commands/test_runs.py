@@ -86,7 +86,7 @@ def test_neither_keras_nor_matplotlib_is_loaded_for_the_table(runs):
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "printed"),
     [
         ([], "--folder must be given."),
         (["nowhere"], "there is no folder nowhere"),
@@ -94,28 +94,28 @@ def test_neither_keras_nor_matplotlib_is_loaded_for_the_table(runs):
         (["runs", "empty"], "empty holds no run"),
     ],
 )
-def test_bad_input_is_one_message_and_exit_code_2(run, runs, tmp_path, words, said):
+def test_bad_input_is_one_message_and_exit_code_2(run, runs, tmp_path, words, printed):
     (tmp_path / "empty").mkdir()
     code, out, err = run(*words)
     assert (code, out) == (2, "")
     (message,) = err.splitlines()
-    assert said in message
+    assert printed in message
 
 
 @pytest.mark.parametrize(
-    ("file", "content", "said"),
+    ("file", "content", "printed"),
     [
         ("metrics.jsonl", '{"step": 1}\n{"step": \n{"step": 3}\n', "line 2"),
         ("evaluations.jsonl", "\n", "line 1"),
         ("settings.yaml", "steps: 3\nseed: [\n", "line 3, column 1"),
     ],
 )
-def test_a_damaged_file_is_named_with_its_line(run, runs, file, content, said):
+def test_a_damaged_file_is_named_with_its_line(run, runs, file, content, printed):
     (runs / "slow" / file).write_text(content)
     code, out, err = run("runs")
     assert (code, out) == (2, "")
     assert err.startswith(f"roformer-tf runs: runs/slow/{file}")
-    assert said in err
+    assert printed in err
 
 
 def test_a_reader_that_has_seen_enough_is_no_failure(runs):

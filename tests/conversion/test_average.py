@@ -90,7 +90,7 @@ def test_layouts_may_differ(own, released, tmp_path):
         np.testing.assert_array_equal(tensor, want.astype("f4"), name)
 
 
-def test_it_is_told_how_far_they_are_apart(own, tmp_path, capsys, caplog):
+def test_the_distance_between_the_models_is_reported(own, tmp_path, capsys, caplog):
     first, near = own("char", "first"), own("char", "near", 0.1)
     run(first, near, first, output=tmp_path / "mean")
     a, b = load_file(first / WEIGHTS), load_file(near / WEIGHTS)
@@ -101,7 +101,7 @@ def test_it_is_told_how_far_they_are_apart(own, tmp_path, capsys, caplog):
     assert not caplog.records
 
 
-def test_a_mean_of_models_that_began_apart_is_warned_of(tmp_path, caplog):
+def test_averaging_models_of_different_origin_gives_a_warning(tmp_path, caplog):
     task = {"t": Classification(labels=("坏", "好"))}
     folders = [save_random_models(task, tmp_path / x, seed=ord(x))["t"] for x in "ab"]
     with caplog.at_level(logging.WARNING):

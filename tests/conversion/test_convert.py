@@ -204,7 +204,7 @@ FORMS = [
 @pytest.mark.quick_cases("*-interleaved", "*rotary_value*-half")
 @pytest.mark.parametrize("style", ["interleaved", "half"])
 @pytest.mark.parametrize(("form", "named", "refusing"), FORMS, ids=str)
-def test_a_form_is_kept_or_refused_and_never_left_out(form, named, refusing, style, tmp_path):
+def test_a_form_is_kept_or_refused_and_never_dropped(form, named, refusing, style, tmp_path):
     from roformer_tf.models.heads import RoFormerForMaskedLM
 
     sizes = {
@@ -330,7 +330,7 @@ def test_an_empty_folder_may_be_filled(to, released, tmp_path):
 
 
 @pytest.mark.parametrize("to", ["own", "tf1"])
-def test_a_vocabulary_that_does_not_fit_leaves_nothing_behind(to, unpacked, tmp_path):
+def test_nothing_is_written_when_the_vocabulary_does_not_fit(to, unpacked, tmp_path):
     folder = unpacked("word")
     with (folder / "vocab.txt").open("a", encoding="utf-8") as file:
         file.write("more\n")
@@ -341,7 +341,7 @@ def test_a_vocabulary_that_does_not_fit_leaves_nothing_behind(to, unpacked, tmp_
 
 
 @pytest.mark.parametrize(("to", "name"), [("own", "target"), ("tf1", "target.zip")])
-def test_weights_that_cannot_be_read_leave_nothing_behind(to, name, unpacked, tmp_path):
+def test_nothing_is_written_when_weights_cannot_be_read(to, name, unpacked, tmp_path):
     folder = unpacked("word")
     data = folder / "bert_model.ckpt.data-00000-of-00001"
     content = bytearray(data.read_bytes())
@@ -361,7 +361,9 @@ def test_weights_that_cannot_be_read_leave_nothing_behind(to, name, unpacked, tm
         ("tf1", {"bert_config.json", "checkpoint", "bert_model.ckpt.index", DATA}),
     ],
 )
-def test_weights_alone_are_converted_alone_and_that_is_said(to, files, released, tmp_path, caplog):
+def test_weights_without_a_vocabulary_are_converted_with_a_warning(
+    to, files, released, tmp_path, caplog
+):
     source = hostile.copied(released("word"), tmp_path / "bare.zip", leave=["vocab.txt"])
     target = run(source, tmp_path / "new", to)
     assert {path.name for path in target.iterdir()} == files
@@ -393,7 +395,7 @@ def test_a_zip_may_be_in_a_folder_that_looks_like_a_pattern(released, tmp_path, 
     assert "round-trip difference: 0." in capsys.readouterr().out
 
 
-def test_settings_that_the_released_layout_cannot_hold_are_told(released, tmp_path, caplog):
+def test_settings_that_the_released_layout_cannot_store_are_reported(released, tmp_path, caplog):
     own = run(released("char"), tmp_path / "own", "own")
     RoFormerTokenizer.from_pretrained(own, lower_case=False).save_pretrained(own)
     with caplog.at_level(logging.WARNING):

@@ -50,7 +50,7 @@ def tensors(lines):
         ("hf_word_seqcls", "RoFormer, word-level, with encoder, classifier"),
     ],
 )
-def test_the_family_is_told_by_what_is_there(name, family, released, lines):
+def test_the_family_is_detected_from_the_tensors(name, family, released, lines):
     assert facts(lines(released(name)))["family"] == family
 
 

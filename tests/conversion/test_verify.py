@@ -255,17 +255,19 @@ def test_the_first_difference_beyond_its_bound_is_named(largest, first, capsys):
 
 
 @pytest.mark.parametrize(
-    ("against", "said"),
+    ("against", "printed"),
     [
         ("bert4keras", "pip install --no-deps bert4keras==0.11.5"),
         ("transformers", "pip install torch 'transformers>=5'"),
     ],
 )
-def test_a_missing_library_is_told_with_its_installation(against, said, released, monkeypatch):
+def test_a_missing_library_is_reported_with_the_command_that_installs_it(
+    against, printed, released, monkeypatch
+):
     monkeypatch.setattr(module, "find_spec", lambda name: None)
     with pytest.raises(InputError) as caught:
         run(released("word"), against)
-    assert said in str(caught.value)
+    assert printed in str(caught.value)
 
 
 @pytest.mark.usefixtures("installed")

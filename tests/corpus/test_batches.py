@@ -275,7 +275,7 @@ def test_a_sample_is_evaluated_whatever_the_batch_size(rows, batch_size):
             assert_equal(concatenated([piece[step] for piece in pieces]), batch)
 
 
-def test_next_tokens_come_in_the_same_order_and_pieces_as_masked_ones(rows):
+def test_causal_batches_have_the_rows_of_masked_batches_in_the_same_order(rows):
     settings = {"batch_size": 4, "seed": 0, "objective": NextTokens()}
     batches = pretraining_batches(rows, **settings)
     for step in (0, 1, 5, 1_000_003):

@@ -96,7 +96,7 @@ def test_signatures_estimate_the_similarity():
     assert np.abs(estimated - exact).max() < 0.18  # four sigma of a share of 128
 
 
-def test_a_document_that_is_left_out_does_not_stand_for_others():
+def test_an_excluded_document_does_not_make_others_duplicates():
     """In a chain each text is like the one before it; soon none is like the first."""
     text = [chr(0x4E00 + i) for i in range(400)]
     chain = []

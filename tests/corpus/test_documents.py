@@ -303,7 +303,7 @@ lines = st.lists(
 
 
 @given(lines)
-def test_a_line_stays_where_it_stands_first(lines):
+def test_a_repeated_line_is_kept_at_its_first_position(lines):
     text, dropped = without_repeated_lines("\n".join(lines))
     first = [
         line
@@ -316,7 +316,7 @@ def test_a_line_stays_where_it_stands_first(lines):
 
 
 @given(st.lists(lines.map("\n".join)), st.integers(0, 6), st.booleans())
-def test_a_document_that_is_too_short_without_its_repeated_lines_is_left_out(texts, least, drop):
+def test_a_document_too_short_without_its_repeated_lines_is_excluded(texts, least, drop):
     config = CorpusConfig(("x",), min_characters=least, drop_repeated_lines=drop)
     actual = filtered(texts, config)
     shortened = [without_repeated_lines(text) if drop else (text, 0) for text in texts]

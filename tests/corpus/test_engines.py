@@ -85,7 +85,7 @@ def test_bad_input_inside_a_task_comes_out_as_it_is(engine, scheduler, tmp_path)
     assert type(raised.value) is InputError
 
 
-def test_a_killed_process_is_said(tmp_path):
+def test_a_killed_process_is_reported(tmp_path):
     with (
         pytest.raises(EngineError, match=r"was killed.*The same command continues"),
         opened("processes", os._exit, tmp_path) as pool,
@@ -122,7 +122,7 @@ def test_contradictions_are_refused(settings, message, monkeypatch):
         check_engine(*settings)
 
 
-def test_the_scheduler_may_stand_in_the_environment(scheduler, tmp_path, monkeypatch):
+def test_the_scheduler_may_be_an_environment_variable(scheduler, tmp_path, monkeypatch):
     monkeypatch.setenv("DASK_SCHEDULER_ADDRESS", scheduler)
     check_engine("dask", None, None)
     check_engine("processes", None, 3)
@@ -138,7 +138,7 @@ def closed_port():
         yield taken.getsockname()[1]
 
 
-def test_a_scheduler_that_does_not_answer_is_said_and_nothing_is_left(
+def test_an_unreachable_scheduler_is_reported_and_nothing_is_written(
     closed_port, tmp_path, vocab_file, write_corpus, monkeypatch
 ):
     pytest.importorskip("distributed")

@@ -60,7 +60,7 @@ def test_shares_add_up_and_are_exact_to_a_row_where_each_corpus_deserves_one(mix
 
 
 @given(mixtures())
-def test_whoever_deserves_more_gets_no_less_but_for_what_is_given_to_the_poor(mixture):
+def test_a_larger_weight_never_gets_fewer_rows_except_for_the_guaranteed_minimum(mixture):
     rows, config = mixture
     parts = dict(zip(rows, parts_of(*mixture), strict=True))
     shares = epoch_rows(rows, config)

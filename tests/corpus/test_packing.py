@@ -59,7 +59,7 @@ fills = st.sampled_from([0.0, 0.5, 0.9, 0.99, 1.0])
 
 
 @given(corpora, st.integers(3, 40), fills)
-def test_every_token_is_in_exactly_one_piece_and_no_piece_mixes_documents(word_sizes, length, fill):
+def test_every_token_is_in_exactly_one_segment_of_one_document(word_sizes, length, fill):
     documents = documents_of(word_sizes)
     rows = rows_of(documents, length, fill=fill)
     assert rows.shape[1:] == (3, length)

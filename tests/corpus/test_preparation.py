@@ -227,7 +227,7 @@ def test_what_a_killed_run_left_half_written_is_removed(configure):
         assert not [path for path in folder.rglob("*") if path.name.startswith(".")]
 
 
-def test_a_folder_in_which_only_a_first_temporary_file_lies_is_free(configure, tmp_path):
+def test_a_folder_with_only_a_first_temporary_file_counts_as_empty(configure, tmp_path):
     (tmp_path / "rows" / ".unfinished.abcdefgh.tmp").mkdir(parents=True)
     assert (prepare(configure()) / "manifest.json").is_file()
 
@@ -308,7 +308,7 @@ def test_settings_that_cannot_be_are_refused_at_once(configure, changes, message
         configure(**changes)
 
 
-def test_bad_lines_are_skipped_counted_and_told(configure, corpus, capsys):
+def test_bad_lines_are_skipped_counted_and_reported(configure, corpus, capsys):
     clean = tokens_of(prepare(configure(output=configure().output + "-clean")), "train")
     good = (corpus[0] / "1.jsonl").read_bytes()
     (corpus[0] / "1.jsonl").write_bytes(b"\xff\n{\n" + good)
@@ -328,7 +328,7 @@ def test_bad_lines_are_skipped_counted_and_told(configure, corpus, capsys):
 
 
 @pytest.mark.parametrize("encoding", ["auto", "gb18030"])
-def test_a_corpus_in_gb18030_gives_the_rows_of_its_text_and_it_is_told(
+def test_a_corpus_in_gb18030_gives_the_same_rows_and_is_reported(
     configure, corpus, tmp_path, capsys, encoding
 ):
     _, texts = corpus
@@ -367,7 +367,7 @@ def test_a_larger_share_holds_out_the_same_documents_and_more(text, share, other
 @given(
     st.text("甲乙ＡA １1", min_size=1), st.floats(0, 1), st.sampled_from(["{} ", "\n{}", "　{}"])
 )
-def test_texts_that_are_equal_but_for_white_space_and_width_are_on_one_side(text, share, form):
+def test_texts_that_differ_in_white_space_and_width_only_are_in_the_same_split(text, share, form):
     side = is_held_out(text, share)
     assert is_held_out(form.format(text), share) == side
     assert is_held_out(" ".join(text), share) == side
@@ -537,7 +537,7 @@ def test_what_is_left_is_in_the_rows_of_its_split_and_corpus(configure, web, voc
     assert manifest["left_out"]["short"] == (8 if "min_characters" in choice else 0)
 
 
-def test_the_rows_of_a_corpus_lie_behind_each_other(configure, web, vocab_file):
+def test_the_rows_of_a_corpus_are_consecutive(configure, web, vocab_file):
     entries, left = web
     folder = prepare(configure(corpus=entries, held_out=0.3))
     tokenizer = RoFormerTokenizer.from_pretrained(vocab_file)
@@ -552,7 +552,7 @@ def test_the_rows_of_a_corpus_lie_behind_each_other(configure, web, vocab_file):
             assert Counter(part[:, 0][part[:, 2] > 0].tolist()) == counts
 
 
-def test_what_is_left_out_is_told(configure, web, capsys):
+def test_excluded_documents_are_reported(configure, web, capsys):
     pytest.importorskip("datasketch")
     folder = prepare(configure(corpus=web[0], **ALL))
     counts = read_manifest(folder)["left_out"]
@@ -563,9 +563,7 @@ def test_what_is_left_out_is_told(configure, web, capsys):
     ) in capsys.readouterr().out
 
 
-def test_with_everything_left_out_the_number_of_workers_changes_not_a_byte(
-    configure, web, tmp_path
-):
+def test_with_all_filters_the_number_of_workers_changes_not_a_byte(configure, web, tmp_path):
     pytest.importorskip("datasketch")
     settings = {"corpus": web[0], "vocab": None, "vocab_size": 500, **ALL}
     item, two = (
@@ -583,7 +581,7 @@ def test_with_everything_left_out_the_number_of_workers_changes_not_a_byte(
         ({"duplicates": "near", "similarity": 0.5}, [True, True, False]),
     ],
 )
-def test_what_is_left_out_has_no_word_in_the_vocabulary(configure, corpus, choice, known):
+def test_excluded_documents_add_no_word_to_the_vocabulary(configure, corpus, choice, known):
     if "near" in choice.values():
         pytest.importorskip("datasketch")
     texts = ["\u3400", "甲" * 400 + "\u3401", "甲" * 400 + "\u3401\u3402"]
@@ -593,7 +591,7 @@ def test_what_is_left_out_has_no_word_in_the_vocabulary(configure, corpus, choic
     assert [word in vocabulary for word in "\u3400\u3401\u3402"] == known
 
 
-def test_a_hash_tells_whether_a_corpus_is_the_same(configure, tmp_path):
+def test_a_hash_shows_whether_a_corpus_is_the_same(configure, tmp_path):
     def hashes(*texts, **changes):
         for name in "ab":
             (tmp_path / f"{name}.jsonl").write_text(
@@ -652,7 +650,7 @@ def test_without_the_library_near_duplicates_leave_nothing(configure, monkeypatc
     assert prepare(configure(duplicates="exact"))
 
 
-def test_where_all_is_left_out_it_is_said(configure):
+def test_excluding_every_document_is_an_error(configure):
     message = r"no sequence to train on: 82 documents.*\nskipped: 82 documents under 99999"
     with pytest.raises(InputError, match=message):
         prepare(configure(min_characters=99_999))

@@ -65,7 +65,7 @@ def test_the_record_counts_real_tokens(tmp_path):
     np.testing.assert_array_equal(np.load(tmp_path / shard.file), rows)
 
 
-def test_the_rows_of_each_corpus_are_told_in_order(tmp_path):
+def test_the_rows_of_each_corpus_are_listed_in_order(tmp_path):
     corpora = ["wiki", "wiki", "", "news"]
     entries = [
         vars(write_shard(tmp_path, f"{n}.npy", split, np.ones((n + 1, 3, 5), np.uint8), corpus))

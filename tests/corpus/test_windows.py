@@ -9,7 +9,7 @@ from roformer_tf.corpus.windows import NO_WORD, long_texts, windows
 
 
 @given(size=st.integers(1, 200), room=st.integers(1, 50))
-def test_every_token_is_judged_once_in_a_window_as_full_as_can_be(size, room):
+def test_every_token_is_scored_once_in_a_window_that_is_as_full_as_possible(size, room):
     cut = list(windows(size, room))
     judged = [token for window in cut for token in range(window.fresh, window.stop)]
     assert judged == list(range(size))
@@ -27,7 +27,7 @@ def documents(*sizes, first=100):
     )
 
 
-def test_long_documents_stand_alone_and_short_ones_are_joined():
+def test_long_documents_have_their_own_rows_and_short_ones_are_joined():
     texts = list(long_texts([documents(3, 9, 0, 4), documents(5, 1, first=200)], 8, sep_id=1))
     assert [text.token_ids.tolist() for text in texts] == [
         list(range(103, 112)),
@@ -37,7 +37,7 @@ def test_long_documents_stand_alone_and_short_ones_are_joined():
     assert texts[1].words.tolist() == [1, 1, 2, NO_WORD, 3, 3, 4, 4]
 
 
-def test_short_documents_are_left_out_where_nothing_is_joined():
+def test_short_documents_are_excluded_where_nothing_is_joined():
     texts = long_texts([documents(3, 8, 4, 9, 30)], 9, sep_id=1, joined=False)
     assert [len(text.token_ids) for text in texts] == [9, 30]
 

@@ -50,7 +50,7 @@ def test_auto_takes_the_fastest_that_is_there(machine, engines, native, lossy, a
     )
 
 
-def test_bfloat16_falls_back_to_float32_and_says_so(machine):
+def test_bfloat16_falls_back_to_float32_with_a_message(machine):
     machine("onnx", "openvino", native=False)
     for engine, want in (("auto", "onnx"), ("openvino", "openvino")):
         actual = choose(engine, "bfloat16", lossy=True)
@@ -77,7 +77,7 @@ def test_an_accelerator_is_keras(machine):
 
 
 @pytest.mark.parametrize(
-    ("engine", "precision", "said"),
+    ("engine", "precision", "message"),
     [
         ("keras", "int8", "keras has no int8"),
         ("onnx", "bfloat16", "onnx has no bfloat16 on a CPU"),
@@ -85,8 +85,8 @@ def test_an_accelerator_is_keras(machine):
         ("auto", "int8", r"needs onnx, onnxruntime: `pip install 'roformer-tf\[onnx\]'`"),
     ],
 )
-def test_what_cannot_be_had_is_said(machine, engine, precision, said):
-    installed = ("onnx", "openvino") if "has no" in said else ()
+def test_an_unavailable_engine_is_reported(machine, engine, precision, message):
+    installed = ("onnx", "openvino") if "has no" in message else ()
     machine(*installed, native=True)
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         choose(engine, precision)

@@ -220,7 +220,7 @@ def test_rows_of_any_length_are_answered_as_by_keras(family, engine, rows_of):
 
 
 @pytest.mark.parametrize("engine", ["openvino"])
-def test_bfloat16_tells_far_positions_apart(engine, rows_of):
+def test_bfloat16_distinguishes_distant_positions(engine, rows_of):
     """A wrong angle would show: rows of 2,000 tokens are as near to float32 as rows of 20."""
     pytest.importorskip("openvino")
     model, arrays = drawn(RoFormerForTokenClassification(config_of("v1"), num_labels=5))

@@ -496,7 +496,7 @@ def outcome(inputs, computed, asked, tmp_path_factory):
             if "port" in asked:  # a free one differs each time
                 asked["port"] = str(asked["port"]) in typed
             patch.undo()
-            told = {
+            output = {
                 name: TIMES.sub("", stream.getvalue().replace(str(out), "OUT"))
                 for name, stream in (("stdout", stdout), ("stderr", stderr))
             }
@@ -505,7 +505,7 @@ def outcome(inputs, computed, asked, tmp_path_factory):
                 for path in out.rglob("*")
                 if path.is_file()
             }
-            known[command, words] = {"exit": code, **told, "writes": stdout.writes}
+            known[command, words] = {"exit": code, **output, "writes": stdout.writes}
             known[command, words] |= {"computed": [*computed], **asked, **files}
         return known[command, words]
 

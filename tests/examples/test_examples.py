@@ -110,11 +110,11 @@ def test_images_with_two_axes():
     }
     tells = {kind: {"patches", "both"} for kind in example["KINDS"]}
     tells |= {"no positions": set(), "rotary, two axes": {"patches", "places"}}
-    for kind, told in tells.items():
+    for kind, output in tells.items():
         keras.utils.set_random_seed(0)
         model = example["classifier"](kind, 24)
         answer = np.asarray(model([patches, places]))
         assert answer.shape == (8, 10)
         for name, inputs in changed.items():
             gap = np.abs(np.asarray(model(list(inputs))) - answer).max()
-            assert gap > 1e-3 if name in told else gap < 1e-4, (kind, name)
+            assert gap > 1e-3 if name in output else gap < 1e-4, (kind, name)

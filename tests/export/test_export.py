@@ -143,8 +143,8 @@ def test_int8_rounds_kernels_and_says_how_to_measure_it(finetuned, tmp_path, cap
 
     folder = finetuned("classification")
     export_model(ExportConfig(model=str(folder), to="int8", output=tmp_path / "int8"))
-    said = capsys.readouterr().out
-    assert f"`roformer-tf evaluate {tmp_path / 'int8'} --data F` measures its accuracy." in said
+    message = capsys.readouterr().out
+    assert f"`roformer-tf evaluate {tmp_path / 'int8'} --data F` measures its accuracy." in message
     model, tokenizer, task = load_finetuned(folder)
     exact = predict(model, tokenizer, task, EXAMPLES)
 
@@ -224,7 +224,7 @@ def test_an_earlier_export_is_replaced_and_nothing_else(finetuned, tmp_path):
         check_export("savedmodel", tmp_path / "file")
 
 
-def test_what_is_missing_is_said_before_anything_is_loaded(tmp_path, monkeypatch):
+def test_a_missing_package_is_reported_before_anything_is_loaded(tmp_path, monkeypatch):
     monkeypatch.setattr(errors, "find_spec", lambda name: None if name == "onnx" else 1)
     check_export("savedmodel", tmp_path / "out")
     with pytest.raises(InputError, match=r"needs onnx: `pip install 'roformer-tf\[onnx\]'`"):
@@ -236,7 +236,7 @@ def test_what_is_missing_is_said_before_anything_is_loaded(tmp_path, monkeypatch
     check_export("onnxruntime", tmp_path / "out")  # which no backend has part in
 
 
-def test_a_damaged_onnx_file_is_said(tmp_path):
+def test_a_damaged_onnx_file_is_reported(tmp_path):
     pytest.importorskip("onnxruntime")
     (tmp_path / "model.onnx").write_bytes(b"no model")
     with pytest.raises(InputError, match="Export it again"):

@@ -160,7 +160,7 @@ def test_a_bad_line_at_the_end_leaves_nothing(cluster, configure, corpus, tmp_pa
     assert not Path(config.output).exists()
 
 
-def test_a_terminated_preparation_leaves_no_work_behind_and_goes_on(
+def test_a_terminated_preparation_leaves_no_task_on_the_cluster_and_resumes(
     cluster, configure, expected, when
 ):
     config = configure(cluster)
@@ -201,7 +201,9 @@ def test_a_part_that_kills_its_worker_is_named(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_lost_scheduler_is_said_and_processes_go_on(configure, expected, when, tmp_path, capfd):
+def test_a_lost_scheduler_is_reported_and_local_processes_resume(
+    configure, expected, when, tmp_path, capfd
+):
     with Loopback(tmp_path, 1) as cluster:
         config = configure(cluster)
         when(config.output, 10, cluster.scheduler.kill)

@@ -44,7 +44,7 @@ def server(content, cache, monkeypatch):
 
 
 @pytest.fixture
-def gone(cache, monkeypatch):
+def no_mirror(cache, monkeypatch):
     """A mirror where nobody answers."""
     with Server({}) as server:
         url = server.url
@@ -258,7 +258,7 @@ def test_all_but_the_copy_was_done_before_the_kill(server, cache, content):
 # --- No download --------------------------------------------------------------------------------
 
 
-def test_offline_one_sentence_says_what_to_fetch_and_where_to_put_it(gone, cache):
+def test_offline_one_sentence_says_what_to_fetch_and_where_to_put_it(no_mirror, cache):
     release = registry.find(NAME)
     message = refused("^cannot download")
     for part in (FILE, release.url, release.baidu.url, release.baidu.code, str(cache)):
@@ -270,14 +270,14 @@ def test_offline_one_sentence_says_what_to_fetch_and_where_to_put_it(gone, cache
     assert str(caught.value) == message
 
 
-def test_and_what_it_says_works(gone, cache, content):
+def test_and_what_it_says_works(no_mirror, cache, content):
     refused("^cannot download")
     (cache / FILE).write_bytes(content)
     assert registry.locate(NAME) == registry.download(NAME) == cache / FILE
 
 
 @pytest.mark.parametrize("status", [403, 404, 500, 503])
-def test_what_the_server_answers_is_said(status, server, cache):
+def test_the_servers_answer_is_reported(status, server, cache):
     server.statuses = [status]
     message = refused(rf"{server.url}/{FILE} responds with {status} \w+")
     assert "download" in message
@@ -295,7 +295,7 @@ def test_a_page_instead_of_the_zip_is_refused_and_not_kept(server, cache):
     assert held(cache) == set()
 
 
-def test_a_command_ends_with_one_line_and_exit_code_2(gone, cache, capfd):
+def test_a_command_ends_with_one_line_and_exit_code_2(no_mirror, cache, capfd):
     from roformer_tf.cli import main
 
     assert main(["fill-mask", "--model", NAME, "今天[MASK]"]) == 2
@@ -365,7 +365,7 @@ def test_a_damaged_record_is_named(server, cache):
 # --- Fetched by hand ----------------------------------------------------------------------------
 
 
-def test_a_zip_fetched_by_hand_is_copied_into_the_cache(gone, cache, content, tmp_path):
+def test_a_zip_fetched_by_hand_is_copied_into_the_cache(no_mirror, cache, content, tmp_path):
     mine = tmp_path / "mine (1).zip"
     mine.write_bytes(content)
     assert registry.download(NAME, from_file=mine) == cache / FILE
@@ -387,7 +387,7 @@ def test_a_zip_fetched_by_hand_is_copied_into_the_cache(gone, cache, content, tm
         ),
     ],
 )
-def test_what_is_not_that_release_is_refused(by_hand, spoil, match, gone, cache, tmp_path):
+def test_what_is_not_that_release_is_refused(by_hand, spoil, match, no_mirror, cache, tmp_path):
     path = tmp_path / "mine.zip" if by_hand == "given" else cache / FILE
     path.parent.mkdir(exist_ok=True)
     make_zip(path)
@@ -397,7 +397,7 @@ def test_what_is_not_that_release_is_refused(by_hand, spoil, match, gone, cache,
     assert held(cache) == (set() if by_hand == "given" else {FILE})
 
 
-def test_a_missing_file_and_a_folder_are_refused(gone, cache, tmp_path):
+def test_a_missing_file_and_a_folder_are_refused(no_mirror, cache, tmp_path):
     refused("nowhere.zip is no file", NAME, from_file=tmp_path / "nowhere.zip")
     refused("is no file", NAME, from_file=tmp_path)
 

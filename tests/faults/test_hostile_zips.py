@@ -70,11 +70,11 @@ def temporary(tmp_path, monkeypatch):
     return folder
 
 
-def check(code, out, err, said):
+def check(code, out, err, message):
     assert (code, out) == (2, "")
     (line,) = err.splitlines()
     assert line.startswith("roformer-tf fill-mask: ")
-    assert all(part in line for part in said), line
+    assert all(part in line for part in message), line
 
 
 def everything(folder):

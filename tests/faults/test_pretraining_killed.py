@@ -113,8 +113,8 @@ def started():
 
 
 @pytest.fixture
-def told_to_end():
-    """told_to_end(condition): send this process SIGTERM once something is so, from a thread."""
+def sigterm():
+    """sigterm(condition): send this process SIGTERM once something is so, from a thread."""
     before = signal.signal(signal.SIGTERM, lambda *_: None)  # should it come when nobody listens
     ended = threading.Event()
     threads = []
@@ -139,12 +139,12 @@ def told_to_end():
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="sends a signal")
-def test_told_to_end_it_does_though_every_step_is_saved_anyway(
-    pretrain_flags, pretrained, told_to_end, tmp_path, capsys
+def test_sigterm_ends_a_run_that_saves_every_step(
+    pretrain_flags, pretrained, sigterm, tmp_path, capsys
 ):
     run, steps = tmp_path / "run", 40
     rows = {"rows": pretrained / "rows", "corpus": None, "vocab_size": None}
-    told_to_end(lambda: any((run / "checkpoints").glob("step-*")))
+    sigterm(lambda: any((run / "checkpoints").glob("step-*")))
     changes = {"steps": steps, "save_every": 1, "evaluation_rows": 8} | rows
     assert main(["pretrain", *pretrain_flags(run, **changes)]) == 75
     last = max((run / "checkpoints").glob("step-*"))
@@ -154,20 +154,20 @@ def test_told_to_end_it_does_though_every_step_is_saved_anyway(
 
 @pytest.mark.skipif(os.name == "nt", reason="kills process groups")
 def test_it_continues_and_ends_with_the_same_weights_bit_for_bit(
-    started, flags, uninterrupted, untimed, told_to_end, tmp_path, capsys
+    started, flags, uninterrupted, untimed, sigterm, tmp_path, capsys
 ):
     """Stopped while it prepares, stopped between two checkpoints, killed while it writes
     one, and then left in peace."""
     run = tmp_path / "run"
     saved, metrics = run / "checkpoints", run / "metrics.jsonl"
-    told_to_end((run / "rows" / "unfinished" / "settings.json").exists)
+    sigterm((run / "rows" / "unfinished" / "settings.json").exists)
     assert main(["pretrain", *flags(run, workers=2)]) == 75
     err = capsys.readouterr().err
     assert "received SIGTERM. Run the same command again to resume." in err
     assert "Traceback" not in err
     assert not (run / "rows" / "manifest.json").exists()
 
-    told_to_end(lambda: metrics.exists() and lines(metrics))
+    sigterm(lambda: metrics.exists() and lines(metrics))
     assert main(["pretrain", *flags(run)]) == 75
     last = max(saved.glob("step-*"))
     assert f"saved {last}. The same command continues." in capsys.readouterr().err

@@ -167,18 +167,18 @@ def test_two_processes_train_as_one(started, flags, rows, pretrained, tmp_path, 
 
 
 @pytest.mark.slow
-def test_told_to_end_all_save_one_step(started, flags, rows, tmp_path):
+def test_sigterm_makes_all_processes_save_the_same_step(started, flags, rows, tmp_path):
     run = tmp_path / "run"
     command = flags(run, steps=100_000, save_every=100_000, **rows)
     processes = started(command, 2)
     metrics = run / "metrics.jsonl"
     wait_until(lambda: len(read_metrics(metrics)) > 5, processes)
     os.killpg(processes[1].pid, signal.SIGTERM)  # one of them hears of it
-    told = [process.communicate(timeout=60) for process in processes]
-    assert [process.returncode for process in processes] == [75, 75], told
+    actual = [process.communicate(timeout=60) for process in processes]
+    assert [process.returncode for process in processes] == [75, 75], actual
     (saved,) = (run / "checkpoints").iterdir()
     assert saved.name == f"step-{read_metrics(metrics)[-1]['step']:08}"
-    assert f"saved {saved}" in told[0][1]
+    assert f"saved {saved}" in actual[0][1]
 
 
 @pytest.mark.slow
@@ -208,12 +208,12 @@ def test_when_the_first_fails_before_training_the_others_stop_with_its_message(
     corpus.write_text("\n")
     with locked(run) if "folder" in failure else nullcontext():
         processes = started(flags(run, corpus=corpus), 2)
-        told = [process.communicate(timeout=100)[1] for process in processes]
-    assert [process.returncode for process in processes] == [2, 2], told
+        actual = [process.communicate(timeout=100)[1] for process in processes]
+    assert [process.returncode for process in processes] == [2, 2], actual
     message = f"{run} is in use" if "folder" in failure else f"the corpus {corpus} is empty"
-    assert f"pretrain: {message}" in told[0]
-    assert f"pretrain: the first process stopped: {message}" in told[1]
-    assert "Traceback" not in told[0] + told[1]
+    assert f"pretrain: {message}" in actual[0]
+    assert f"pretrain: the first process stopped: {message}" in actual[1]
+    assert "Traceback" not in actual[0] + actual[1]
     assert not run.exists()
 
 

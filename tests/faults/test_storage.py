@@ -66,7 +66,7 @@ def poison(monkeypatch, bad, value):
     monkeypatch.setattr(pretraining, "pretraining_batches", poisoned)
 
 
-def test_a_poisoned_batch_is_skipped_and_told_of(pretrain_flags, tmp_path, capsys, monkeypatch):
+def test_a_poisoned_batch_is_skipped_and_reported(pretrain_flags, tmp_path, capsys, monkeypatch):
     """A line of which all batches were has no loss."""
     poison(monkeypatch, {3, 4, 5, 10}, np.nan)
     run = tmp_path / "run"

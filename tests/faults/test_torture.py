@@ -99,7 +99,7 @@ def test_thirty_kills_change_no_bit(typed, pretrain_flags, untimed, tmp_path, ca
         assert (run / file).read_bytes() == (peace / file).read_bytes()
     assert untimed(run / "metrics.jsonl") == untimed(peace / "metrics.jsonl")
     with capsys.disabled():
-        told = {n.name: (counts[n], repeated[n]) for n in counts}
-        print(f"\nkills and steps done again: {told}")
+        output = {n.name: (counts[n], repeated[n]) for n in counts}
+        print(f"\nkills and steps done again: {output}")
     assert repeated[signal.SIGTERM] == 0
     assert repeated[signal.SIGKILL] <= counts[signal.SIGKILL] * SAVE_EVERY

@@ -70,7 +70,7 @@ def test_a_text_is_cut_at_the_sentence_nearest_to_its_middle():
 
 
 @pytest.mark.parametrize("task", ["ranking", "regression"])
-def test_too_little_text_is_said_and_nothing_written(corpus, tmp_path, capsys, task):
+def test_too_little_text_is_an_error_and_nothing_is_written(corpus, tmp_path, capsys, task):
     output = tmp_path / "a.jsonl"
     assert main([task, "--from", str(corpus[0]), "--output", str(output), "--examples", "99"]) == 2
     assert "only 60" in capsys.readouterr().err

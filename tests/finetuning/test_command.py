@@ -137,10 +137,10 @@ def test_many_examples_at_a_high_rate_are_passed_over_less_often(
     task = SimpleNamespace(labelling=SimpleNamespace(rows_per_example=1), objective=objective)
     chosen = choose_epochs(config, task, sets)
     assert chosen.epochs == want
-    said = capsys.readouterr().out
-    assert (f"epochs {want}" in said) == ("epochs" not in changes)
-    assert said.startswith("learning rate 5e-4,") == (rate_before == "auto")
-    assert (f"{examples:,} examples are many at a learning rate of 5e-4" in said) == (
+    message = capsys.readouterr().out
+    assert (f"epochs {want}" in message) == ("epochs" not in changes)
+    assert message.startswith("learning rate 5e-4,") == (rate_before == "auto")
+    assert (f"{examples:,} examples are many at a learning rate of 5e-4" in message) == (
         want < objective.epochs
     )
 

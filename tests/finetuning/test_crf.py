@@ -89,7 +89,7 @@ def test_it_learns_and_all_answer_alike(run, tmp_path):
 
 
 @pytest.mark.slow
-def test_its_weights_are_learnt_kept_and_not_left_out_in_silence(run, tmp_path, caplog):
+def test_its_weights_are_trained_saved_and_never_dropped_silently(run, tmp_path, caplog):
     model = roformer_tf.RoFormerForTokenClassification.from_pretrained(run / "model")
     labels = json.loads((run / "model" / "task.json").read_text(encoding="utf-8"))["labels"]
     steps, start = np.asarray(model.crf.transitions), np.asarray(model.crf.start)
@@ -155,7 +155,7 @@ def test_rows_tell_where_a_text_begins_and_ends(released):
 
 
 @pytest.mark.parametrize(
-    ("more", "said"),
+    ("more", "message"),
     [
         (["--r-drop", "1"], "--r-drop treats labels separately; --crf has one loss for all."),
         (["--focal", "2"], "focal treats labels separately"),
@@ -163,11 +163,11 @@ def test_rows_tell_where_a_text_begins_and_ends(released):
         (["--class-weights", "balanced"], "--class-weights treats labels separately"),
     ],
 )
-def test_what_it_cannot_do_is_refused(more, said, shallow, tmp_path, capsys):
+def test_what_it_cannot_do_is_refused(more, message, shallow, tmp_path, capsys):
     train = write(tmp_path / "train.conll", 24, 1)
     arguments = flags(checkpoint=shallow, train=train, output=tmp_path / "run")
     assert main(["finetune", *arguments, "--crf", *more]) == 2
-    assert said in capsys.readouterr().err
+    assert message in capsys.readouterr().err
     assert not (tmp_path / "run" / "model").exists()
 
 
@@ -180,7 +180,7 @@ def test_it_is_for_tagging_alone(shallow, tmp_path, capsys):
     assert "which the task classification does not have. Remove --crf." in capsys.readouterr().err
 
 
-def test_what_is_against_the_scheme_is_told(shallow, tmp_path, capsys):
+def test_tags_that_violate_the_scheme_are_reported(shallow, tmp_path, capsys):
     """A few sentences as mistakes; many as another scheme, which answers may follow."""
     right = "今\tO\n北\tB-LOC\n京\tI-LOC\n\n"
     wrong = "今\tO\n北\tI-LOC\n京\tI-LOC\n\n"
@@ -194,7 +194,7 @@ def test_what_is_against_the_scheme_is_told(shallow, tmp_path, capsys):
         ]
         task = Tagging.from_examples(examples)
         assert task.scheme == scheme
-        (said,) = task.labelling.notes(examples)
-        assert f"{bad} of {200 + bad} sentences with entities are no IOB2" in said
-        assert "(first: I-LOC after O in f:200)" in said
-        assert ("all predictions are" in said) == bool(scheme)
+        (message,) = task.labelling.notes(examples)
+        assert f"{bad} of {200 + bad} sentences with entities are no IOB2" in message
+        assert "(first: I-LOC after O in f:200)" in message
+        assert ("all predictions are" in message) == bool(scheme)

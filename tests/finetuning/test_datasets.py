@@ -144,13 +144,13 @@ def nonsense(reviews, model):
 
 
 def test_what_are_no_examples_is_refused_at_once(reviews, model):
-    for said, arguments in nonsense(reviews, model).items():
-        with pytest.raises(InputError, match=f"{said}.*from_file"):
+    for message, arguments in nonsense(reviews, model).items():
+        with pytest.raises(InputError, match=f"{message}.*from_file"):
             LabelledDataset(*arguments)
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"max_length": 2}, "max_length is 2"),
         ({"max_length": "64"}, "max_length is a str"),
@@ -158,13 +158,13 @@ def test_what_are_no_examples_is_refused_at_once(reviews, model):
         ({"task": "sentiment"}, "sentiment.*classification"),
     ],
 )
-def test_settings_of_a_file_are_checked(settings, said, reviews):
-    with pytest.raises(InputError, match=said):
+def test_settings_of_a_file_are_checked(settings, message, reviews):
+    with pytest.raises(InputError, match=message):
         LabelledDataset.from_file(reviews, **settings)
 
 
 @pytest.mark.parametrize(
-    ("call", "said"),
+    ("call", "message"),
     [
         (lambda data, model: data.batches("bert-base"), "tokenizer is a str"),
         (lambda data, model: data.batches(model.tokenizer, batch_size=0), "batch_size is 0"),
@@ -172,8 +172,8 @@ def test_settings_of_a_file_are_checked(settings, said, reviews):
         (lambda data, model: data.split(valid=0), "valid is 0"),
     ],
 )
-def test_arguments_of_its_methods_are_checked(call, said, reviews, model):
-    with pytest.raises(InputError, match=said):
+def test_arguments_of_its_methods_are_checked(call, message, reviews, model):
+    with pytest.raises(InputError, match=message):
         call(LabelledDataset.from_file(reviews, max_length=64), model)
 
 

@@ -102,7 +102,7 @@ def test_a_teachers_number_is_in_the_unit_of_the_data():
 
 
 @pytest.mark.parametrize(
-    ("teacher", "said"),
+    ("teacher", "message"),
     [
         (Pair(**LABELS), "its task is pair, not classification"),
         (Classification(labels=("a", "b")), "it does not know c. Give"),
@@ -112,8 +112,8 @@ def test_a_teachers_number_is_in_the_unit_of_the_data():
         (Classification(**LABELS, text_columns=("a", "b")), "has the texts a, b"),
     ],
 )
-def test_a_teacher_of_something_else_is_refused(teacher, said):
-    with pytest.raises(InputError, match=rf"^folder cannot be the --teacher: .*{said}"):
+def test_a_teacher_of_something_else_is_refused(teacher, message):
+    with pytest.raises(InputError, match=rf"^folder cannot be the --teacher: .*{message}"):
         check_teacher("folder", teacher, TASKS["classification"][0])
 
 
@@ -153,10 +153,10 @@ def test_a_run_with_a_teacher(typed, capsys):
     folder, flags = typed.folder, ["--teacher", typed.teacher]
     assert typed.finetune("plain") == 0
     assert typed.finetune("taught", *flags, "--unlabelled", str(folder / "more.txt")) == 0
-    told = capsys.readouterr()
-    assert "more.txt: 20 unlabelled examples" in told.out
-    assert "1 of 21 rows skipped" in told.err
-    assert f"the teacher is {typed.teacher}" in told.out
+    actual = capsys.readouterr()
+    assert "more.txt: 20 unlabelled examples" in actual.out
+    assert "1 of 21 rows skipped" in actual.err
+    assert f"the teacher is {typed.teacher}" in actual.out
     taught, plain = (
         json.loads((folder / name / "report.json").read_text(encoding="utf-8"))
         for name in ("taught", "plain")
@@ -167,7 +167,7 @@ def test_a_run_with_a_teacher(typed, capsys):
     predicted = roformer_tf.load(typed.teacher, precision="float32")([text for text, _ in rows])
     right = [x["label"] == label for x, (_, label) in zip(predicted, rows, strict=True)]
     assert taught["teacher"]["test"]["accuracy"] == pytest.approx(np.mean(right))
-    assert f"  the teacher: accuracy {np.mean(right):.4f}" in told.out
+    assert f"  the teacher: accuracy {np.mean(right):.4f}" in actual.out
     assert "教师模型（测试集）" in (folder / "taught" / "report.md").read_text(encoding="utf-8")
     weights = {
         (folder / name / "model" / "model.safetensors").read_bytes() for name in ("taught", "plain")

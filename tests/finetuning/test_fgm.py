@@ -67,14 +67,14 @@ def test_fgm_is_the_gradient_here_and_a_step_up_the_word_embeddings(task, reques
     words.assign(start + 0.7 * slope / np.linalg.norm(slope))
     there, worse = gradients(model, task)
     words.assign(start)
-    both, told = gradients(AdversarialModel(model, 0.7), task)
+    both, output = gradients(AdversarialModel(model, 0.7), task)
     assert worse > loss + 1e-3  # a step that finds nothing would prove nothing
-    assert told == pytest.approx(loss, rel=1e-6)
+    assert output == pytest.approx(loss, rel=1e-6)
     for name, gradient in both.items():
         assert np.abs(gradient - here[name] - there[name]).max() < 2e-6, name
 
 
-def test_an_attack_is_as_long_as_told_and_none_without_a_gradient():
+def test_an_attack_has_the_given_norm_and_is_zero_without_a_gradient():
     gradient = np.random.default_rng(0).normal(size=(5, 4)).astype("float32")
     step = keras.ops.convert_to_numpy(attack(gradient, 0.3))
     assert np.linalg.norm(step) == pytest.approx(0.3)

@@ -54,8 +54,8 @@ def test_they_are_found_by_the_model_and_kept(tmp_path, capsys):
         return np.stack([np.cos(degrees), np.sin(degrees)], 1).astype("float32")
 
     actual = with_hard_negatives(data, model, 2, tmp_path, "data")
-    told = [[token(data, row) for row in item] for item in actual.negatives]
-    assert told == [[21, 22], [22, 23], [21, 23], [21, 22]]
+    output = [[token(data, row) for row in item] for item in actual.negatives]
+    assert output == [[21, 22], [22, 23], [21, 23], [21, 22]]
     assert "nearest texts" in capsys.readouterr().out
     again = with_hard_negatives(data, None, 2, tmp_path, "data")  # read, not found again
     assert np.array_equal(again.negatives, actual.negatives)
@@ -102,7 +102,7 @@ def test_another_passage_of_the_same_document_is_none():
     _, place = different_rows(encoded.token_ids)
     vectors = np.ones((place.max() + 1, 1), "float32")  # all alike
     actual = nearest_others(data, place, vectors, 1)
-    told = [token(data, row) for (row,) in actual]
-    assert told[0] in (22, 23)  # 21 is a passage of its document, and of another one
-    assert told[1] != 22
-    assert told[2] in (20, 22)
+    output = [token(data, row) for (row,) in actual]
+    assert output[0] in (22, 23)  # 21 is a passage of its document, and of another one
+    assert output[1] != 22
+    assert output[2] in (20, 22)

@@ -103,7 +103,7 @@ def answered(run, tmp_path_factory):
     return actual
 
 
-def test_the_report_is_judged_by_what_predict_answers_by(run, report):
+def test_the_report_names_the_engine_that_predict_uses(run, report):
     opened = open_finetuned(run / "model")
     assert report["answered_by"] == opened.choice.as_json()
 
@@ -239,7 +239,7 @@ def test_evaluate_gives_the_figures_of_the_report(run, report, tmp_path):
         assert actual[part] == report[part]
 
 
-def test_the_card_stands_in_the_models_folder_and_its_lines_run(run, report):
+def test_the_card_is_in_the_models_folder_and_its_lines_run(run, report):
     """In Chinese, as the texts are; and the folder is read as it was without it."""
     card = (run / "model" / "README.md").read_text(encoding="utf-8")
     _, front, rest = card.split("---\n", 2)
@@ -255,11 +255,11 @@ def test_the_card_stands_in_the_models_folder_and_its_lines_run(run, report):
     assert "<h2>疑似标注错误</h2>" in page
 
 
-def test_a_model_behind_its_baseline_doubts_no_label_and_the_report_says_why(run, report):
+def test_a_model_worse_than_its_baseline_lists_no_label_issues_and_the_report_says_why(run, report):
     assert report["test_unseen"]["accuracy"] < report["baseline"]["test_unseen"]["accuracy"]
     assert not list(run.glob("label_issues.*"))
-    told = report["label_issues"]
-    assert (told["reason"], told["found"], told["shown"]) == (NOT_BETTER, 0, [])
+    result = report["label_issues"]
+    assert (result["reason"], result["found"], result["shown"]) == (NOT_BETTER, 0, [])
     page = (run / "report.md").read_text(encoding="utf-8")
     assert "没有检查标注：模型并不比基线好" in page
 
@@ -324,8 +324,10 @@ def test_validation_sets_are_checked_if_the_models_are_better_than_the_baseline(
     ):
         search = SimpleNamespace(sets=Sets(train, [], test, folds), task=task, metric=None)
         results = Results(search, trials)
-        told = results.label_issues({}, report).as_json()
-        assert told["reason"] == reason
-        assert told["checked"] == (0 if reason else 3 * len(actual))  # one text is in training, too
-        assert told["all"] == 8
-        assert [item["place"] for item in told["shown"]] == ([] if reason else actual)
+        result = results.label_issues({}, report).as_json()
+        assert result["reason"] == reason
+        assert result["checked"] == (
+            0 if reason else 3 * len(actual)
+        )  # one text is in training, too
+        assert result["all"] == 8
+        assert [item["place"] for item in result["shown"]] == ([] if reason else actual)

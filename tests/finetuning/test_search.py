@@ -54,7 +54,7 @@ def test_further_seeds_train_at_the_best_rate_of_the_sweep_on_valid(trainings):
     assert tried == [*((rate, 7) for rate in rates), (2e-3, 8), (2e-3, 9)]
 
 
-def test_a_rate_that_diverges_is_left_out_of_the_sweep(trainings, capsys):
+def test_a_rate_that_diverges_is_excluded_from_the_sweep(trainings, capsys):
     def accuracy(rate):
         if rate > 1e-3:
             raise DivergedError("the loss is not finite.")

@@ -147,8 +147,8 @@ def steps_on_jax(out, micro_batches, processes):
             subprocess.Popen(flags, env=environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         )
     for process in started:
-        _, told = process.communicate(timeout=300)
-        assert process.returncode == 0, told.decode()[-3000:]
+        _, output = process.communicate(timeout=300)
+        assert process.returncode == 0, output.decode()[-3000:]
     with np.load(out) as file:
         return dict(file)
 

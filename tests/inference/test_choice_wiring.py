@@ -148,7 +148,7 @@ def test_with_an_accelerator_keras_answers(processor, finetuned):
     ("precision", "hint", "group"),
     [("float32", "f32", 0), ("bfloat16", "bf16", 0), ("int8", "f32", engine_model.GROUP)],
 )
-def test_openvino_is_told_precision_and_threads(
+def test_openvino_gets_precision_and_threads(
     precision, hint, group, finetuned, monkeypatch, processor
 ):
     import openvino
@@ -188,7 +188,7 @@ def test_openvino_is_given_few_shapes(finetuned):
 
 
 @needs_onnx
-def test_onnx_runtime_is_told_threads_and_rounds_rows_alone(finetuned, monkeypatch):
+def test_onnx_runtime_gets_threads_and_rounds_only_rows(finetuned, monkeypatch):
     import onnxruntime
 
     seen = []
@@ -285,21 +285,21 @@ def test_a_service_batches_by_tokens(monkeypatch):
 
 
 @needs_onnx
-def test_how_to_measure_int8_is_said_wherever_it_is_asked_for(finetuned, tmp_path, capsys, caplog):
+def test_int8_always_prints_how_to_measure_it(finetuned, tmp_path, capsys, caplog):
     folder = finetuned("classification")
-    said = f"`roformer-tf evaluate {folder} --precision int8 --data F` measures its accuracy."
+    message = f"`roformer-tf evaluate {folder} --precision int8 --data F` measures its accuracy."
     texts = tmp_path / "texts.txt"
     texts.write_text("今天\n", encoding="utf-8")
     files = ["--input", str(texts), "--output", str(tmp_path / "out.tsv")]
     for precision, times in (("int8", 1), ("float32", 0)):
         typed = [*flags("predict", "onnx", precision), "--model", str(folder), *files]
         assert main(typed) == 0
-        assert capsys.readouterr().err.count(said) == times
+        assert capsys.readouterr().err.count(message) == times
         served_task(folder, precision=precision, engine="onnx")
-        assert capsys.readouterr().err.count(said) == times
+        assert capsys.readouterr().err.count(message) == times
         caplog.clear()
         roformer_tf.load(folder, precision=precision, engine="onnx")
-        assert caplog.text.count(said) == times
+        assert caplog.text.count(message) == times
 
 
 @needs_onnx

@@ -143,13 +143,13 @@ def test_one_weight_changes_the_fingerprint(own):
     assert VectorSettings().open(folder).fingerprint != before
 
 
-@pytest.mark.parametrize(("value", "said"), [(np.nan, "not finite"), (0.0, "zero")])
-def test_a_vector_that_is_none_is_named(value, said, own):
+@pytest.mark.parametrize(("value", "message"), [(np.nan, "not finite"), (0.0, "zero")])
+def test_a_vector_that_is_none_is_named(value, message, own):
     folder = own("sim_char")
     embedder = VectorSettings(engine="keras").open(folder)
     for variable in embedder.pooled.pooler.weights:
         variable.assign(keras.ops.full_like(variable, value))
-    with pytest.raises(InputError, match=f"vector of text 1, .今天天气很好., is {said}"):
+    with pytest.raises(InputError, match=f"vector of text 1, .今天天气很好., is {message}"):
         embedder.embed(TEXTS)
 
 

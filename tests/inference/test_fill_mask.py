@@ -143,10 +143,10 @@ REFUSED = {  # why it fills no masks: what makes such a source of (folder, relea
 def test_a_model_that_has_not_learned_to_fill_masks_is_refused(reason, released, tmp_path, capsys):
     source = str(REFUSED[reason](tmp_path / "model", released))
     assert main(["fill-mask", "--model", source, "今天天[MASK]很好"]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert f"{source} fills no masks" in said.err
-    assert reason in said.err
+    message = capsys.readouterr()
+    assert message.out == ""
+    assert f"{source} fills no masks" in message.err
+    assert reason in message.err
 
 
 def masked_lm(source):

@@ -93,8 +93,8 @@ def test_a_command_refuses_weights_that_are_not_finite(command, damaged, tmp_pat
         code = stopped.code
     err = capsys.readouterr().err
     assert (code, "Traceback" in err) == (2, False), err
-    for said in ("not finite", KERNEL, str(folder)):
-        assert said in err
+    for message in ("not finite", KERNEL, str(folder)):
+        assert message in err
     assert not (tmp_path / "out").is_file()
     assert not list(tmp_path.glob("out/**/*.safetensors"))
 

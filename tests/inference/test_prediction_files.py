@@ -49,7 +49,7 @@ def test_a_csv_is_what_excel_opens_and_computes_nothing_in(tmp_path):
     assert note.startswith(f"cells that look like a formula: {guarded} (an apostrophe")
 
 
-def test_in_a_sheet_every_text_is_a_text_and_stands_as_it_is(tmp_path):
+def test_a_spreadsheet_stores_every_text_unchanged_as_text(tmp_path):
     path = tmp_path / "a.xlsx"
     assert write(path) == []
     sheet = openpyxl.load_workbook(path).active
@@ -62,7 +62,7 @@ def test_in_a_sheet_every_text_is_a_text_and_stands_as_it_is(tmp_path):
     assert [cell.value for cell in rows[0][2:]] == ["a,b", "[1]", None]
 
 
-def test_what_no_sheet_holds_is_cut_or_escaped_and_told(tmp_path):
+def test_text_that_no_spreadsheet_can_store_is_truncated_or_escaped_and_reported(tmp_path):
     path = tmp_path / "a.xlsx"
     long = "😀" * MAX_CELL  # two units each
     (note,) = write(path, [{"text": long}, {"text": "长" * MAX_CELL}, {"text": "a\x08\ud83db"}])
@@ -103,7 +103,7 @@ def test_lines_are_one_an_answer(tmp_path):
     assert [json.loads(line)["text"] for line in lines] == TEXTS
 
 
-def test_without_the_library_it_is_said_before_any_work(monkeypatch):
+def test_a_missing_library_is_reported_before_any_work(monkeypatch):
     monkeypatch.setitem(sys.modules, "openpyxl", None)
     with pytest.raises(InputError, match=r"pip install 'roformer-tf\[xlsx\]'.* \.csv file"):
         check_format("a.XLSX")

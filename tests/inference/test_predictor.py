@@ -121,7 +121,7 @@ def test_triples_are_tuples(loaded, plain):
         assert_scores(answer, {"B": near[0], "C": near[1]})
 
 
-def test_entities_and_where_they_stand(loaded, plain):
+def test_entities_and_their_positions(loaded, plain):
     actual = 0
     for text, answer in zip(TEXTS, loaded("tagging")(TEXTS), strict=True):
         shares = softmax(plain("tagging", text)[1:-1])  # without [CLS] and [SEP]
@@ -222,14 +222,14 @@ def test_a_sim_model_gives_the_vectors_of_bert4keras(released, recorded, spelled
 
 
 @pytest.mark.parametrize(
-    ("name", "attention", "said"),
+    ("name", "attention", "message"),
     [
         ("char", "bidirectional", "is an encoder without a head"),
         ("gpt_char", "causal", "is a causal language model"),
     ],
 )
-def test_what_has_no_answers_gives_the_mean_of_its_states_and_says_so(
-    name, attention, said, released, tmp_path, caplog
+def test_a_model_without_a_head_gives_mean_states_with_a_message(
+    name, attention, message, released, tmp_path, caplog
 ):
     encoder = RoFormerEncoder.from_pretrained(released(name), attention_type=attention)
     source = released(name)
@@ -239,7 +239,7 @@ def test_what_has_no_answers_gives_the_mean_of_its_states_and_says_so(
     caplog.clear()
     with caplog.at_level(logging.WARNING):
         answers = roformer_tf.load(source)(TEXTS)
-    assert f"{source} {said}: it gives vectors" in caplog.text
+    assert f"{source} {message}: it gives vectors" in caplog.text
     for text, answer in zip(TEXTS, answers, strict=True):
         states = np.asarray(encoder(encoder.tokenizer([text])), "float64")[0]
         want = states.mean(axis=0)
@@ -284,7 +284,7 @@ def test_a_classifier_of_transformers_has_the_task_of_its_problem_type(finetuned
 
 
 @pytest.mark.parametrize(
-    ("name", "texts", "said"),
+    ("name", "texts", "message"),
     [
         ("classification", None, "the texts are None, but must be one text or a list"),
         ("classification", 3, "the texts are 3,"),
@@ -306,10 +306,10 @@ def test_a_classifier_of_transformers_has_the_task_of_its_problem_type(finetuned
         ("classification", ["好" * 200, 7 * (1,)], "text 1 is (1, 1, 1, 1, 1, 1, 1)"),
     ],
 )
-def test_what_is_no_text_is_refused(loaded, name, texts, said):
+def test_what_is_no_text_is_refused(loaded, name, texts, message):
     with pytest.raises(InputError) as error:
         loaded(name)(texts)
-    assert said in str(error.value)
+    assert message in str(error.value)
     assert len(str(error.value)) < 300
 
 
@@ -339,12 +339,12 @@ def test_what_cannot_be_loaded_is_refused(finetuned, released, tmp_path):
     shutil.copytree(finetuned("classification"), run / "model")
     bare = shutil.copytree(released("hf_char"), tmp_path / "bare")
     (bare / "vocab.txt").unlink()
-    for source, said in (
+    for source, message in (
         (tmp_path / "nowhere", "nowhere"),
         (run, rf"its model is in {run / 'model'}"),
         (bare, r"bare has no vocab\.txt"),
     ):
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=message):
             roformer_tf.load(source)
     with pytest.raises(InputError, match="top is 0"):
         roformer_tf.load(released("char"), top=0)

@@ -99,10 +99,10 @@ def test_tags_are_the_best_legal_ones(crf, folders):
         logits = np.asarray(model(tokenizer([text])), "float64")[0, 1:-1]
         tags, shares = by_hand(log_softmax(logits), **weights)
         assert list(answer.label) == tags
-        told = [item["probability"] for item in task.decoding.as_json(example, answer)["tags"]]
+        output = [item["probability"] for item in task.decoding.as_json(example, answer)["tags"]]
         if not crf:  # each unit's own
             shares = np.exp(log_softmax(logits))[range(len(tags)), [TAGS.index(x) for x in tags]]
-        assert told == pytest.approx(shares, abs=1e-5)
+        assert output == pytest.approx(shares, abs=1e-5)
         rest += [TAGS[i] for i in logits.argmax(-1)] != tags
     assert rest >= 2  # else nothing would be shown
 
@@ -153,7 +153,7 @@ ODD = st.text(st.sampled_from("北京 \u3000\u200b①１Ａａ,，\u0301é𠀀�
 
 
 @given(ODD.filter(str.strip), st.randoms(use_true_random=False))
-def test_entities_stand_in_the_text_as_it_came(text, chance):
+def test_positions_of_entities_are_those_of_the_original_text(text, chance):
     """Whatever the tokenizer makes of its characters: places count code points of the original."""
     for task in (TASK, dataclasses.replace(TASK, spaced_units=True)):
         example = task.labelling.for_prediction(Example((text,), None, ""))

@@ -65,7 +65,7 @@ def slopes(function, x, width=1e-5):
     return gradient
 
 
-def test_losses_are_those_of_all_sequences_and_stand_at_the_labels():
+def test_losses_are_those_of_all_sequences_and_are_placed_at_the_labels():
     arguments = weights()
     got = ops.convert_to_numpy(losses(*arguments))
     assert got.dtype == np.float32

@@ -89,7 +89,7 @@ def test_the_logits_of_all_predictions_are_never_there():
     assert f"f32[{B},1,{V}]" in made(P)
 
 
-def test_pieces_hold_what_they_may(monkeypatch):
+def test_chunks_have_at_most_their_maximum_size(monkeypatch):
     monkeypatch.setattr(cross_entropy, "CHUNK_BYTES", 4 * 100 * 10)
     assert chunks_that_fit(rows=2, predictions=5, vocab_size=100) == 1
     assert chunks_that_fit(rows=2, predictions=6, vocab_size=100) == 2  # of 5 and 1 at most

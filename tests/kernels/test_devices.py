@@ -39,13 +39,13 @@ def gpus(monkeypatch):
         ("jax", ["NVIDIA H100 80GB HBM3"] * 8, "8 × NVIDIA H100 80GB HBM3, by JAX"),
     ],
 )
-def test_the_device_is_told_by_its_name(gpus, backend, names, want):
+def test_the_device_is_detected_by_its_name(gpus, backend, names, want):
     gpus(backend, *names)
     assert device_in_words() == want
     assert len(accelerators()) == len(names)
 
 
-def test_without_keras_there_is_the_processor_alone(monkeypatch):
+def test_without_keras_there_is_only_the_cpu(monkeypatch):
     monkeypatch.delitem(sys.modules, "keras")
     assert device_in_words() == "the CPU"
     assert accelerators() == []

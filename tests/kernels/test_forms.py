@@ -431,7 +431,7 @@ def test_without_an_accelerator_the_backend_decides(traced):
     assert chosen(traced) == (keras.backend.backend() == "tensorflow")
 
 
-def test_a_step_on_a_gpu_has_no_island_of_a_processor(with_gpu):
+def test_a_step_on_a_gpu_has_no_cpu_operation(with_gpu):
     """The graph shows which form runs: islands are functions that XLA must compile."""
     import tensorflow as tf
 

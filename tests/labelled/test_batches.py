@@ -76,7 +76,7 @@ def test_every_epoch_has_every_row_once_with_its_target_and_weight(drawn, number
     assert sorted(seen) == list(range(len(lengths)))
 
 
-def test_rows_of_like_length_stand_together_in_few_shapes():
+def test_rows_of_similar_length_are_batched_in_few_shapes():
     batches = batches_of(LENGTHS, batch_size=8)
     shapes = Counter(batch[0]["token_ids"].shape for batch in epoch(batches, 0, 125))
     assert {length for _, length in shapes} <= {bucket(length) for length in LENGTHS}

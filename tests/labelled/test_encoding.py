@@ -136,7 +136,7 @@ def test_spans_of_units_cover_all_and_fit(drawn):
 
 
 @given(unit_sizes)
-def test_a_unit_is_judged_where_it_is_farthest_from_an_edge(drawn):
+def test_a_unit_is_predicted_in_the_window_where_it_is_farthest_from_an_edge(drawn):
     room, sizes = drawn
     bounds = np.cumsum([0, *sizes])
     spans = windows(bounds, room)

@@ -274,7 +274,7 @@ def test_rows_that_give_no_example_are_named_all_at_once_or_stop(write, name, ca
         )
 
 
-def test_a_pair_is_told_from_its_columns(write):
+def test_a_pair_is_detected_from_its_columns(write):
     path = write("pairs.xlsx", as_xlsx(("句子1", "句子2", "是否相似"), *PAIRED))
     layout, examples = read(path)
     assert (layout.task.name, layout.text_columns) == ("pair", ("句子1", "句子2"))
@@ -389,7 +389,7 @@ def test_what_to_predict_is_asked_for_where_it_is_not_certain(write):
     assert [item.texts[0] for item in open_unanswered(path, task, columns).examples] == GOOD
 
 
-def test_labels_that_differ_in_spelling_alone_are_told(write):
+def test_labels_that_differ_only_in_spelling_are_reported(write):
     rows = [(a, {"1": "正面", "0": "负面 "}[b]) for a, b in ROWS] + [
         ("好", "1.0"),
         ("坏", "１"),

@@ -37,7 +37,7 @@ def rows_of(batch):
     return actual
 
 
-def test_both_orders_of_two_texts_stand_side_by_side():
+def test_both_orders_of_two_texts_are_adjacent():
     batches, seen = data(*GROUPS).batches(4, 0), set()
     for step in range(30):
         inputs, targets, weights = batches[step]

@@ -31,7 +31,7 @@ CLAUSES = ["一丁丂，", "七丄丅丆。", "下丌不与，", "丏丐丑。"]
 
 
 @given(st.integers(0, 10_000), st.integers(12, 64))
-def test_a_question_and_what_stands_around_it(seed, max_length):
+def test_a_question_and_its_context(seed, max_length):
     drawn = passages(LONG, max_length=max_length)
     view = drawn.view(0, np.random.default_rng(seed))
     question, passage = spelled(view.query), spelled(view.passage)
@@ -69,7 +69,7 @@ def test_both_ways_are_drawn_and_another_one_in_another_epoch():
         assert np.array_equal(a, b)
 
 
-def test_a_text_of_one_sentence_belongs_to_itself_and_is_judged_by_its_halves():
+def test_a_text_of_one_sentence_is_its_own_positive_and_is_evaluated_by_its_halves():
     drawn = passages("一丁丂七", "万", "")
     view = drawn.view(0, np.random.default_rng(0))
     assert spelled(view.query) == spelled(view.passage) == "一丁丂七"
@@ -77,7 +77,7 @@ def test_a_text_of_one_sentence_belongs_to_itself_and_is_judged_by_its_halves():
     assert rows == ["一丁", "丂七", "万", "万", "[UNK]", "[UNK]"]
 
 
-def test_what_a_text_is_judged_by_depends_on_it_alone():
+def test_the_evaluation_pair_of_a_text_depends_only_on_the_text():
     alone, with_context = passages(LONG), passages("万丈三上", LONG)
     for a, b in zip(
         alone.evaluation_sides().token_ids,
@@ -87,7 +87,7 @@ def test_what_a_text_is_judged_by_depends_on_it_alone():
         assert np.array_equal(a, b)
 
 
-def test_no_passage_is_held_against_a_question_that_its_text_holds():
+def test_no_passage_is_a_negative_of_a_question_from_its_text():
     same = "一丁丂七。"
     texts = f"{same}万丈三上。", f"{same}下丌不与。", "丏丐丑丒。丕世丗丘。", same
     data, several = passages(*texts), 0

@@ -164,7 +164,7 @@ def test_a_header_of_a_spreadsheet_is_found_as_of_a_tsv(write):
     assert len(read(path, text_columns=("1",), label_column="2", first_line="example")[1]) == 4
 
 
-def test_of_several_sheets_the_first_or_the_named_is_read_and_it_is_said(write):
+def test_the_first_or_the_named_sheet_is_read_and_reported(write):
     other = [("text", "label"), ("别的", "1"), ("还有", "0")]
     path = write("a.xlsx", xlsx(("text", "label"), *ROWS, 二=other))
     layout, examples = read(path)
@@ -275,7 +275,7 @@ def test_a_first_line_whose_label_occurs_nowhere_else_is_asked_for(
         assert "the first line is an example" in layout.report
 
 
-def test_what_the_user_says_of_the_first_line_stands_above_what_is_in_it(write):
+def test_first_line_overrides_what_the_file_suggests(write):
     path = write("a.tsv", lines(("text", "label"), *ROWS))
     assert len(read(path, first_line="header")[1]) == 3
     columns = {"text_columns": ("1",), "label_column": "2"}
@@ -308,7 +308,7 @@ def test_numbers_of_columns_work_with_a_known_header(write):
     assert len(examples) == 3
 
 
-def test_without_a_header_columns_are_guessed_and_it_is_said(write):
+def test_without_a_header_columns_are_guessed_and_reported(write):
     rows = [(label, text) for text, label in ROWS] + [("坏", "太吵")]
     layout, examples = read(write("a.tsv", lines(*rows)))
     assert layout.label_column == "1"
@@ -369,7 +369,7 @@ def test_what_is_ambiguous_is_asked(write, rows):
         find_layout(write("a.tsv", lines(*rows)), ColumnsConfig(), None, TASKS)
 
 
-def test_numbers_beside_a_label_are_no_text(write):
+def test_numbers_next_to_a_label_are_no_text(write):
     path = write("a.tsv", lines(("1", "甲", "x"), ("2", "乙", "y"), ("3", "丙", "x")))
     layout, examples = read(path, label_column="3")
     assert examples[0] == (("甲",), "x")
@@ -429,7 +429,7 @@ def test_a_column_named_labels_means_several(write):
 
 
 @pytest.mark.parametrize("labels", [[str(i) for i in range(60)], [f"名{i}" for i in range(60)]])
-def test_a_task_that_cannot_be_told_is_asked_and_can_be_given(write, labels):
+def test_a_task_that_cannot_be_detected_is_asked_for_and_can_be_given(write, labels):
     path = write("a.tsv", lines(("text", "label"), *(("x", label) for label in labels)))
     with pytest.raises(InputError, match="Give --task"):
         read(path)
@@ -752,7 +752,7 @@ def test_a_folder_and_a_missing_file_are_named(tmp_path):
         read(tmp_path / "a.tsv")
 
 
-def test_a_test_file_without_the_columns_of_training_says_so(write):
+def test_a_test_file_without_the_training_columns_is_refused(write):
     layout = Layout(TASKS["classification"], ("text",), "label", "")
     with pytest.raises(
         InputError, match=r"b\.tsv has no column 'label': its columns are text, tag"
@@ -761,7 +761,7 @@ def test_a_test_file_without_the_columns_of_training_says_so(write):
 
 
 @pytest.mark.parametrize(("name", "kind"), [("tagging", "tsv"), ("classification", "conll")])
-def test_a_test_file_of_another_kind_says_so(write, name, kind):
+def test_a_test_file_of_another_kind_is_refused(write, name, kind):
     layout = Layout(TASKS[name], ("text",), None, "")
     with pytest.raises(InputError, match=rf"b\.{kind}.*tagging"):
         read_examples(write(f"b.{kind}", "text\ttag\nx\tO\n"), layout, ColumnsConfig())
@@ -816,7 +816,7 @@ def test_conll_to_tag_needs_no_tags(write, content):
     assert [(item.texts[0], item.label) for item in actual] == [("北 京 人", None), ("她", None)]
 
 
-def test_a_stream_without_the_training_columns_says_so(write):
+def test_a_stream_without_the_training_columns_is_refused(write):
     with pytest.raises(InputError, match="no column 'text'"):
         stream_examples(write("a.csv", "甲,乙\n丙,丁\n"), Classification())
 

@@ -43,8 +43,8 @@ def test_each_text_is_a_row_and_loses_its_end():
 PAIRS = [("a b", "c d e"), ("a b", "f"), ("g", "c d e"), ("h", "i j"), ("i j", "k"), ("l", "m")]
 
 
-def held_against(batch):
-    """By an anchor's text, the texts that a batch holds against it, and its answers."""
+def negatives_of(batch):
+    """By an anchor's text, its negatives in a batch, and its answers."""
     inputs, targets, weights = batch
     anchors = [words(row) for row in inputs["side_0"]]
     sides = [inputs[name] for name in sorted(inputs) if name != "side_0"]
@@ -63,14 +63,14 @@ def held_against(batch):
 
 
 @given(st.integers(0, 100), st.integers(2, 8))
-def test_a_text_is_never_held_against_one_that_it_belongs_to(seed, batch_size):
+def test_a_positive_is_never_a_negative(seed, batch_size):
     pairs = [*PAIRS, ("k", "n o")]  # k belongs to i j, which h has for an answer
     rows = encoded(*pairs)
     data = SideBatches(rows, positives=Positives(rows.numbers))
     known = {(a.replace(" ", ""), b.replace(" ", "")) for a, b in pairs}
     seen = []
     for step in range(data.steps_per_epoch(batch_size)):
-        for anchor, answers, rest in held_against(data.batches(batch_size, seed)[step]):
+        for anchor, answers, rest in negatives_of(data.batches(batch_size, seed)[step]):
             (answer,) = answers
             seen.append((anchor, answer))
             for other in rest:
@@ -81,20 +81,20 @@ def test_a_text_is_never_held_against_one_that_it_belongs_to(seed, batch_size):
     assert sorted(seen) == sorted(known)
 
 
-def test_all_others_are_held_against_a_text():
+def test_all_other_texts_are_negatives():
     rows = encoded(*PAIRS)
     data = SideBatches(rows, positives=Positives(rows.numbers))
-    actual = {(a, b): sorted(rest) for a, (b,), rest in held_against(data.batches(6, 0)[0])}
+    actual = {(a, b): sorted(rest) for a, (b,), rest in negatives_of(data.batches(6, 0)[0])}
     assert actual["l", "m"] == ["cde", "cde", "f", "ij", "k"]
     assert actual["ab", "cde"] == ["ij", "k", "m"]  # neither its other text nor the same one again
     assert actual["ij", "k"] == ["cde", "cde", "f", "m"]  # nor itself: "h" has it for an answer
     assert actual["h", "ij"] == ["cde", "cde", "f", "k", "m"]
 
 
-def test_a_third_text_is_held_against_all():
+def test_a_third_text_is_a_negative_of_all():
     rows = encoded(("a", "b", "c"), ("d", "e", "f"), ("g", "h", "b"))
     data = SideBatches(rows, positives=Positives(rows.numbers[:, :2]))
-    actual = {a: (b, sorted(rest)) for a, (b,), rest in held_against(data.batches(3, 0)[0])}
+    actual = {a: (b, sorted(rest)) for a, (b,), rest in negatives_of(data.batches(3, 0)[0])}
     assert actual == {
         "a": ("b", ["c", "e", "f", "h"]),  # not what belongs to it, though g has it for a third
         "d": ("e", ["b", "b", "c", "f", "h"]),
@@ -133,7 +133,7 @@ def test_negatives_are_a_side_of_their_own():
     inputs, targets, _ = batch = data.batches(6, 0)[0]
     assert inputs["side_2"].shape == (6, 2, 16)
     assert targets.shape == (6, 18)
-    actual = {(a, b): rest for a, (b,), rest in held_against(batch)}
+    actual = {(a, b): rest for a, (b,), rest in negatives_of(batch)}
     assert sorted(actual["l", "m"]) == sorted(
         ["cde", "cde", "f", "ij", "k"]  # of the batch
         + [x for x in words_of(rows, negatives.ravel()) if x != "m"]
@@ -182,7 +182,7 @@ def test_the_passage_of_a_query_is_the_one_of_its_words():
     chosen = [words(rows.token_ids[row]) for row in fitting_rows(rows)[:, 1]]
     assert chosen == ["ijklmnopqr", "abcdefghij", "qrstuvwxyz", "efgh"]
     data = SideBatches(rows, positives=Positives(rows.numbers), rows=fitting_rows(rows))
-    actual = {a: (b, rest) for a, (b,), rest in held_against(data.batches(4, 0)[0])}
+    actual = {a: (b, rest) for a, (b,), rest in negatives_of(data.batches(4, 0)[0])}
     assert actual["pq"] == ("ijklmnopqr", ["efgh"])  # no other passage of its document
     assert sorted(actual["efg"][1]) == ["abcdefghij", "ijklmnopqr", "qrstuvwxyz"]
 
@@ -190,7 +190,7 @@ def test_the_passage_of_a_query_is_the_one_of_its_words():
 SHARED = [(LETTERS[i], f"{LETTERS[i % 5]} x") for i in range(20)]
 
 
-def test_a_document_of_several_queries_stands_once_in_a_batch():
+def test_a_document_of_several_queries_is_once_in_a_batch():
     rows = encoded(*SHARED)
     data = SideBatches(rows, positives=Positives(rows.numbers), shared=True)
     assert data.repeats == 4

@@ -144,7 +144,7 @@ def test_of_several_columns_of_tags_ner_is_taken_or_the_one_that_is_named(tmp_pa
         read(path)
 
 
-def test_integers_without_names_are_labels_and_it_is_said(tmp_path):
+def test_integers_without_names_are_labels_and_this_is_reported(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text(json_lines({"tokens": list(x), "ner_tags": y} for x, y in SENTENCES), "utf-8")
     layout, examples = read(path)
@@ -211,7 +211,7 @@ def test_one_array_may_be_a_single_line_of_any_length(tmp_path):
         ('{"rows":\n[{"text": "x"}]}', "neither a JSON object in each line nor one array"),
     ],
 )
-def test_what_is_no_array_says_so(tmp_path, content, message):
+def test_labels_that_are_no_array_are_refused(tmp_path, content, message):
     path = tmp_path / "a.json"
     path.write_text(content)
     with pytest.raises(InputError, match=message):
@@ -248,7 +248,7 @@ def test_tags_without_a_type_mark_entities(tmp_path, name):
     assert [(item["text"], item["label"]) for item in shown] == [(text, "_") for text in want]
 
 
-def test_parts_of_speech_are_judged_by_the_unit(tmp_path):
+def test_parts_of_speech_are_evaluated_by_unit(tmp_path):
     sentences = [[("我", "PN"), ("去", "VV"), ("一", "M")], [("好", "O"), ("书", "NN")]]
     examples = read(conll(tmp_path / "a.conll", sentences))[1]
     task = Tagging.from_examples(examples)

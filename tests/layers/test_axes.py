@@ -89,7 +89,7 @@ def test_moving_both_along_any_axis_changes_no_score(at, other, offset, style):
     assert abs(before - after) <= 1e-5
 
 
-def test_a_score_tells_the_axes_apart():
+def test_a_score_distinguishes_the_axes():
     query, key = np.random.default_rng(3).normal(size=(2, 8)).astype("float32")
     along, across = (scores(query, key, at, (0, 0), "half") for at in ((3, 0), (0, 3)))
     swapped = scores(query, key, (5, 2), (1, 1), "half"), scores(query, key, (2, 5), (1, 1), "half")
@@ -149,7 +149,7 @@ def test_positions_per_axis_are_an_input_of_a_keras_model(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("positions", "options", "said"),
+    ("positions", "options", "message"),
     [
         (np.zeros((6,), "int32"), {}, "(length, axes)"),
         (np.zeros((6, 2), "float32"), {}, "whole numbers"),
@@ -161,12 +161,12 @@ def test_positions_per_axis_are_an_input_of_a_keras_model(tmp_path):
         ),
     ],
 )
-def test_bad_positions_are_refused(positions, options, said):
+def test_bad_positions_are_refused(positions, options, message):
     layer = attention(RotaryMultiHeadAttention, **options)
     x = ops.ones((1, 6, 10))
     with pytest.raises(InputError) as refused:
         layer(x, x, rotary_positions=positions)
-    assert said in str(refused.value)
+    assert message in str(refused.value)
 
 
 def test_pairs_are_shared_out_evenly():

@@ -189,7 +189,7 @@ def favor_error(count, seeds=range(32)):
 
 
 @pytest.mark.slow
-def test_four_times_the_features_halve_the_error_beside_softmax():
+def test_four_times_the_features_halve_the_error_compared_with_softmax():
     errors = [favor_error(count) for count in (64, 256, 1024)]
     ratios = np.divide(errors[:-1], errors[1:])
     assert ((ratios > 1.6) & (ratios < 2.5)).all(), errors
@@ -292,7 +292,7 @@ def test_gradients_are_those_of_the_quadratic_sum(small_chunks, gradient):
 
 
 @pytest.mark.parametrize(
-    ("options", "said"),
+    ("options", "message"),
     [
         ({"feature_map": "relu"}, '"elu" or "favor"'),
         ({"feature_map": "favor", "num_features": 7}, "even number"),
@@ -301,7 +301,7 @@ def test_gradients_are_those_of_the_quadratic_sum(small_chunks, gradient):
         ({"rotary_value": True}, "has no rotary_value"),
     ],
 )
-def test_what_it_cannot_be_is_refused(options, said):
+def test_what_it_cannot_be_is_refused(options, message):
     with pytest.raises(InputError) as refused:
         RotaryLinearAttention(2, 6, **options)
-    assert said in str(refused.value)
+    assert message in str(refused.value)

@@ -64,7 +64,7 @@ def test_a_bias_is_that_of_its_distance(length, bidirectional, gradient):
             np.testing.assert_array_equal(band, want[:, :, 10:20, :keys])
 
 
-def test_sines_and_cosines_stand_side_by_side():
+def test_sines_and_cosines_are_adjacent():
     for features in (6, 5):
         layer = SinusoidalPositions(features)
         got = ops.convert_to_numpy(layer(np.array([[0, 3], [255, 512]])))

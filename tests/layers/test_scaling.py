@@ -67,7 +67,7 @@ def test_frequencies_are_those_of_each_pair(parameters, features, base, length):
         np.testing.assert_allclose(ops.convert_to_numpy(got), want, rtol=1e-5)
 
 
-def test_yarn_scales_scores_as_it_is_told():
+def test_yarn_scales_scores_by_the_given_factor():
     def factor(**options):
         return frequencies(8, 10_000.0, YARN | options, 100)[1]
 

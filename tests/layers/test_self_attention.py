@@ -28,7 +28,7 @@ def make(kind=RoFormerSelfAttention, **options):
     return layer
 
 
-def apart(first, second):
+def max_difference(first, second):
     return np.abs(ops.convert_to_numpy(first) - ops.convert_to_numpy(second)).max()
 
 
@@ -42,7 +42,7 @@ def test_the_fused_form_equals_keras_way(style, training, use_bias):
     ours, theirs = make(**options), make(RotaryMultiHeadAttention, **options)
     settings = {"sequence_ids": ids, "training": training}
     quick, whole = ours(x, **settings), theirs(x, x, **settings)
-    assert apart(quick[:, :290], whole[:, :290]) < 5e-6
+    assert max_difference(quick[:, :290], whole[:, :290]) < 5e-6
 
 
 FORMS = {
@@ -64,9 +64,9 @@ def test_keras_way_has_every_form_that_the_fused_one_has(form):
     ]
     for arguments in ({}, {"sequence_ids": ids}, {"positions": np.array([[4, 0, 2], [5, 3, 1]])}):
         quick, whole = layers[0](x, **arguments), layers[1](x, x, **arguments)
-        assert apart(quick, whole) < 5e-6
+        assert max_difference(quick, whole) < 5e-6
     plain = make(RotaryMultiHeadAttention)
-    assert apart(whole, plain(x, x, **arguments)) > 1e-3
+    assert max_difference(whole, plain(x, x, **arguments)) > 1e-3
 
 
 @pytest.mark.parametrize("style", ["interleaved", "half"])
@@ -92,9 +92,9 @@ def test_with_lora_the_projections_answer_themselves():
     x, layer = tensor(B, T, D), make()
     before = layer(x)
     layer.query_dense.enable_lora(2)
-    assert apart(layer(x), before) < 5e-6  # its second matrix begins as zeros
+    assert max_difference(layer(x), before) < 5e-6  # its second matrix begins as zeros
     layer.query_dense.lora_kernel_b.assign(np.ones(layer.query_dense.lora_kernel_b.shape))
-    assert apart(layer(x), before) > 1e-2
+    assert max_difference(layer(x), before) > 1e-2
 
 
 def test_made_again_from_its_config_it_is_still_fused():
@@ -103,4 +103,4 @@ def test_made_again_from_its_config_it_is_still_fused():
     x = tensor(B, T, D)
     again.build(x.shape)
     again.set_weights(layer.get_weights())
-    assert apart(again(x), layer(x)) == 0
+    assert max_difference(again(x), layer(x)) == 0

@@ -33,7 +33,7 @@ def random(*shape):
     return np.random.default_rng(0).normal(size=shape).astype("float32")
 
 
-def apart(first, second):
+def max_difference(first, second):
     return np.abs(ops.convert_to_numpy(first) - ops.convert_to_numpy(second)).max()
 
 
@@ -41,8 +41,10 @@ def apart(first, second):
 @pytest.mark.parametrize("rate", ["hidden_dropout_prob", "attention_probs_dropout_prob"])
 def test_each_dropout_of_a_layer_is_active_in_training_alone(config, rate):
     x, layer = random(2, 6, 32), RoFormerLayer(config.replace(**{rate: 0.4}))
-    assert apart(layer(x, VISIBLE, training=True), layer(x, VISIBLE, training=False)) > 0.05
-    assert apart(layer(x, VISIBLE), layer(x, VISIBLE, training=False)) == 0
+    assert (
+        max_difference(layer(x, VISIBLE, training=True), layer(x, VISIBLE, training=False)) > 0.05
+    )
+    assert max_difference(layer(x, VISIBLE), layer(x, VISIBLE, training=False)) == 0
 
 
 def test_attention_drops_as_often_as_the_config_says():
@@ -63,20 +65,20 @@ def test_attention_drops_as_often_as_the_config_says():
     np.testing.assert_allclose(weights[~dropped], 1 / (1 - rate), rtol=1e-5)
 
 
-def test_hidden_dropout_stands_after_attention_and_after_feed_forward():
+def test_hidden_dropout_follows_attention_and_feed_forward():
     layer = RoFormerLayer(CONFIG.replace(hidden_dropout_prob=0.4))
     assert (layer.attention_drop.rate, layer.output_drop.rate) == (0.4, 0.4)
     x = random(2, 6, 32)
     for drop in (layer.attention_drop, layer.output_drop):
         other = layer.output_drop if drop is layer.attention_drop else layer.attention_drop
         drop.rate, other.rate = 0.4, 0.0
-        assert apart(layer(x, VISIBLE, training=True), layer(x, VISIBLE)) > 0.05
+        assert max_difference(layer(x, VISIBLE, training=True), layer(x, VISIBLE)) > 0.05
 
 
 def test_without_dropout_training_changes_nothing():
     x, layer = random(2, 6, 32), RoFormerLayer(CONFIG)
     # other forms of the same operations run in training: equal except for rounding
-    assert apart(layer(x, VISIBLE, training=True), layer(x, VISIBLE)) < 5e-6
+    assert max_difference(layer(x, VISIBLE, training=True), layer(x, VISIBLE)) < 5e-6
 
 
 @BOTH
@@ -86,7 +88,7 @@ def test_embeddings_drop_in_training_alone(config, embedding_size):
     layer, ids = RoFormerEmbeddings(config), np.arange(12).reshape(2, 6)
     quiet = layer(ids, np.zeros_like(ids))
     assert quiet.shape == (2, 6, 32)
-    assert apart(layer(ids, np.zeros_like(ids), training=True), quiet) > 0.05
+    assert max_difference(layer(ids, np.zeros_like(ids), training=True), quiet) > 0.05
 
 
 @BOTH
@@ -197,4 +199,4 @@ def test_a_layer_computes_in_half_precision_and_keeps_its_weights_whole():
     whole = RoFormerLayer(CONFIG)
     whole.build()
     whole.set_weights(layer.get_weights())
-    assert apart(ops.cast(y, "float32"), whole(x, VISIBLE)) < 0.1
+    assert max_difference(ops.cast(y, "float32"), whole(x, VISIBLE)) < 0.1

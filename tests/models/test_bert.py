@@ -115,10 +115,10 @@ def folder_of(tmp_path, tensors, **config):
 
 
 @pytest.mark.parametrize("named", [dict, bare, old], ids=["whole", "bare", "old"])
-@pytest.mark.parametrize("said", [{}, {"position_embedding_type": "absolute"}])
-def test_a_folder_of_transformers_bert_is_read(named, said, bert, tmp_path, to_float64, caplog):
+@pytest.mark.parametrize("message", [{}, {"position_embedding_type": "absolute"}])
+def test_a_folder_of_transformers_bert_is_read(named, message, bert, tmp_path, to_float64, caplog):
     model = bert()
-    folder = folder_of(tmp_path, named(in_berts_names(model)), **said)
+    folder = folder_of(tmp_path, named(in_berts_names(model)), **message)
     encoder = RoFormerEncoder.from_pretrained(folder)
     assert encoder.config.position_embedding_type == "learned"
     assert encoder.config.attention_type == "bidirectional"
@@ -131,7 +131,7 @@ def test_a_folder_of_transformers_bert_is_read(named, said, bert, tmp_path, to_f
         assert "new" not in caplog.text
 
 
-def test_a_released_bert_is_told_by_its_table(bert, tmp_path, to_float64):
+def test_a_released_bert_is_detected_by_its_position_table(bert, tmp_path, to_float64):
     model = bert()
     arrays = {
         name: ops.convert_to_numpy(variable) for name, variable in model.named_variables().items()

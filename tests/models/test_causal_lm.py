@@ -77,8 +77,8 @@ def test_losses_in_a_packed_row_are_those_of_each_document_alone(model):
     start = 0
     for ids in documents:
         alone = losses_of(model, row_of([ids], len(ids)))[0]
-        told = slice(start, start + len(ids) - 1)
-        np.testing.assert_allclose(packed[told], alone[:-1], rtol=2e-5, atol=2e-5)
+        output = slice(start, start + len(ids) - 1)
+        np.testing.assert_allclose(packed[output], alone[:-1], rtol=2e-5, atol=2e-5)
         start += len(ids)
 
 
@@ -114,7 +114,7 @@ def trained(rematerialize, config):
 
 
 @pytest.mark.slow
-def test_rematerialised_in_pieces_it_learns_the_same(tiny):
+def test_rematerialising_in_chunks_trains_the_same_weights(tiny):
     config = tiny(initializer_range=0.05, num_hidden_layers=1)
     losses, weights = trained(False, config)
     again, recomputed = trained(True, config)

@@ -202,7 +202,7 @@ def test_what_others_wrote_is_called_as_they_wrote_it(make, steps, tiny):
     assert len(seen) == 3
 
 
-def test_plain_forms_are_traced_apart(make, steps):
+def test_plain_forms_are_traced_separately(make, steps):
     model = make("encoder")
     for _ in range(3):
         model(rows(2, 7))

@@ -129,8 +129,8 @@ def test_the_score_is_the_mean_log_probability_of_a_token(gpt):
     logits = ops.convert_to_numpy(gpt({"token_ids": row}))[0].astype("float64")
     shares = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
     start = len(PROMPTS[0])
-    told = [shares[start - 1 + i, token] for i, token in enumerate(item.token_ids)]
-    assert item.score == pytest.approx(np.mean(told), abs=1e-5)
+    output = [shares[start - 1 + i, token] for i, token in enumerate(item.token_ids)]
+    assert item.score == pytest.approx(np.mean(output), abs=1e-5)
 
 
 def test_rows_that_end_leave_the_others_as_they_are(gpt):
@@ -145,7 +145,7 @@ def test_rows_that_end_leave_the_others_as_they_are(gpt):
         assert gpt.generate_ids([prompt], config)[0][0].token_ids == written[0].token_ids
 
 
-def test_a_text_ends_behind_what_it_is_to_stop_at_but_not_too_early(gpt):
+def test_a_text_ends_after_a_stop_string_but_not_before_the_minimum(gpt):
     ((whole,),) = gpt.generate_ids(PROMPTS[1:2], GenerationConfig(max_tokens=12))
     tokens = [gpt.tokenizer.tokens[i] for i in whole.token_ids]
     place = max(i for i in range(len(tokens)) if tokens[i] not in tokens[:i])
@@ -192,17 +192,19 @@ def test_repetition_is_held_down(gpt):
     assert len(set(other.token_ids)) == 20 > len(set(plain.token_ids))
 
 
-def test_each_token_is_told_as_it_is_written(gpt):
-    told = {}
+def test_each_token_is_streamed_when_it_is_generated(gpt):
+    output = {}
     done = []
     written = gpt.generate_ids(
         PROMPTS,
         GenerationConfig(max_tokens=5, samples=2),
         rows=4,
-        on_token=lambda prompt, sample, token: told.setdefault((prompt, sample), []).append(token),
+        on_token=lambda prompt, sample, token: output.setdefault((prompt, sample), []).append(
+            token
+        ),
         on_done=lambda prompt, texts: done.append((prompt, texts)),
     )
-    assert told == {
+    assert output == {
         (prompt, sample): list(item.token_ids)
         for prompt, each in enumerate(written)
         for sample, item in enumerate(each)
@@ -227,11 +229,11 @@ def test_what_is_no_token_is_not_written():
 
 
 @pytest.mark.parametrize("beams", [1, 2])
-def test_a_prompt_is_told_as_soon_as_it_is_finished(gpt, beams):
-    told = []
+def test_a_finished_prompt_is_reported_at_once(gpt, beams):
+    output = []
     configs = [GenerationConfig(max_tokens=most, beams=beams) for most in (6, 2, 4)]
-    written = gpt.generate_ids(PROMPTS, configs, on_done=lambda *each: told.append(each))
-    assert told == [(1, written[1]), (2, written[2]), (0, written[0])]
+    written = gpt.generate_ids(PROMPTS, configs, on_done=lambda *each: output.append(each))
+    assert output == [(1, written[1]), (2, written[2]), (0, written[0])]
 
 
 @pytest.mark.parametrize("beams", [1, 2])
@@ -255,12 +257,12 @@ def test_whose_turn_a_prompt_is_can_be_said(gpt):
     config = GenerationConfig(max_tokens=8, temperature=2.0)
     prompts = [PROMPTS[0]] * 3
     counted = [each[0].token_ids for each in gpt.generate_ids(prompts, config)]
-    said = [each[0].token_ids for each in gpt.generate_ids(prompts, config, turns=[2, 0, 0])]
-    assert said == [counted[2], counted[0], counted[0]]
+    message = [each[0].token_ids for each in gpt.generate_ids(prompts, config, turns=[2, 0, 0])]
+    assert message == [counted[2], counted[0], counted[0]]
     assert len(set(counted)) == 3
 
 
-def test_texts_are_written_behind_texts(gpt):
+def test_texts_continue_their_prompts(gpt):
     written = gpt.generate(["今天", "天气"], max_tokens=4, samples=2, seed=3)
     assert [len(each) for each in written] == [2, 2]
     prompt = gpt.encode_prompt("今天")
@@ -279,7 +281,7 @@ def test_no_more_is_written_than_the_model_was_made_for(gpt):
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("settings", "message"),
     [
         ({"top_p": 0.0}, "top_p is 0,"),
         ({"top_p": 1.5}, "top_p"),
@@ -297,6 +299,6 @@ def test_no_more_is_written_than_the_model_was_made_for(gpt):
     ],
     ids=str,
 )
-def test_settings_that_make_no_sense_are_refused(settings, said):
-    with pytest.raises(InputError, match=said):
+def test_settings_that_make_no_sense_are_refused(settings, message):
+    with pytest.raises(InputError, match=message):
         GenerationConfig(**settings)

@@ -56,9 +56,9 @@ def encoder(tiny):
 
 @pytest.mark.parametrize("what", WRONG)
 def test_other_inputs_are_refused(what, encoder):
-    inputs, said = WRONG[what]
+    inputs, message = WRONG[what]
     for _ in range(2):  # the second call of a kind may be a compiled one
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=message):
             encoder(inputs)
 
 

@@ -291,7 +291,7 @@ def test_a_masked_position_outside_its_row_is_refused_and_never_another_rows(mas
 @pytest.mark.quick_cases("float32-1", "float32-2", "mixed_bfloat16-3")
 @pytest.mark.parametrize("chunks", [1, 2, 3])
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
-def test_given_labels_it_gives_losses_whole_or_in_pieces(released, chunks, dtype):
+def test_with_labels_it_returns_losses_whole_or_in_chunks(released, chunks, dtype):
     model = RoFormerForMaskedLM.from_pretrained(released("word"), dtype=dtype)
     rng = np.random.default_rng(0)
     vocabulary = model.config.vocab_size

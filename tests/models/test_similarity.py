@@ -52,7 +52,7 @@ def test_long_texts_are_cut_where_asked(model, to_float64):
 
 
 @pytest.mark.parametrize(
-    ("texts", "said"),
+    ("texts", "message"),
     [
         ("你好", r"a list of texts is needed.* Give \['你好'\]"),
         (None, "a list of texts is needed, not None"),
@@ -60,8 +60,8 @@ def test_long_texts_are_cut_where_asked(model, to_float64):
         ([("一", "二", "三")], "text 0 is "),
     ],
 )
-def test_what_is_no_list_of_texts_is_refused(texts, said, model):
-    with pytest.raises(InputError, match=said):
+def test_what_is_no_list_of_texts_is_refused(texts, message, model):
+    with pytest.raises(InputError, match=message):
         model.embed(texts)
 
 
@@ -90,7 +90,7 @@ def test_saved_it_keeps_its_pooler_and_tokenizer(model, tmp_path):
     np.testing.assert_array_equal(again.embed(TEXTS), model.embed(TEXTS))
 
 
-def test_a_file_without_a_pooler_gives_a_new_one_and_says_so(released, caplog):
+def test_a_file_without_a_pooler_gives_a_new_one_with_a_message(released, caplog):
     with caplog.at_level(logging.WARNING):
         RoFormerForSentenceSimilarity.from_pretrained(released("char"))
     assert "holds no pooler: its weights are new." in caplog.text

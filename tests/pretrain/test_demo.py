@@ -106,7 +106,7 @@ def figures(printed):
     return {name.strip(): (float(accuracy), float(bits)) for name, accuracy, bits in lines}
 
 
-def test_the_model_and_the_baselines_are_judged_on_held_out_rows(demo, printed):
+def test_the_model_and_the_baselines_are_evaluated_on_held_out_rows(demo, printed):
     """Its figures, computed anew in NumPy on rows that no training sees."""
     actual = figures(printed)
     model = RoFormerForMaskedLM.from_pretrained(demo.output / "model")
@@ -192,7 +192,7 @@ def test_it_trains_for_as_long_as_it_was_asked_to_at_the_speed_of_the_pilot(
     assert steps_per_second(tmp_path, 32) == 2  # without the first
 
 
-def test_the_sentences_that_it_shows_stand_in_no_training_row(demo, printed):
+def test_the_shown_sentences_are_in_no_training_row(demo, printed):
     shown = re.findall(r"^  (\S*)［\S+］(\S*)   \(original: (\S+)\)$", printed, flags=re.MULTILINE)
     sentences = [before + answer + after for before, after, answer in shown]
     assert len(sentences) == 5

@@ -113,7 +113,7 @@ def test_probabilities_of_all_tokens_sum_to_one(left, right):
         assert prediction.probabilities.sum() == pytest.approx(1)
 
 
-def test_ids_whose_products_exceed_32_bits_are_told_apart():
+def test_ids_whose_products_exceed_32_bits_are_distinguished():
     size = 60_000
     vocabulary = {token: i for i, token in enumerate(SPECIALS)}
     vocabulary |= {f"x{i}": i for i in range(len(SPECIALS), size)}
@@ -134,7 +134,7 @@ def test_ids_whose_products_exceed_32_bits_are_told_apart():
     assert prediction.probabilities[0] > 0.5
 
 
-def test_masked_tokens_hides_masked_neighbours_and_leaves_out_unknown_ones_and_free_slots():
+def test_masked_tokens_hides_masked_neighbours_and_skips_unknown_ones_and_free_slots():
     token_ids = np.array([[CLS, 5, MASK, MASK, 6, MASK, SEP, PAD], [CLS, MASK, 7, SEP, 0, 0, 0, 0]])
     positions = np.array([[2, 3, 5, 0], [1, 0, 0, 0]])
     labels = np.array([[8, 9, UNK, 0], [10, 0, 0, 0]])

@@ -114,8 +114,10 @@ def test_the_bits_are_those_of_the_held_out_characters(poems, figures, printed):
     theirs = bits(counted, tokens, begins, never)[np.isin(tokens[~begins], [*letters, *fronts])]
     theirs = theirs.sum() / characters
     assert figures["held_out"]["kneser_ney"] == pytest.approx(theirs, abs=1e-9)
-    said = re.findall(r"^  (characters counted|this model)\D.* +([\d.]+)$", printed, re.MULTILINE)
-    for (_, number), want in zip(said, (theirs, ours), strict=True):
+    message = re.findall(
+        r"^  (characters counted|this model)\D.* +([\d.]+)$", printed, re.MULTILINE
+    )
+    for (_, number), want in zip(message, (theirs, ours), strict=True):
         assert float(number) == pytest.approx(want, abs=0.0051)
 
 
@@ -137,8 +139,8 @@ def test_as_many_poems_are_measured_as_were_asked_for_each_with_its_form(poems, 
         measured.rhymes.share,
         figures["real"]["rhymes"]["alike"] / figures["real"]["rhymes"]["pairs"],
     )
-    said = re.findall(r"^  (?:have|pairs| .*real).* ([\d.]+)%$", printed, re.MULTILINE)
-    assert said == [f"{100 * share:.1f}" for share in shares]
+    message = re.findall(r"^  (?:have|pairs| .*real).* ([\d.]+)%$", printed, re.MULTILINE)
+    assert message == [f"{100 * share:.1f}" for share in shares]
     assert figures["real"]["of_form"] == figures["real"]["new_lines"] == 1.0
 
 
@@ -191,7 +193,7 @@ def test_first_lines_of_ones_own_are_continued_in_both_forms(poems, figures, cap
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    ("flags", "message"),
     [
         (["--corpus", "elsewhere"], "was started with the poems of"),
         (["--first-lines", "龍龍龍龍龍"], "traditional characters"),
@@ -203,7 +205,7 @@ def test_first_lines_of_ones_own_are_continued_in_both_forms(poems, figures, cap
     ],
 )
 @pytest.mark.slow
-def test_bad_flags_are_one_message(poems, figures, capsys, flags, said):
+def test_bad_flags_are_one_message(poems, figures, capsys, flags, message):
     usual = [f"--corpus={poems.corpus}", f"--output={poems.output}", f"--config={poems.config}"]
     try:
         code = main([*usual, *flags])
@@ -211,7 +213,7 @@ def test_bad_flags_are_one_message(poems, figures, capsys, flags, said):
         code = ended.code
     assert code == 2
     out, error = capsys.readouterr()
-    assert said in " ".join(error.split())
+    assert message in " ".join(error.split())
     assert "Traceback" not in error
     assert not out
 
@@ -238,7 +240,7 @@ def test_it_trains_for_as_long_as_it_was_asked_to_at_the_speed_of_a_short_run(
     assert [words[0] for words in typed] == ["prepare", "pretrain"]
 
 
-def test_a_missing_pypinyin_is_said_before_any_work(monkeypatch, tmp_path, capsys):
+def test_a_missing_pypinyin_is_reported_before_any_work(monkeypatch, tmp_path, capsys):
     def missing(character):
         raise InputError("not installed. Run `make poems`.")
 

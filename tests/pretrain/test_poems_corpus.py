@@ -84,7 +84,7 @@ def test_a_phrase_that_many_have_links_nobody(rng):
     assert len(set(groups_of_copies(formulaic[:5]).tolist())) == 1  # in so few it is a copy
 
 
-def test_no_copy_and_no_near_copy_stands_on_both_sides(rng, tmp_path):
+def test_no_copy_or_near_copy_is_in_both_splits(rng, tmp_path):
     poems = [poem(rng, 8) for _ in range(400)]
     copies = [
         Poem(p.form, [altered(x, i % 5, LETTERS[i]) if i < 3 else x for i, x in enumerate(p.lines)])
@@ -146,7 +146,7 @@ def test_the_vocabulary_is_of_the_training_poems_alone(rng, tmp_path):
     assert counts == sorted(counts, reverse=True)
 
 
-def test_poems_with_rare_characters_are_left_out_of_many(rng, monkeypatch):
+def test_poems_with_rare_characters_are_excluded_from_a_large_corpus(rng, monkeypatch):
     monkeypatch.setattr(corpus, "FEW", 100)
     monkeypatch.setattr(corpus, "LEAST_COUNT", 3)
     few = LETTERS[:40]
@@ -182,13 +182,13 @@ def test_bad_corpora_are_bad_input_and_write_nothing(rng, tmp_path):
         list(files_in(empty))
     with pytest.raises(InputError, match="cannot read"):
         list(files_in(tmp_path / "missing.tgz"))
-    for content, said in (
+    for content, message in (
         (b"{", "not a list of .*JSONDecodeError"),
         (b'{"paragraphs": []}', "not a list of .*TypeError"),
         (b"[{}]", "not a list of .*KeyError"),
         (b"[]", "none of the 0 poems"),
     ):
-        with pytest.raises(InputError, match=said):
+        with pytest.raises(InputError, match=message):
             write_corpus([BytesIO(content)], target, tmp_path / "v.txt", 0.1)
     with pytest.raises(InputError, match="too few for a training"):
         write_corpus([file_of([poem(rng).lines])], target, tmp_path / "v.txt", 0.0)
@@ -232,7 +232,7 @@ def test_npm_fetches_the_archive_once_and_only_that_archive(cache, monkeypatch, 
     assert corpus.fetch() == archive  # from the cache
 
 
-def test_what_npm_says_is_told(cache, monkeypatch, tmp_path):
+def test_the_message_of_npm_is_printed(cache, monkeypatch, tmp_path):
     monkeypatch.setenv("PATH", npm(tmp_path, "echo no network >&2; exit 1"))
     with pytest.raises(InputError, match=r"no network.*--corpus"):
         corpus.fetch()

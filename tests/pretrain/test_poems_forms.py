@@ -49,12 +49,12 @@ def test_a_poem_has_its_form_to_the_letter_with_its_marks(text):
     assert not is_of_form(text, FORMS[0])
 
 
-def test_lines_are_found_whatever_stands_between_them():
+def test_lines_are_found_with_any_separator():
     assert lines_of("白日依山盡？黃河入海流！\n欲窮千里目；更上一層樓：") == lines_of(DENG)
     assert lines_of("\uf9dd") == ["利"]  # a compatibility ideograph is the character that it is
 
 
-def test_a_forms_token_is_one_token_in_front_of_a_poem():
+def test_a_form_is_one_token_before_a_poem():
     tokens = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "qilv", "春", "，"]
     tokenizer = RoFormerTokenizer({x: i for i, x in enumerate(tokens)}, "char")
     assert tokenizer.tokenize("qilv春，春") == ["qilv", "春", "，", "春"]

@@ -112,7 +112,7 @@ def test_discounts_worked_out_by_hand():
     assert estimated_discounts(steep) == pytest.approx((1 / 3, 0, 0))
 
 
-def test_where_marks_stand_is_told_to_it():
+def test_it_gets_the_positions_of_punctuation():
     model = KneserNey(*stream(TRAIN), 3, SIZE)
     tokens, begins = stream(OTHERS)
     never = [START, END]

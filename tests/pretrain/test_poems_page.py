@@ -59,7 +59,7 @@ def html():
     return page(shown, FACTS)
 
 
-def test_every_poem_stands_there_line_by_line_and_escaped(html):
+def test_every_poem_is_on_the_page_line_by_line_and_escaped(html):
     lines = lines_of(DENG)
     assert Columns(html, "verse").columns == [
         ["五絕", *lines],

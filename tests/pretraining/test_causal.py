@@ -75,7 +75,7 @@ def logits_of(model, inputs):
     return keras.ops.convert_to_numpy(model(inputs)).astype("float64")
 
 
-def test_it_tells_what_can_be_told_and_never_what_it_is_yet_to_see(run, model, held_out):
+def test_it_predicts_from_the_tokens_before_and_never_sees_later_ones(run, model, held_out):
     """An answer is certain. Random characters can only be predicted by frequency; a model that saw
     its own labels would do better. Counting characters alone leaves both at the logarithm of 28."""
     scores = token_metrics(TokenMetrics(model), held_out)
@@ -231,7 +231,7 @@ def test_a_run_keeps_its_objective(run, flags, capsys):
 
 
 @pytest.mark.parametrize("setting", ["init_from", "architecture"])
-def test_masked_words_are_not_told_from_one_side(run, flags, tmp_path, capsys, setting):
+def test_masked_prediction_needs_bidirectional_attention(run, flags, tmp_path, capsys, setting):
     changes = {"init_from": run / "model", "vocab_size": None, "architecture": None}
     if setting == "architecture":
         changes = {"architecture": run / "model" / "config.json"}

@@ -233,7 +233,7 @@ def test_without_held_out_rows_nothing_is_evaluated(pretrain_flags, tmp_path):
 # Running the same command again
 
 
-def test_a_finished_run_says_so_and_changes_nothing(pretrained, pretrain_flags, capsys):
+def test_a_finished_run_reports_it_and_changes_nothing(pretrained, pretrain_flags, capsys):
     before = content(pretrained)
     assert main(["pretrain", *pretrain_flags(pretrained)]) == 0
     assert f"the run is finished: {STEPS} steps" in capsys.readouterr().out
@@ -291,9 +291,7 @@ def test_with_a_peak_the_metrics_tell_the_share_of_it_that_is_used(continued):
         assert lines[step]["mfu"] == pytest.approx(flops * steps_per_second / 1e9, abs=1e-4)
 
 
-def test_checkpoints_that_are_all_damaged_are_left_for_the_user_to_judge(
-    copy, pretrain_flags, capsys
-):
+def test_damaged_checkpoints_are_kept_for_the_user(copy, pretrain_flags, capsys):
     for checkpoint in (copy / "checkpoints").iterdir():
         os.truncate(checkpoint / "training.safetensors", 10)
     message = refused(pretrain_flags(copy), copy, capsys)

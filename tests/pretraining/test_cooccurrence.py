@@ -67,7 +67,7 @@ def test_products_are_those_of_a_full_svd(rows):
     assert np.abs(vectors @ vectors.T - full @ full.T).max() < 1e-4
 
 
-def test_tokens_that_never_stand_there_have_no_vector_and_none_is_longer_than_1(rows):
+def test_absent_tokens_have_no_vector_and_no_norm_exceeds_1(rows):
     lengths = np.linalg.norm(neighbour_vectors(rows, 50, 16), axis=1)
     assert (lengths[[0, 1, 4, *range(40, 50)]] == 0).all()
     assert lengths.max() == pytest.approx(1, abs=1e-5)

@@ -40,7 +40,7 @@ def test_a_run_takes_its_steps_and_rows_and_tokens():
     assert whole["flops"] == 50 * step_flops(SHAPE, 102, 8, 15)
 
 
-def test_stages_are_told_of_one_by_one_and_together():
+def test_stages_are_printed_one_by_one_and_together():
     stages = ("length=102 batch-size=8 steps=50", "length=52 batch-size=4 steps=1000")
     whole, first, second = costs("two", settings(stages=stages), SHAPE)
     assert [first["recipe"], second["recipe"]] == [
@@ -78,7 +78,7 @@ def test_the_table_says_what_it_assumes():
     ]
 
 
-def test_of_one_device_nothing_is_said_of_several():
+def test_with_one_device_several_are_not_mentioned():
     config = asked(devices=(1,))
     assert "several" not in "".join(rendered([LINE], config))
 
@@ -122,7 +122,7 @@ def test_a_recipe_that_continues_needs_its_architecture(recipe, tmp_path):
         assert (name, shape.vocab_size) == ("mine (tiny)", 70)
 
 
-def test_an_architecture_beside_is_not_for_recipes_that_have_one(recipe, tmp_path):
+def test_a_second_architecture_is_refused(recipe, tmp_path):
     other = tmp_path / "other.json"
     name, _, shape = read_recipe(recipe("architecture: tiny.json\n"), other)
     assert (name, shape.hidden_size) == ("mine", 24)
@@ -141,7 +141,7 @@ def test_the_settings_of_a_run_are_a_recipe(pretrained):
 
 
 @pytest.mark.parametrize(
-    ("changes", "said"),
+    ("changes", "message"),
     [
         ({"utilisation": 0.0}, "utilisation is 0, but must be above 0"),
         ({"utilisation": 40.0}, "utilisation is 40, but must be above 0 and at most 1"),
@@ -152,6 +152,6 @@ def test_the_settings_of_a_run_are_a_recipe(pretrained):
         ({"price": -1.0}, "price is -1"),
     ],
 )
-def test_numbers_that_cannot_be_are_refused(changes, said):
-    with pytest.raises(InputError, match=said):
+def test_numbers_that_cannot_be_are_refused(changes, message):
+    with pytest.raises(InputError, match=message):
         asked(**changes)

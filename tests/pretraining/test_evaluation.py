@@ -62,7 +62,7 @@ def reference(model, rows, masked):
     return np.mean(losses), np.mean(hits), len(losses)
 
 
-def test_the_loss_is_told_by_the_length_of_documents(monkeypatch, model, rows, masked):
+def test_the_loss_is_reported_by_the_length_of_documents(monkeypatch, model, rows, masked):
     """Buckets begin at 8, since the rows have 32 tokens."""
     monkeypatch.setattr(metrics, "LEAST_BUCKET", 8)
     batches = held_out_batches(rows, batch_size=16, seed=5, objective=MaskedTokens(**masked))
@@ -102,7 +102,7 @@ def test_evaluation_equals_one_row_after_the_other(model, rows, masked, batch_si
     assert scores.perplexity == pytest.approx(np.exp(loss), rel=1e-4)
 
 
-def test_each_of_several_corpora_is_told_apart(model, rows, masked):
+def test_each_of_several_corpora_has_its_own_figures(model, rows, masked):
     """Of three, the last has no row in which anything is predicted."""
     scores = TokenMetrics(model)
     settings = {"seed": 5, "objective": MaskedTokens(**masked)}
@@ -114,12 +114,12 @@ def test_each_of_several_corpora_is_told_apart(model, rows, masked):
         return inputs, labels, np.where((16 * step + np.arange(16))[:, None] == last, 0, weights)
 
     corpora = {"news": 5, "law": last - 5, "none": 1}
-    told = evaluate(scores, whole.map_with_index(silenced), corpora).by_corpus
-    assert list(told) == ["news", "law"]
+    output = evaluate(scores, whole.map_with_index(silenced), corpora).by_corpus
+    assert list(output) == ["news", "law"]
     for name, numbers in {"news": range(5), "law": range(5, last)}.items():
         own = held_out_batches(rows, batch_size=4, numbers=[*numbers], **settings)
         want = evaluate(scores, own)
-        assert told[name] == {
+        assert output[name] == {
             "loss": pytest.approx(want.loss, rel=1e-5),
             "accuracy": pytest.approx(want.accuracy),
         }
@@ -145,7 +145,7 @@ def test_evaluating_changes_nothing_of_the_model(model, rows, masked):
         assert (np.asarray(variable) == before[name]).all()
 
 
-def test_the_figures_are_said_in_words_and_in_numbers():
+def test_the_figures_are_printed_as_text_and_as_numbers():
     by_length = {64: 1.5, 256: 2.25}
     scores = LanguageModelMetrics(2.0, 0.25, predictions=1234, loss_by_length=by_length)
     assert scores.line() == {

@@ -78,7 +78,7 @@ def held_out(run, batch_size, numbers=None):
     return model, batches
 
 
-def test_every_corpus_is_evaluated_and_told_by_its_name(corpora):
+def test_every_corpus_is_evaluated_and_reported_by_name(corpora):
     rows = PreparedRows.open(corpora / "rows", "held_out").corpora
     assert min(rows.values()) >= 2
     assert sum(rows.values()) > 3 * 9
@@ -97,8 +97,8 @@ def test_every_corpus_is_evaluated_and_told_by_its_name(corpora):
         hits = (arrays["likeliest"] == arrays["labels"])[own] * weights
         figures = np.array([-(losses * weights).sum(), hits.sum(), weights.sum()], "float64")
         sums += figures
-        told = line["held_out_by_corpus"][name]
-        assert told == {
+        output = line["held_out_by_corpus"][name]
+        assert output == {
             "loss": pytest.approx(figures[0] / figures[2], rel=1e-5),
             "accuracy": pytest.approx(figures[1] / figures[2]),
         }
@@ -107,7 +107,7 @@ def test_every_corpus_is_evaluated_and_told_by_its_name(corpora):
     assert "held_out_by_corpus/law/loss" in scalars(line)  # for TensorBoard and wandb
 
 
-def test_a_single_corpus_is_not_told_apart(pretrained):
+def test_a_single_corpus_has_no_figures_of_its_own(pretrained):
     assert not any(
         "held_out_by_corpus" in line for line in read_metrics(pretrained / "evaluations.jsonl")
     )
@@ -142,8 +142,10 @@ def test_no_rate_is_above_or_below_what_the_clock_allows(timed):
 def test_best_is_the_lowest_loss_since_rows_have_their_length(pretrained, tmp_path, lines, best):
     run = shutil.copytree(pretrained, tmp_path / "run")
     shutil.rmtree(run / "best")
-    told = [{"step": step, "held_out_loss": loss, "length": length} for step, length, loss in lines]
-    (run / "evaluations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in told))
+    output = [
+        {"step": step, "held_out_loss": loss, "length": length} for step, length, loss in lines
+    ]
+    (run / "evaluations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in output))
     for step in (16, 22):
         publish_checkpoint(run, run / "checkpoints" / f"step-{step:08}")
     weights = "model/model.safetensors"
@@ -176,9 +178,9 @@ def test_held_out_rows_without_a_predicted_token_stop_nothing(
     run = tmp_path / "run"
     flags = pretrain_flags(run, rows=unpredictable, corpus=None, steps=4, save_every=2)
     assert main(["pretrain", *flags]) == 0
-    said = capsys.readouterr()
-    assert said.out.count("No evaluation: all words of the 1 held-out sequences") == 1
-    assert "diverged" not in said.err
+    message = capsys.readouterr()
+    assert message.out.count("No evaluation: all words of the 1 held-out sequences") == 1
+    assert "diverged" not in message.err
     assert read_metrics(run / "evaluations.jsonl") == []
     assert (run / "model" / "model.safetensors").is_file()
     assert not (run / "best").exists()
@@ -199,9 +201,9 @@ def test_a_precision_that_is_asked_for_is_trained_in(
     run = tmp_path / "run"
     settings = {"precision": precision, "learning_rate": 1e-2, "steps": 4, "held_out": 0.03}
     assert main(["pretrain", *pretrain_flags(run, **settings)]) == 0
-    told = capsys.readouterr().out
-    assert f"parameters, {precision}" in told
-    assert "device: the CPU, by " in told
+    output = capsys.readouterr().out
+    assert f"parameters, {precision}" in output
+    assert "device: the CPU, by " in output
     judged = read_metrics(run / "evaluations.jsonl")[-1]["held_out_loss"]
     _, batches = held_out(run, 8)
     losses = {}

@@ -79,7 +79,7 @@ def reference(model, tokenizer, objective, texts, length):
 
 
 @pytest.mark.parametrize("objective", ["masked", "causal"])
-def test_every_token_is_told_from_the_window_it_is_judged_in(models, objective, monkeypatch):
+def test_every_token_is_predicted_from_its_own_window(models, objective, monkeypatch):
     """Two texts, one shorter than the longest rows; batches of a few rows, the last one padded."""
     monkeypatch.setattr(windowed_losses, "TOKENS_PER_BATCH", {"masked": 48, "causal": 48})
     model, tokenizer, actual = open_language_model(str(models[objective]), None, "float32")
@@ -90,24 +90,24 @@ def test_every_token_is_told_from_the_window_it_is_judged_in(models, objective, 
         for size in (53, 20)
     ]
     texts[0].words[30] = 0  # a [SEP] between two documents is never predicted
-    told = predicted_texts(texts, objective, tokenizer, MaskingConfig(mask_rate=0.4), seed=3)
-    judged = token_losses(model, tokenizer, objective, told, LENGTHS)
+    result = predicted_texts(texts, objective, tokenizer, MaskingConfig(mask_rate=0.4), seed=3)
+    judged = token_losses(model, tokenizer, objective, result, LENGTHS)
     for length in LENGTHS:
-        losses, hits = reference(model, tokenizer, objective, told, length)
+        losses, hits = reference(model, tokenizer, objective, result, length)
         np.testing.assert_allclose(judged.losses[length], losses, atol=1e-4)
         assert judged.hits[length].tolist() == hits.tolist()
     gap = max(abs(judged.losses[9] - judged.losses[40]))
     assert gap > 0.01  # else a window of another length would pass
-    places = np.concatenate([np.flatnonzero(text.predicted) for text in told])
-    first = len(np.flatnonzero(told[0].predicted))
-    assert not told[0].predicted[30]
+    places = np.concatenate([np.flatnonzero(text.predicted) for text in result])
+    first = len(np.flatnonzero(result[0].predicted))
+    assert not result[0].predicted[30]
     starts = np.where(np.arange(len(places)) < first, np.where(places < 38, 0, 53 - 38), 0)
     assert judged.positions.tolist() == (places - starts + 1).tolist()
     windows = np.where(np.arange(len(places)) < first, places >= 38, 2)
     assert judged.windows.tolist() == windows.tolist()
 
 
-def test_nothing_is_said_of_what_is_traced_for_every_length(models):
+def test_no_message_mentions_retracing(models):
     """TensorFlow counts over a process, and would advise the user on our loops."""
     logger, heard = logging.getLogger("tensorflow"), []
     logger.removeFilter(rows._is_other_warning)  # other tests of the process have put it there
@@ -117,9 +117,9 @@ def test_nothing_is_said_of_what_is_traced_for_every_length(models):
     try:
         model, tokenizer, objective = open_language_model(str(models["causal"]), None, "float32")
         text = WordedText(np.full(12, tokenizer.vocab_size - 1), np.arange(12) // 2 + 1)
-        told = predicted_texts([text], objective, tokenizer, MaskingConfig(), seed=0)
+        result = predicted_texts([text], objective, tokenizer, MaskingConfig(), seed=0)
         for length in range(6, 14):
-            token_losses(model, tokenizer, objective, told, [length])
+            token_losses(model, tokenizer, objective, result, [length])
     finally:
         logger.removeHandler(listener)
     assert not [record.getMessage() for record in heard]
@@ -129,15 +129,15 @@ def test_words_are_hidden_whole_by_the_rate_and_the_seed():
     tokenizer = tokenizer_of()
     text = WordedText(np.full(1000, tokenizer.vocab_size - 1), np.arange(1000) // 2 + 1)
     masking = MaskingConfig(mask_rate=0.3, mask_replace_rate=1.0, random_replace_rate=0.0)
-    (told,) = predicted_texts([text], "masked", tokenizer, masking, seed=3)
-    assert told.predicted.sum() == 300
-    assert (told.predicted[::2] == told.predicted[1::2]).all()
-    assert ((told.token_ids == tokenizer.mask_id) == told.predicted).all()
+    (result,) = predicted_texts([text], "masked", tokenizer, masking, seed=3)
+    assert result.predicted.sum() == 300
+    assert (result.predicted[::2] == result.predicted[1::2]).all()
+    assert ((result.token_ids == tokenizer.mask_id) == result.predicted).all()
     (other,) = predicted_texts([text], "masked", tokenizer, masking, seed=4)
-    assert (other.predicted != told.predicted).any()
+    assert (other.predicted != result.predicted).any()
 
 
-def test_of_a_row_only_what_it_judges_has_a_slot():
+def test_only_the_scored_tokens_of_a_row_have_a_slot():
     tokenizer = tokenizer_of()
     ids = np.arange(5, 15)
     text = PredictedText(ids, ids, np.isin(np.arange(10), (0, 5, 8)))
@@ -284,7 +284,7 @@ def test_each_scaling_is_the_model_with_other_keys(models, corpus, tmp_path, cap
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         ("--lengths 8000", "needs a text of 7,998"),
         ("--lengths 92 --only-long", "in one document"),
@@ -298,7 +298,7 @@ def test_each_scaling_is_the_model_with_other_keys(models, corpus, tmp_path, cap
         ("--objective masked", "is a causal model"),
     ],
 )
-def test_bad_input_is_one_message(models, corpus, words, said, capsys, tmp_path, monkeypatch):
+def test_bad_input_is_one_message(models, corpus, words, message, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     try:
         code = main(["evaluate", str(models["causal"]), "--corpus", str(corpus), *words.split()])
@@ -306,7 +306,7 @@ def test_bad_input_is_one_message(models, corpus, words, said, capsys, tmp_path,
         code = stopped.code
     err = " ".join(capsys.readouterr().err.split())
     assert code == 2
-    assert said in err
+    assert message in err
     assert "Traceback" not in err
     assert not list(tmp_path.iterdir())
 

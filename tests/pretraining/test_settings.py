@@ -29,7 +29,7 @@ def on_rows(pretrained, pretrain_flags):
 
 
 @pytest.mark.parametrize(
-    ("flags", "told"),
+    ("flags", "result"),
     [
         ("--length 64", "--length is 64, but they were prepared with 32"),
         ("--length 512", "--length is 512, but they were prepared with 32"),  # typed, though usual
@@ -49,14 +49,14 @@ def on_rows(pretrained, pretrain_flags):
     ],
 )
 def test_a_flag_of_preparation_that_says_otherwise_is_refused(
-    on_rows, pretrained, tmp_path, capsys, flags, told
+    on_rows, pretrained, tmp_path, capsys, flags, result
 ):
     assert main(["pretrain", *on_rows(tmp_path / "run"), *flags.split()]) == 2
     out, err = capsys.readouterr()
     assert (out, len(err.splitlines())) == ("", 1)
-    told = told.removesuffix(", but they")
+    result = result.removesuffix(", but they")
     assert f"--rows {pretrained / 'rows'} are already prepared, so these have no effect: " in err
-    assert told in err
+    assert result in err
     assert "Remove them, or prepare other rows." in err
     assert list(tmp_path.iterdir()) == []
 
@@ -97,17 +97,17 @@ def test_layers_are_computed_again_if_it_is_asked_for(
 
 
 @pytest.mark.parametrize(
-    ("dtype", "rate", "told"),
+    ("dtype", "rate", "result"),
     [
         ("bfloat16", 0.0, "; attention by cuDNN"),
         ("float32", 0.0, "; attention plain, because its kernel takes no float32"),
         ("bfloat16", 0.1, "; attention plain, because its kernel has no dropout"),
     ],
 )
-def test_on_a_gpu_it_says_how_attention_is_computed(monkeypatch, dtype, rate, told):
+def test_on_a_gpu_it_says_how_attention_is_computed(monkeypatch, dtype, rate, result):
     config = SimpleNamespace(attention_probs_dropout_prob=rate)
     model = SimpleNamespace(compute_dtype=dtype, config=config)
     monkeypatch.setattr(command, "flashes", lambda: True)
-    assert command._attention(model).startswith(told)
+    assert command._attention(model).startswith(result)
     monkeypatch.setattr(command, "flashes", lambda: False)
     assert command._attention(model) == ""

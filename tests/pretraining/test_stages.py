@@ -46,7 +46,7 @@ def test_stages_follow_each_other():
     assert second == Stage(512, 64, 10, 30, 2e-4, 0.05, 1)
 
 
-def test_a_stage_goes_on_behind_the_rows_of_earlier_ones():
+def test_a_stage_continues_after_the_rows_of_earlier_ones():
     texts = ["steps=10", "length=128 steps=5", "steps=3 batch-size=64", "steps=1"]
     stages = make_stages(texts, DEFAULTS)
     assert [rows_before(stages, stage) for stage in stages] == [0, 0, 320, 320 + 192]
@@ -145,7 +145,7 @@ def test_evaluations_of_rows_of_other_lengths_are_not_compared(six):
     assert best_evaluation(read_run(six, "six").evaluations) == (best, losses[best])
 
 
-def test_each_reads_on_behind_the_rows_of_its_length(six, first_rows):
+def test_each_stage_continues_after_the_rows_of_its_length(six, first_rows):
     assert first_rows == [0, 0, 0, 0, 2 * 8, 3 * 8]
 
 

@@ -149,7 +149,7 @@ def test_the_mean_of_the_means_of_micro_batches_would_be_another(monkeypatch):
 
 
 @pytest.mark.usefixtures("eager_steps")
-def test_each_piece_draws_dropout_of_its_own():
+def test_each_micro_batch_has_its_own_dropout():
     """Its random states move on once for each micro-batch."""
 
     def drawn(micro_batches):
@@ -240,7 +240,7 @@ def test_settings_out_of_range_are_refused(settings, message):
         StepConfig(**settings)
 
 
-def test_the_share_of_time_that_steps_wait_for_their_batches_is_told(tmp_path):
+def test_the_share_of_time_spent_waiting_for_batches_is_reported(tmp_path):
     model = compiled()
     assert model.waited == 0
 

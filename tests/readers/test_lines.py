@@ -94,7 +94,7 @@ def test_of_stdin_no_more_is_read_than_is_given(monkeypatch):
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "gb18030"])
-def test_on_stdin_the_first_line_that_tells_decides(monkeypatch, encoding):
+def test_on_stdin_the_first_decisive_line_sets_the_encoding(monkeypatch, encoding):
     other = {"utf-8": "gb18030", "gb18030": "utf-8"}[encoding]
     content = b"abc\n" + NEWS.encode(encoding) + b"\n" + "你好".encode(other)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
@@ -122,14 +122,14 @@ def test_of_half_a_utf16_file_the_last_line_alone_is_damaged(tmp_path, encoding)
 
 
 @pytest.mark.parametrize("encoding", ["utf-8", "gb18030"])
-def test_what_is_behind_much_ascii_is_read_in_its_encoding(tmp_path, encoding):
+def test_text_after_much_ascii_is_read_in_its_encoding(tmp_path, encoding):
     ascii_lines = ["plain words"] * (SAMPLE // 10)
     content = "\n".join([*ascii_lines, NEWS]).encode(encoding)
     assert lines_of(tmp_path / "a.txt", content) == [*ascii_lines, *NEWS.split("\n")]
     assert find_encoding(tmp_path / "a.txt") == encoding
 
 
-def test_a_line_of_another_encoding_behind_much_of_one_does_not_turn_the_file(tmp_path):
+def test_one_line_of_another_encoding_does_not_change_the_file(tmp_path):
     russian = ["по-русски"] * (SAMPLE // 17)  # two bytes a letter, which alone say nothing
     content = "\n".join([*russian, "?", "конец"]).encode().replace(b"?", "你好".encode("gb18030"))
     *good, bad, end = lines_of(tmp_path / "a.txt", content)
@@ -139,7 +139,7 @@ def test_a_line_of_another_encoding_behind_much_of_one_does_not_turn_the_file(tm
 
 @pytest.mark.parametrize("encoding", ["auto", "utf-8", "gb18030", "utf-8-sig", "utf-16-le"])
 @pytest.mark.parametrize("place", range(4))
-def test_a_line_that_cannot_be_decoded_is_told_from_others(encoding, place):
+def test_a_line_that_cannot_be_decoded_is_detected(encoding, place):
     codec = {"auto": "utf-8", "utf-8-sig": "utf-8"}.get(encoding, encoding)
     lines = [f"{line}\n" for line in NEWS.split("\n")]
     content = [line.encode(codec) for line in lines]

@@ -144,7 +144,7 @@ def test_arrow_columns_of_any_type_are_read(name, file_format):
     assert actual == table.to_pylist()
 
 
-def test_arrow_data_that_is_damaged_or_of_a_strange_type_says_so():
+def test_arrow_data_that_is_damaged_or_of_another_type_is_refused():
     array = pyarrow.RunEndEncodedArray.from_arrays([600], ["x"])
     table = pyarrow.table({"other": array})
     sink = io.BytesIO()

@@ -232,7 +232,7 @@ def test_of_sheets_that_show_the_first_with_cells_is_read(tmp_path):
     assert (open_sheet(path).name, cells(path)) == ("Sheet1", {})
 
 
-def test_without_the_library_it_is_said_how_to_get_it(tmp_path, monkeypatch):
+def test_without_the_library_the_message_says_how_to_install_it(tmp_path, monkeypatch):
     path = workbook(tmp_path / "a.xlsx", a=ROWS)
     monkeypatch.setitem(sys.modules, "openpyxl", None)
     with pytest.raises(InputError, match=r"a\.xlsx .*pip install 'roformer-tf\[xlsx\]'.* \.csv"):

@@ -17,7 +17,7 @@ from roformer_tf.readers.tables import BLANK, Top, open_table
         ("a.gz.txt", "txt"),
     ],
 )
-def test_a_name_tells_the_kind(tmp_path, name, kind):
+def test_the_file_name_gives_the_kind(tmp_path, name, kind):
     (tmp_path / name).touch()
     assert kind_of(tmp_path / name) == kind
     assert kind_of(f"memory://nowhere/{name}") == kind
@@ -62,7 +62,7 @@ def found(path, top, **settings):
     return table.columns, [list(row.cells.values()) or row.problem for row in table.rows]
 
 
-def test_what_stands_above_the_header_is_no_row(tmp_path):
+def test_lines_above_the_header_are_no_rows(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("\n标题,\n\na,b\n\n1,2\n", encoding="utf-8")
     assert found(path, Top(1, True)) == (("a", "b"), [BLANK, ["1", "2"]])

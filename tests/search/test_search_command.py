@@ -200,7 +200,7 @@ def test_a_reranker_counts_as_much_as_its_weight(weight, sim, tmp_path, eagerly)
 
 
 @pytest.mark.parametrize(
-    ("words", "said"),
+    ("words", "message"),
     [
         (["--queries", "甲"], "give --documents to search in"),
         (["--documents", "DOCUMENTS"], "give --queries"),
@@ -228,12 +228,12 @@ def test_a_reranker_counts_as_much_as_its_weight(weight, sim, tmp_path, eagerly)
         ),
     ],
 )
-def test_what_cannot_be_searched_is_said(words, said, run, sim, documents, tmp_path):
+def test_input_that_cannot_be_searched_is_refused(words, message, run, sim, documents, tmp_path):
     (tmp_path / "empty.txt").write_text("好\n\n", "utf-8")
     places = {"DOCUMENTS": documents, "EMPTY": tmp_path / "empty.txt", "NOWHERE": tmp_path / "x"}
     code, rows, err = run("--model", sim, *(places.get(word, word) for word in words))
     assert (code, rows) == (2, [])
-    assert said in " ".join(err.replace("│", " ").split())
+    assert message in " ".join(err.replace("│", " ").split())
     assert {path.name for path in tmp_path.iterdir()} == {"documents.jsonl", "empty.txt"}
 
 
@@ -251,7 +251,7 @@ def test_an_index_of_another_model_is_refused_and_kept(run, sim, released, docum
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "csv", "txt"])
-def test_a_document_may_stand_in_two_columns(run, sim, tmp_path, ending):
+def test_a_document_may_have_two_columns(run, sim, tmp_path, ending):
     path, rows = tmp_path / f"documents.{ending}", [("打印", "选择文件菜单。"), ("天气", "很好。")]
     if ending == "jsonl":
         written = [json.dumps({"text": b, "id": a * 2, "title": a}) for a, b in rows]

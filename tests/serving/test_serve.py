@@ -566,8 +566,8 @@ FLOAT32 = ("--precision", "float32")  # of which nothing is printed
 def test_the_command_serves_until_sigterm(typed, finetuned):
     process = typed("roformer-tf", "serve", finetuned("classification"), "--port", 0, *FLOAT32)
     try:
-        said = process.stdout.readline()
-        at = urlsplit(next(word for word in said.split() if word.startswith("http://")))
+        message = process.stdout.readline()
+        at = urlsplit(next(word for word in message.split() if word.startswith("http://")))
         assert at.hostname == "127.0.0.1"
         assert ask((at.hostname, at.port), body=json.dumps({"text": "好"}))[0] == 200
         process.send_signal(signal.SIGTERM)
@@ -624,8 +624,8 @@ def test_the_command_prints_its_address(monkeypatch, finetuned, capsys):
     monkeypatch.setattr(command, "make_server", lambda app, config: server)
     serve(ServeConfig(model=(str(finetuned("classification")),), port=0))
     assert seen[0] > kept
-    said = capsys.readouterr().out
-    assert re.fullmatch(r"serving \S+ at http://127\.0\.0\.1:\d+ on the CPU.*\n", said)
+    message = capsys.readouterr().out
+    assert re.fullmatch(r"serving \S+ at http://127\.0\.0\.1:\d+ on the CPU.*\n", message)
 
 
 @pytest.mark.parametrize("wrong", [{"hybrid": True}, {"rerank": "pairs"}])

@@ -295,19 +295,19 @@ def test_requests_and_tokens_are_counted(model, running):
         assert metric(at, 'model_info{model="诗",task="generation"}') == 1
 
 
-def test_a_stream_sends_each_piece_at_once(model, address, steps):
+def test_a_stream_sends_each_token_at_once(model, address, steps):
     question = {"text": "今天", "max_tokens": 12, "min_tokens": 12, "seed": 7}
     with closing(begun(address, question | {"stream": True})) as connection:
-        told = events(connection)
-        head = next(told)
+        output = events(connection)
+        head = next(output)
         assert head.status == 200
         assert head.getheader("Content-Type").startswith("text/event-stream")
         steps.release(1)  # of twelve tokens two: what the second leaves of the first is certain
-        pieces = [next(told)["text"]]
+        pieces = [next(output)["text"]]
         assert pieces[0]
         assert steps.tokens == 1
         steps.release()
-        *more, last = told
+        *more, last = output
     ((item,),) = written(model, ["今天"], max_tokens=12, min_tokens=12)
     assert last == {"done": True, "text": item["text"], "score": last["score"], "seed": 7}
     assert last["score"] == pytest.approx(item["score"], abs=1e-4)
@@ -475,8 +475,8 @@ def test_the_source_decides_on_the_routes(model, folder, finetuned, tmp_path):
     assert paths(model=(str(finetuned("classification")),))[1] == {"/predict"}
     zipped = shutil.make_archive(str(tmp_path / "poems"), "zip", folder.parent, folder.name)
     assert paths(model=(zipped,)) == ("poems", {"/generate"})
-    for source, said in ((masked, "fills masks and cannot generate"), (empty, "no checkpoint")):
-        with pytest.raises(InputError, match=said):
+    for source, message in ((masked, "fills masks and cannot generate"), (empty, "no checkpoint")):
+        with pytest.raises(InputError, match=message):
             serve(ServeConfig(model=(str(source),), port=0))
     assert paths(model=(str(masked),), attention_type="causal")[1] == {"/generate"}
     for more in ({}, {"pooling": "cls"}):

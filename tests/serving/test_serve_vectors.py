@@ -93,7 +93,7 @@ def test_each_request_of_a_batch_gets_its_own_results(sim, index):
 
 
 @pytest.mark.parametrize(
-    ("path", "question", "said"),
+    ("path", "question", "message"),
     [
         ("/embed", {"text": " "}, "the text is empty"),
         ("/embed", {"text": "好", "top": 3}, "top"),
@@ -104,10 +104,10 @@ def test_each_request_of_a_batch_gets_its_own_results(sim, index):
         ("/search", {}, "give either text or texts"),
     ],
 )
-def test_an_invalid_request_gets_a_reason(path, question, said, address, ask):
+def test_an_invalid_request_gets_a_reason(path, question, message, address, ask):
     status, answer = ask(address, path, question)
     assert status == 422
-    assert said in answer["error"]
+    assert message in answer["error"]
 
 
 def test_health_describes_model_and_index(address, ask):

@@ -48,7 +48,7 @@ def nested(rng, length):
 
 def answer(task, example, sureness, noise=0.0):
     """A model's answer: right and sure if `sureness` is high, wrong and sure if it is low."""
-    if task.texts_apart:
+    if task.separate_texts:
         rank = 1 if sureness + noise > 0 else int(rng_of(example).integers(2, 12))
         near = [(int(i), 1, 0.9 - i / 100) for i in rng_of(example).integers(0, 30, 3)]
         label = Retrieved(rank, rank == 1, 0.1 + noise / 100, tuple(near))

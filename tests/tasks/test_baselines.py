@@ -133,7 +133,7 @@ def test_it_is_tuned_on_the_validation_set_alone(name):
     assert actual[last[:2]] == max(actual.values())
 
 
-def test_rare_words_count_where_the_validation_set_says_so():
+def test_rare_words_count_where_they_help_on_the_validation_set():
     """Each label has words of its own, most of them once in training: min_df 1 finds them."""
     rng = np.random.default_rng(0)
     names = {label: [chr(0x4E00 + 300 * k + i) for i in range(200)] for k, label in enumerate("ab")}
@@ -168,7 +168,7 @@ def test_three_examples_and_rare_labels_are_enough(recwarn):
     assert not recwarn.list
 
 
-def test_long_training_sets_are_thinned_and_it_is_said(monkeypatch):
+def test_long_training_sets_are_thinned_and_this_is_reported(monkeypatch):
     monkeypatch.setattr(baselines, "MAX_CHARACTERS", 1000)
     training = [*examples("classification", 200, 0)]
     kept = baselines._at_most(training, 1000)
@@ -177,7 +177,7 @@ def test_long_training_sets_are_thinned_and_it_is_said(monkeypatch):
     assert title.endswith(f", fitted to {len(kept)} of 200 training examples")
 
 
-def test_a_thinned_training_set_has_what_stands_at_every_second_place():
+def test_a_thinned_training_set_has_every_second_row():
     alternating = [Example(("好" * 10,), str(number % 2), "x") for number in range(100)]
     assert {item.label for item in baselines._at_most(alternating, 500)} == {"0", "1"}
     assert baselines._at_most(alternating, 1000) is alternating

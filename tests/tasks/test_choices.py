@@ -159,13 +159,13 @@ BAD = [
 ]
 
 
-@pytest.mark.parametrize(("change", "said"), BAD)
-def test_bad_rows_are_named(change, said, tmp_path):
+@pytest.mark.parametrize(("change", "message"), BAD)
+def test_bad_rows_are_named(change, message, tmp_path):
     row = {"text": "天气", "choices": ["好", "坏"], "label": 1}
     path = written(tmp_path / "train.jsonl", [row, row | change])
     columns = ColumnsConfig(strict=True)
     layout = find_layout(path, columns, None, TASKS)
-    with pytest.raises(InputError, match=said) as caught:
+    with pytest.raises(InputError, match=message) as caught:
         read_examples(path, layout, columns)
     assert "train.jsonl:2" in str(caught.value)
 

@@ -163,7 +163,7 @@ def test_a_text_in_several_rows_is_as_near_as_the_nearest_of_them():
     assert near[2] == pytest.approx(np.cos(np.radians(10)))
 
 
-def test_cuts_are_trained_beside_the_whole():
+def test_truncated_vectors_are_trained_with_the_whole_ones():
     rng = np.random.default_rng(0)
     vectors, weights = rng.normal(size=(4, 2, 6)).astype("float32"), np.ones(4, "float32")
     targets = np.eye(4, dtype="int8")
@@ -199,7 +199,7 @@ def test_of_triples_the_second_text_must_be_nearer_than_the_third():
     assert task.metrics.compute([BELONGS] * 2, actual)["accuracy"] == 0.5
 
 
-def test_of_scores_the_cosines_are_judged():
+def test_scored_pairs_are_evaluated_by_their_cosines():
     task = ScoredPairs(levels=(0.0, 1.0))
     pairs = [(10 + i, 50 + i) for i in range(6)]
     degrees = [40, 10, 70, 20, 60, 30]

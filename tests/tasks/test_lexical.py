@@ -96,7 +96,7 @@ def test_predictions_are_what_the_formula_says(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_what_adds_nothing_is_used_only_if_the_user_says_so(name):
+def test_features_that_add_nothing_are_used_only_on_request(name):
     task, _ = fitted(name)
     rng = np.random.default_rng(0)
     training = [*made(name, 200, 0)]
@@ -197,6 +197,6 @@ def test_a_file_that_is_damaged_or_of_another_model_is_refused():
     }
     LexicalFeatures.from_bytes(changed(good), task, "folder")
     for name, (content, of) in bad.items():
-        with pytest.raises(InputError, match=r"cannot read folder/lexical\.npz") as told:
+        with pytest.raises(InputError, match=r"cannot read folder/lexical\.npz") as output:
             LexicalFeatures.from_bytes(content, of, "folder")
-        assert "fine-tune again" in str(told.value), name
+        assert "fine-tune again" in str(output.value), name

@@ -34,8 +34,8 @@ NOTHING = np.zeros(1, np.float32)
 TAGS = ("B-LOC", "B-PER", "E-LOC", "I-LOC", "I-PER", "O", "S-PER")
 
 
-def intervals(task, *judged, **settings):
-    return task.metrics.intervals(*judged, **settings)
+def intervals(task, *labelled_set, **settings):
+    return task.metrics.intervals(*labelled_set, **settings)
 
 
 def answers(labels):
@@ -96,7 +96,7 @@ def triples(examples=40, seed=0):
 
 
 @pytest.fixture(params=["classification", "pair", "multilabel", "regression", "ranking", "tagging"])
-def judged(request):
+def labelled_set(request):
     """A task, labels and answers, of every kind."""
     kinds = {
         "multilabel": several,
@@ -252,8 +252,8 @@ def test_a_perfect_tagging_is_as_sure_as_it_has_sentences_with_entities():
     assert actual["f1"] is None
 
 
-def test_no_interval_has_zero_width(judged):
-    task, gold, predictions = judged
+def test_no_interval_has_zero_width(labelled_set):
+    task, gold, predictions = labelled_set
     perfect = [Prediction(x, item.scores) for x, item in zip(gold, predictions, strict=True)]
     for number in (1, 2, 3, len(gold)):
         same = [] if task.labelling.has_units else [predictions[:1] * len(gold)]
@@ -325,14 +325,14 @@ def test_by_kind_and_tally_know_entities_by_type():
     assert Ranking().metrics.count_kinds(["B", "B"]) == {"B": 2, "C": 0}
 
 
-def test_every_metric_is_announced_and_the_main_one_rises(judged):
-    task, gold, predictions = judged
+def test_every_metric_is_announced_and_the_main_one_rises(labelled_set):
+    task, gold, predictions = labelled_set
     assert [*task.metrics.compute(gold, predictions)] == [x.name for x in task.metrics.usable()]
     assert not task.metrics.all[0].falls
 
 
-def test_a_weight_is_how_often_an_example_is_there(judged):
-    task, gold, predictions = judged
+def test_a_weight_is_how_often_an_example_is_there(labelled_set):
+    task, gold, predictions = labelled_set
     rng = np.random.default_rng(7)
     drawn = [rng.integers(0, len(gold), len(gold)) for _ in range(50)]
     several_times = np.array([np.bincount(x, minlength=len(gold)) for x in drawn], float)
@@ -370,23 +370,23 @@ def task_shares(task):
     }
 
 
-def test_intervals_are_a_function_of_the_seed(judged):
-    first, again, other = (intervals(*judged, resamples=200, seed=seed) for seed in (0, 0, 1))
+def test_intervals_are_a_function_of_the_seed(labelled_set):
+    first, again, other = (intervals(*labelled_set, resamples=200, seed=seed) for seed in (0, 0, 1))
     assert first == again
-    shares = task_shares(judged[0])
+    shares = task_shares(labelled_set[0])
     assert shares == {name for name, ends in first.items() if ends == other[name]}
 
 
-def test_intervals_do_not_depend_on_how_many_samples_are_held_at_once(judged, monkeypatch):
-    want = intervals(*judged, resamples=50)
-    monkeypatch.setattr(metrics, "NUMBERS_AT_ONCE", 7 * len(judged[1]))
-    assert intervals(*judged, resamples=50) == want
+def test_intervals_do_not_depend_on_how_many_samples_are_held_at_once(labelled_set, monkeypatch):
+    want = intervals(*labelled_set, resamples=50)
+    monkeypatch.setattr(metrics, "NUMBERS_AT_ONCE", 7 * len(labelled_set[1]))
+    assert intervals(*labelled_set, resamples=50) == want
 
 
 def test_a_thousand_samples_of_twenty_thousand_examples_take_seconds():
-    judged = labelled("classification", ("0", "1"), 20_000)
+    labelled_set = labelled("classification", ("0", "1"), 20_000)
     start = time.process_time()
-    intervals(*judged)
+    intervals(*labelled_set)
     assert time.process_time() - start < 10  # about 2; drawing lists would take minutes
 
 

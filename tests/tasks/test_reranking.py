@@ -45,7 +45,7 @@ def test_both_layouts_give_the_same_examples(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("row", "said"),
+    ("row", "message"),
     [
         ({"documents": ["甲", "乙"], "labels": [1]}, "has 1 labels for 2 documents"),
         ({"documents": ["甲"], "labels": [-1]}, "relevance is a number of at least 0"),
@@ -53,10 +53,10 @@ def test_both_layouts_give_the_same_examples(tmp_path):
         ({"documents": ["甲", "乙"], "labels": [0, 0]}, "no query has a relevant document"),
     ],
 )
-def test_bad_rows_are_named(row, said, tmp_path):
+def test_bad_rows_are_named(row, message, tmp_path):
     path = written(tmp_path / "train.jsonl", [{"query": "问"} | row])
     layout = find_layout(path, ColumnsConfig(), "reranking", TASKS)
-    with pytest.raises(InputError, match=said):
+    with pytest.raises(InputError, match=message):
         read_examples(path, layout, ColumnsConfig(strict=True))
 
 

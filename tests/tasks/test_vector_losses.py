@@ -90,7 +90,7 @@ def test_over_cuts_is_the_mean_of_the_losses():
     assert got == pytest.approx(np.mean(each), rel=1e-5)
 
 
-def test_a_classifier_reads_both_vectors_and_how_far_they_are_apart():
+def test_a_classifier_gets_both_vectors_and_their_difference():
     vectors = np.array([[[1.0, 2.0], [4.0, -1.0]]], "float32")
     assert np.asarray(classifier_features(vectors)).tolist() == [[1, 2, 4, -1, 3, 3]]
 

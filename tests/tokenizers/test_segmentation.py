@@ -44,7 +44,7 @@ def test_words_of_any_text_are_those_of_jieba_and_leave_nothing_out(text):
 
 
 @given(any_text)
-def test_each_part_is_of_the_word_that_its_first_character_stands_in(text):
+def test_each_part_is_of_the_word_of_its_first_character(text):
     owners = [  # the word of every character that is visible
         number
         for number, word in enumerate(jieba.cut(text, HMM=False))
@@ -168,7 +168,7 @@ def test_split(text, words):
     assert split(text) == words
 
 
-def test_the_total_that_tells_a_changed_dictionary_is_the_one_of_jieba():
+def test_the_total_that_shows_a_changed_dictionary_is_that_of_jieba():
     jieba.initialize()
     assert jieba.dt.total == segmentation._TOTAL_FREQUENCY
     assert not segmentation._dictionary_changed()

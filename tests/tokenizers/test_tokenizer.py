@@ -153,7 +153,7 @@ def test_sorted_combining_marks_keep_their_places():
     assert CHAR.offsets("x\u302e\U0001d165") == [(0, 3)]
 
 
-def test_batches_are_padded_with_0_wherever_the_padding_token_stands():
+def test_batches_are_padded_with_0_whatever_the_id_of_the_padding_token():
     vocabulary = {token: i for i, token in enumerate(["甲", *SPECIAL_TOKENS, "乙"])}
     batch = RoFormerTokenizer(vocabulary, "char")(["乙乙", "乙"])
     assert batch["token_ids"].tolist() == [[3, 6, 6, 4], [3, 6, 4, 0]]
@@ -197,7 +197,7 @@ def test_joining_ids_is_encoding_texts(tokenizer, text, pair, max_length):
 
 
 @given(any_tokenizer, st.text(st.characters(codec="utf-8", exclude_categories=["M"])))
-def test_a_token_spells_what_stands_at_its_place(tokenizer, text):
+def test_a_token_spells_the_text_at_its_place(tokenizer, text):
     for token, (start, end) in zip(tokenizer.tokenize(text), tokenizer.offsets(text), strict=True):
         place = text[start:end]
         assert token.removeprefix("##") in "".join(tokenizer.tokenize(place)).replace("##", "")
@@ -271,7 +271,7 @@ WRITTEN = {  # tokens, as a model with a vocabulary of words writes them: what i
 
 
 @pytest.mark.parametrize("tokens", WRITTEN)
-def test_words_are_joined_and_latin_ones_kept_apart(tokens):
+def test_words_are_joined_and_latin_ones_stay_separate(tokens):
     known = dict.fromkeys([*SPECIAL_TOKENS, *" ".join(WRITTEN).split()])
     tokenizer = RoFormerTokenizer({token: i for i, token in enumerate(known)}, "word")
     assert tokenizer.decode(ids_of(tokenizer, tokens.split())) == WRITTEN[tokens]
@@ -300,7 +300,7 @@ def test_decoding_changes_spaces_alone_and_keeps_those_between_latin_words(data,
 
 
 @given(st.data(), any_tokenizer)
-def test_no_space_stands_between_chinese_words_whatever_a_model_writes(data, tokenizer):
+def test_no_space_is_written_between_chinese_words(data, tokenizer):
     ids = data.draw(st.lists(st.sampled_from(range(tokenizer.vocab_size)), min_size=5))
     assert not spaces(tokenizer.decode(ids), CHINESE)
 

@@ -18,7 +18,7 @@ from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import (
     SPECIAL_TOKENS,
     build_vocabulary,
-    count_pieces,
+    count_words,
     guess_tokenization,
     simplify_vocabulary,
 )
@@ -41,7 +41,7 @@ def zip_with(path, *names):
     return path
 
 
-def test_special_tokens_may_stand_anywhere():
+def test_special_tokens_may_be_anywhere():
     assert read_vocabulary(GOLDENS / "word")["[UNK]"] == 1
     assert read_vocabulary(GOLDENS / "char" / "vocab.txt")["[UNK]"] == 100
     assert len(read_vocabulary(str(GOLDENS / "word"))) == 5918
@@ -117,22 +117,22 @@ def test_simplified_vocabularies_equal_those_of_bert4keras(name):
         simplify_vocabulary(vocabulary, ["[PAD]", "[NEW]"])
 
 
-def test_pieces_are_words_without_what_no_vocabulary_should_hold():
+def test_counted_words_exclude_what_no_vocabulary_should_have():
     texts = ["我爱北京 ABC é\u3000\n", "北京\ue000\ud800\u200b\ufffd" + "x" * 201]
     want = {"我": 1, "爱": 1, "北京": 2, "abc": 1, "e": 1}
-    assert count_pieces(texts, "word") == want
-    assert count_pieces(["北京Абв"], "char", lower_case=False) == {"北": 1, "京": 1, "Абв": 1}
+    assert count_words(texts, "word") == want
+    assert count_words(["北京Абв"], "char", lower_case=False) == {"北": 1, "京": 1, "Абв": 1}
 
 
 def test_counts_of_several_workers_can_be_added():
     texts = [case["text"] for case in golden("word/cases.json.gz")["single"]]
     for tokenization in ("word", "char"):
-        whole = count_pieces(texts, tokenization)
-        parts = [count_pieces(texts[start::3], tokenization) for start in range(3)]
+        whole = count_words(texts, tokenization)
+        parts = [count_words(texts[start::3], tokenization) for start in range(3)]
         assert sum(parts, Counter()) == whole
 
 
-def test_vocabulary_is_special_tokens_then_pieces_by_frequency():
+def test_a_vocabulary_is_special_tokens_then_words_by_frequency():
     counts = {"中国": 5, "中": 3, "国家": 1, "ab": 2}
     built = build_vocabulary(counts, LEAST + 4, "word")
     assert built[:10] == [*SPECIAL_TOKENS, "中", "国", "中国", "##b", "a"]
@@ -170,7 +170,7 @@ def test_built_vocabularies_depend_on_the_counts_alone(counts, size, tokenizatio
 @pytest.mark.parametrize("tokenization", ["word", "char"])
 def test_built_vocabulary_writes_reads_and_leaves_little_unknown(tmp_path, tokenization):
     texts = [c["text"] for c in golden("word/cases.json.gz")["single"] if c["kind"] == "real"]
-    built = build_vocabulary(count_pieces(texts, tokenization), 3000, tokenization)
+    built = build_vocabulary(count_words(texts, tokenization), 3000, tokenization)
     lines = "".join(f"{token}\n" for token in built)
     (tmp_path / "vocab.txt").write_text(lines, encoding="utf-8", newline="\n")
     assert read_vocabulary(tmp_path) == {token: i for i, token in enumerate(built)}

@@ -42,7 +42,7 @@ def run(
     every=3,
     start=0,
     hooks=(),
-    seconds_apart=0,
+    min_seconds=0,
     uniform_loss=4.0,
     **settings,
 ):
@@ -52,8 +52,7 @@ def run(
     settings |= {"every": every, "tokens_per_step": 100, "uniform_loss": uniform_loss} | span
     with MetricsFile(path, resumed_at=start) as lines, StepLog(lines, **settings) as log:
         schedules = [
-            PeriodicCallback(f, every=n, log=log, seconds_apart=seconds_apart, **span)
-            for f, n in hooks
+            PeriodicCallback(f, every=n, log=log, min_seconds=min_seconds, **span) for f, n in hooks
         ]
         labels = np.array(losses, "float32")[:, None]
         model.fit(
@@ -74,10 +73,10 @@ def test_a_line_is_the_mean_since_the_line_before(path):
     assert list(lines[0]) == ["step", "loss", "learning_rate", "tokens_per_second"]
 
 
-@pytest.mark.parametrize(("seconds_apart", "called"), [(0, [2, 4, 6, 8, 10]), (3600, [10])])
-def test_calls_keep_apart_but_for_the_last(path, seconds_apart, called):
+@pytest.mark.parametrize(("min_seconds", "called"), [(0, [2, 4, 6, 8, 10]), (3600, [10])])
+def test_calls_keep_their_distance_except_the_last(path, min_seconds, called):
     steps = []
-    run(path, toy(), LOSSES, hooks=[(steps.append, 2)], seconds_apart=seconds_apart)
+    run(path, toy(), LOSSES, hooks=[(steps.append, 2)], min_seconds=min_seconds)
     assert steps == called
 
 
@@ -107,7 +106,7 @@ def test_a_resumed_run_writes_the_same_lines(path):
         assert {**before, "tokens_per_second": 0} == {**after, "tokens_per_second": 0}
 
 
-def test_the_rate_leaves_out_the_first_step_and_what_is_no_training(path):
+def test_the_rate_excludes_the_first_step_and_everything_but_training(path):
     def slow(step):
         time.sleep(0.3)
 
@@ -233,7 +232,7 @@ def test_tensorboard_holds_the_same_numbers(path, tmp_path):
     }
 
 
-def test_a_signal_behind_the_look_of_the_one_that_saves_waits_for_the_next_step():
+def test_a_signal_after_the_check_waits_for_the_next_step():
     class Model:
         stop_training = False
 

@@ -288,13 +288,13 @@ def test_a_folder_stands_for_the_runs_in_it(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("name", "said"),
+    ("name", "message"),
     [("rows", "rows holds no run"), ("notes.txt", "no folder"), ("nowhere", "no folder")],
 )
-def test_a_folder_without_a_run_is_refused(tmp_path, name, said):
+def test_a_folder_without_a_run_is_refused(tmp_path, name, message):
     (tmp_path / "rows").mkdir()
     (tmp_path / "notes.txt").touch()
-    with pytest.raises(InputError, match=rf"{said}.*Give the --output of a run"):
+    with pytest.raises(InputError, match=rf"{message}.*Give the --output of a run"):
         find_runs(tmp_path / name)
 
 

@@ -48,7 +48,7 @@ def test_products_are_bfloat16_where_the_device_is_fast_at_them(
         ("jax", True, "auto"),
     ],
 )
-def test_xla_is_left_to_keras_but_for_tensorflow_on_a_cpu(
+def test_xla_is_left_to_keras_except_for_tensorflow_on_a_cpu(
     machine, monkeypatch, backend, accelerated, jit
 ):
     machine(accelerated)

@@ -96,7 +96,7 @@ def test_plot_fill_masks_puts_the_likeliest_on_top_and_marks_the_answer(tmp_path
     assert second.get_title(loc="left") == "酒店" * 20 + "\n" + "酒店" * 20
 
 
-def test_ranges_stand_from_top_to_bottom_with_their_ends(drawn):
+def test_ranges_are_listed_from_top_to_bottom_with_their_ends(drawn):
     ranges = [Range("测试", 0.9, (0.85, 0.94), True), Range("baseline", 0.8, (0.7, 0.9), False)]
     draw_ranges(ranges, axis_name="accuracy", shares=True)
     axes = drawn[0].axes[0]

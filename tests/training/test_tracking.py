@@ -19,7 +19,7 @@ def offline(monkeypatch):
 
 
 @pytest.fixture
-def told(monkeypatch):
+def actual(monkeypatch):
     """[((project, identity of the run), line), …] that the real package receives."""
     import wandb
 
@@ -35,23 +35,23 @@ def told(monkeypatch):
 
 @pytest.mark.slow
 def test_every_line_is_at_wandb_too_and_a_resumed_run_is_the_same_run(
-    pretrain_flags, told, tmp_path
+    pretrain_flags, actual, tmp_path
 ):
     run = tmp_path / "run"
     flags = pretrain_flags(run, steps=6, save_every=3, log_every=3, tracker="wandb", project="字")
     assert main(["pretrain", *flags]) == 0
-    trained = {line["step"]: line["loss"] for _, line in told if "loss" in line}
+    trained = {line["step"]: line["loss"] for _, line in actual if "loss" in line}
     assert trained == {x["step"]: x["loss"] for x in read_metrics(run / "metrics.jsonl")}
-    judged = [line for _, line in told if "held_out_loss" in line]
+    judged = [line for _, line in actual if "held_out_loss" in line]
     assert [line["step"] for line in judged] == [0, 3, 6]
     assert "held_out_loss_by_length/64" in judged[0]
     assert len(list(run.glob("wandb/offline-run-*/*.wandb"))) == 1
 
     shutil.rmtree(run / "checkpoints/step-00000006")
-    count = len(told)
+    count = len(actual)
     assert main(["pretrain", *flags]) == 0
-    assert [line["step"] for _, line in told[count:]] == [6, 6]
-    assert {name for name, _ in told} == {("字", (run / "wandb-id").read_text())}
+    assert [line["step"] for _, line in actual[count:]] == [6, 6]
+    assert {name for name, _ in actual} == {("字", (run / "wandb-id").read_text())}
 
 
 def test_pretrain_passes_tracker_project_and_settings_on(
@@ -75,7 +75,7 @@ def test_without_a_project_nothing_is_written(tmp_path):
 
 
 @pytest.mark.parametrize("tracker", ["wandb", "mlflow", "swanlab"])
-def test_without_the_package_it_is_said_what_to_install_before_any_work(
+def test_a_missing_package_is_reported_before_any_work(
     tracker, pretrain_flags, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setitem(sys.modules, tracker, None)

@@ -177,10 +177,10 @@ def test_paraphrases_are_decided_by_their_own_request(released):
             )
             for i in numbers
         ]
-        told = {}
-        generate_batch(served, drafts, told.__setitem__)
+        by_place = {}
+        generate_batch(served, drafts, by_place.__setitem__)
         return [
-            [{"text": item.text, "score": item.score} for item in told[place]]
+            [{"text": item.text, "score": item.score} for item in by_place[place]]
             for place in range(len(numbers))
         ]
 

@@ -251,7 +251,7 @@ class SentenceVectors(Task):
 
     name: ClassVar[str] = "embedding"
     title: ClassVar[str] = "句向量 · Sentence vectors"
-    texts_apart: ClassVar[bool] = True
+    separate_texts: ClassVar[bool] = True
     pipeline_tag: ClassVar[str] = "sentence-similarity"
 
     if TYPE_CHECKING:  # every task declares its own

@@ -100,7 +100,7 @@ def test_evaluate_prints_a_dash_and_the_reason(name):
         assert report["undefined"]["test"][metric]["en"] in printed
 
 
-def test_a_leak_is_told_without_a_figure_where_there_is_none():
+def test_a_leak_without_a_figure_is_reported_without_one():
     run = make_run("regression", leaked=0)
     examples = [item._replace(label=3.0) for item in run.test.examples]
     examples[0] = examples[0]._replace(texts=run.train.examples[0].texts)
@@ -110,9 +110,9 @@ def test_a_leak_is_told_without_a_figure_where_there_is_none():
         predictions=[answer(run.task, item, 1) for item in examples],
         duplicates=duplicates(run.train.examples, examples),
     )
-    said = analyse(ReportData(**run.__dict__ | {"test": test}))["warnings"]
-    assert said[0].startswith("1 of 40 examples")
-    assert not [x for x in said if "—" in x]
+    message = analyse(ReportData(**run.__dict__ | {"test": test}))["warnings"]
+    assert message[0].startswith("1 of 40 examples")
+    assert not [x for x in message if "—" in x]
 
 
 def test_labels_that_a_set_lacks_are_named_in_each_set():
@@ -123,9 +123,9 @@ def test_labels_that_a_set_lacks_are_named_in_each_set():
         lengths=np.full(len(item), 5),
         predictions=[answer(run.task, x, 1) for x in item],
     )
-    said = analyse(ReportData(**run.__dict__ | {"valid": valid}))["warnings"]
-    assert [x for x in said if x.startswith("The validation set has no example of 1:")]
-    assert not [x for x in said if x.startswith("The test set has no example")]
+    message = analyse(ReportData(**run.__dict__ | {"valid": valid}))["warnings"]
+    assert [x for x in message if x.startswith("The validation set has no example of 1:")]
+    assert not [x for x in message if x.startswith("The test set has no example")]
 
 
 @pytest.mark.parametrize("name", ["classification", "tagging"])

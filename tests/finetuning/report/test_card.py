@@ -151,7 +151,7 @@ def test_the_hub_reads_its_head(tmp_path):
         assert Path(card.data.eval_results[0].dataset_name).name == "评论.tsv"
 
 
-def test_taggers_say_what_other_programs_leave_out():
+def test_cards_of_taggers_say_what_other_programs_do_not_compute():
     run = make_run("tagging", settings=SETTINGS)
     report = analyse(run)
     plain, legal, crf = (

@@ -202,10 +202,10 @@ def drawn(rng, name, size):
 def replies(rng, examples):
     """Answers, wrong in one direction more than in the other."""
     for item in examples:
-        said = str(rng.choice(CONFUSED[item.label]))
+        message = str(rng.choice(CONFUSED[item.label]))
         likely = rng.choice([0.45, 0.55, 0.65, 0.75, 0.85, 0.95])
-        scores = dict.fromkeys(WORDS, (1 - likely) / 2) | {said: likely}
-        yield Prediction(said, np.array([scores[word] for word in WORDS], np.float32))
+        scores = dict.fromkeys(WORDS, (1 - likely) / 2) | {message: likely}
+        yield Prediction(message, np.array([scores[word] for word in WORDS], np.float32))
 
 
 @pytest.fixture(scope="module")
@@ -261,13 +261,13 @@ def labels_of(answers):
     return [item.label for item in answers]
 
 
-def by_hand(gold, said):
+def by_hand(gold, message):
     """Accuracy and macro F1, counted."""
     f1 = []
     for word in WORDS:
-        right = sum(a == b == word for a, b in zip(gold, said, strict=True))
-        f1.append(2 * right / (gold.count(word) + said.count(word)))
-    right = sum(a == b for a, b in zip(gold, said, strict=True))
+        right = sum(a == b == word for a, b in zip(gold, message, strict=True))
+        f1.append(2 * right / (gold.count(word) + message.count(word)))
+    right = sum(a == b for a, b in zip(gold, message, strict=True))
     return {"accuracy": right / len(gold), "macro_f1": mean(f1)}
 
 
@@ -348,11 +348,11 @@ def test_the_data_tables_are_right_in_each_cell(counted_run, written):
 
 def test_the_tables_of_labels_are_right_in_each_cell(counted_run, written):
     report, tables, _ = written
-    gold, said = counted_run.test.gold, labels_of(counted_run.test.predictions)
-    pairs = Counter(zip(gold, said, strict=True))
+    gold, message = counted_run.test.gold, labels_of(counted_run.test.predictions)
+    pairs = Counter(zip(gold, message, strict=True))
     rows, numbers = [], []
     for word in WORDS:
-        right, of, answered = pairs[word, word], gold.count(word), said.count(word)
+        right, of, answered = pairs[word, word], gold.count(word), message.count(word)
         precision, recall = right / answered, right / of
         f1 = 2 * precision * recall / (precision + recall)
         rows.append([word, *(f"{x:.1%}" for x in (precision, recall, f1)), str(of), str(answered)])
@@ -420,8 +420,8 @@ def test_the_mistakes_say_what_is_in_the_data_and_what_was_answered(counted_run,
     wrong.sort(key=lambda pair: -pair[0])
     lines = re.findall(r"^\*\*(test:\d+)\*\* (.*)$", read["report.md"], flags=re.M)
     assert lines == [
-        (item.place, f"· true label: {item.label} · prediction: {said} · confidence {sure:.1%}")
-        for sure, item, said in wrong[:MISTAKES]
+        (item.place, f"· true label: {item.label} · prediction: {message} · confidence {sure:.1%}")
+        for sure, item, message in wrong[:MISTAKES]
     ]
 
 
@@ -429,8 +429,8 @@ def test_of_many_labels_the_confusions_are_right_in_each_cell():
     words = tuple(f"类{i}" for i in range(16))
     task = Classification(labels=words)
     examples = [Example((f"{i}",), words[i % 16], f"t:{i}") for i in range(64)]
-    said = [words[(i % 16 + (i % 16 < 3 and i < 16 * (i % 16 + 1))) % 16] for i in range(64)]
-    predictions = [Prediction(item, np.full(16, 1 / 16, np.float32)) for item in said]
+    message = [words[(i % 16 + (i % 16 < 3 and i < 16 * (i % 16 + 1))) % 16] for i in range(64)]
+    predictions = [Prediction(item, np.full(16, 1 / 16, np.float32)) for item in message]
     part = EvaluatedSet(examples=examples, lengths=np.full(64, 5), predictions=predictions)
     page = markdown_page(analyse(ReportData(task=task, metric="accuracy", train=part, valid=part)))
     wrong = [["类2", "类3", "3"], ["类1", "类2", "2"], ["类0", "类1", "1"]]
@@ -448,23 +448,23 @@ def test_the_numbers_of_a_regression_are_right_in_each_cell():
     assert cells_of(markdown_page(analyse(run)))["Data"][1] == [head, *rows]
 
 
-def test_the_leak_is_said_first():
+def test_the_leak_is_reported_first():
     report = analyse(make_run(leaked=7))
     share, (low, high) = (
         report["test_unseen"]["accuracy"],
         report["intervals"]["test_unseen"]["accuracy"],
     )
-    said = (
+    message = (
         "7 of 40 examples of the test set have texts that are also in the training set. Without "
         f"them: accuracy {share:.1%} [{low:.1%}, {high:.1%}]."
     )
-    assert report["warnings"][0] == said
+    assert report["warnings"][0] == message
     for page in (Page(html_page(report)).text, markdown_page(report)):
-        assert said in page
-        assert page.index(said) < page.index("In brackets")
+        assert message in page
+        assert page.index(message) < page.index("In brackets")
 
 
-def test_without_a_leak_nothing_is_said_of_one():
+def test_without_a_leak_none_is_mentioned():
     report = analyse(make_run(leaked=0))
     assert "test_unseen" not in report
     assert not [sentence for sentence in report["warnings"] if "also in the training" in sentence]
@@ -478,7 +478,7 @@ def test_where_every_text_is_leaked_no_figure_is_for_new_texts():
     html_page(report)
 
 
-def test_without_a_test_set_the_figures_are_on_valid_and_it_is_said():
+def test_without_a_test_set_the_figures_are_those_of_the_validation_set():
     run = make_run()
     report = analyse(make_run(test=None, baseline=""))
     assert report["judged"] == "valid"
@@ -497,7 +497,7 @@ def warned(part, **changes):
     return actual
 
 
-def test_few_examples_and_a_better_baseline_are_said():
+def test_few_examples_and_a_better_baseline_are_reported():
     assert "examples: 40" in warned("The test set is small")
     run = make_run()
     perfect = [Prediction(item.label, np.float32([0.5, 0.5])) for item in run.test.examples]
@@ -521,15 +521,15 @@ def test_few_examples_and_a_better_baseline_are_said():
     assert "is not shown" in warned("simple baseline", test=EvaluatedSet(**hardly))
 
 
-def test_cut_texts_uneven_labels_and_unanswered_ones_are_said():
+def test_truncated_texts_uneven_labels_and_unpredicted_labels_are_reported():
     run = make_run()
     assert "longer than 16 tokens" in warned("tokens")
     item = [x._replace(label="1") for x in run.train.examples[:39]] + [
         run.train.examples[39]._replace(label="0")
     ]
     train = EvaluatedSet(examples=item, lengths=run.train.lengths)
-    said = warned("imbalanced", train=train)
-    assert "39 of 1, but 1 of 0." in said
+    message = warned("imbalanced", train=train)
+    assert "39 of 1, but 1 of 0." in message
     always = [Prediction("1", np.float32([0.1, 0.9]))] * 40
     test = EvaluatedSet(**run.test.__dict__ | {"predictions": always})
     assert warned("Never predicted", test=test).endswith(": 0.")
@@ -738,7 +738,7 @@ def test_precision_and_recall_have_their_chinese_names():
         assert cells["召回率"].startswith("75.0%")
 
 
-def test_warnings_are_said_in_the_language_of_the_page():
+def test_warnings_are_in_the_language_of_the_page():
     report = analyse(make_run(leaked=7))
     share = report["test_unseen"]["accuracy"]
     page = Page(html_page(report, "zh")).text

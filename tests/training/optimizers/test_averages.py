@@ -138,7 +138,7 @@ def test_a_run_publishes_averages_and_trains_on(run):
     assert np.abs(published - weights).max() > 1e-3
 
 
-def test_the_published_model_is_the_one_that_was_judged(run):
+def test_the_published_model_is_the_evaluated_one(run):
     model = RoFormerForMaskedLM.from_pretrained(run / "model")
     batches = held_out_batches(
         PreparedRows.open(run / "rows", "held_out"),
