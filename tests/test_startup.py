@@ -37,7 +37,7 @@ def environment_without_level():
 
 @pytest.fixture
 def fake_tensorflow(tmp_path):
-    """fake_tensorflow(last statement) → stderr and exit code of a command that imports `tensorflow`."""
+    """fake_tensorflow(last statement) → stderr and exit code of a command that imports it."""
 
     def run(statement, **environment):
         (tmp_path / "tensorflow.py").write_text(
