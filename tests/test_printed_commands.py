@@ -30,7 +30,7 @@ OF_OTHERS = {
     *("no-deps", "logdir", "ntasks"),  # pip's, TensorBoard's and Slurm's
     *("scheduler-file", "nworkers", "nthreads"),  # Dask's
     *("form", "first-lines"),  # of `python -m pretrain.poems`
-    *("sets", "quick", "peer"),  # of `python -m benchmarks.suite`
+    *("sets", "quick", "peer", "examples"),  # of `python -m benchmarks.suite`
     *("clones", "corpora", "test-sets"),  # of `python -m pretrain.mini`
 }
 FILLED = "PLACEHOLDER"  # in place of what an f-string inserts

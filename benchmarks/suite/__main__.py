@@ -37,10 +37,9 @@ from benchmarks.suite.sets import (
 from roformer_tf.checkpoints.huggingface import MODEL_CARD
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.errors import InputError, check_numbers
-from roformer_tf.files import hash_file, locked, read_json, remove, write_text
+from roformer_tf.files import hash_file, locked, read_json, remove, write_json, write_text
 from roformer_tf.finetuning.report.figures import newest
 from roformer_tf.tasks.metrics import wilson
-from roformer_tf.training.run_files import write_json
 
 # Short trainings, of several kinds.
 QUICK = ("tnews", "eprstmt", "reviews-2700", "bustm", "ner")

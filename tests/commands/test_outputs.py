@@ -61,15 +61,15 @@ def test_it_is_reported_before_any_work(command, output, tmp_path, monkeypatch, 
 @pytest.fixture
 def read_only(monkeypatch):
     """read_only(FOLDER): nothing can be written in it, not even by root."""
-    result = tempfile.mkstemp
+    result = tempfile.NamedTemporaryFile
 
     def read_only(folder):
-        def refuse(*words, dir=None, **more):  # noqa: A002 (mkstemp's own)
+        def refuse(*words, dir=None, **more):  # noqa: A002 (its own)
             if dir is not None and Path(dir) == folder:
                 raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(dir))
             return result(*words, dir=dir, **more)
 
-        monkeypatch.setattr(tempfile, "mkstemp", refuse)
+        monkeypatch.setattr(tempfile, "NamedTemporaryFile", refuse)
 
     return read_only
 

@@ -286,6 +286,7 @@ TABLES = {
                 "--label-separator ;",
                 LINES,
                 base=ONE_BATCH.replace("{examples}", "{separated} --task multilabel"),
+                exits=(2, 0),
             ),
             Row("--encoding big5", LINES, base=ONE_BATCH.replace("{examples}", "{examples_big5}")),
             Row(

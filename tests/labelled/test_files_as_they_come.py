@@ -330,10 +330,10 @@ COLUMNS = {  # name: content, what the message says, flags that help
 }
 ENDS = {
     "old.xls": (OLD + bytes(600), ["Save it as .xlsx or .csv"]),
-    "old.csv": (OLD + bytes(600), ["of no kind that can be read", "Save it as .xlsx"]),
+    "old.csv": (OLD + bytes(600), ["of a kind that cannot be read", "Save it as"]),
     "page.xls": (
         "<html><table><tr><td>评论</td></tr></table>",
-        ["of no kind that can be read", "Save it as .xlsx"],
+        ["of a kind that cannot be read", "Save it as"],
     ),
     "secret.xlsx": (OLD + bytes(600), ["has a password"]),
     "wps.et": ("", ["Save it as .xlsx or .csv"]),
