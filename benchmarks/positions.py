@@ -306,7 +306,7 @@ def _write_report(output: Path, report: dict[str, Any]) -> None:
 
 STYLE = """<meta name=viewport content="width=device-width, initial-scale=1">
 <style>
-body { max-width: 60rem; margin: 0 auto; padding: 1rem; font: 16px/1.6 system-ui, sans-serif; }
+body { max-width: 68rem; margin: 0 auto; padding: 1rem; font: 16px/1.6 system-ui, sans-serif; }
 h1 { font-size: 1.6rem; }
 div { overflow-x: auto; }
 table { border-collapse: collapse; font-variant-numeric: tabular-nums; white-space: nowrap; }
