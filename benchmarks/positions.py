@@ -273,6 +273,7 @@ def _write_report(output: Path, report: dict[str, Any]) -> None:
         "accuracy",
         "difference",
         "95 % interval",
+        "result",
         "ms/step",
         "MiB",
         "parameters",
@@ -296,9 +297,32 @@ def _write_report(output: Path, report: dict[str, Any]) -> None:
     picture_url = base64.b64encode((output / "comparison.png").read_bytes()).decode()
     write_text(
         output / "comparison.html",
-        f"<!doctype html><meta charset=utf-8><title>Positions compared</title><p>{caption}</p>"
-        f"<table>{page}</table><img src='data:image/png;base64,{picture_url}' width=900>\n",
+        f"<!doctype html><meta charset=utf-8><title>Positions compared</title>{STYLE}"
+        f"<h1>Positions compared</h1><p>{caption}</p><div><table>{page}</table></div>"
+        f"<img alt='Held-out losses by step, and differences' src='data:image/png;base64,"
+        f"{picture_url}'>\n",
     )
+
+
+STYLE = """<meta name=viewport content="width=device-width, initial-scale=1">
+<style>
+body { max-width: 68rem; margin: 0 auto; padding: 1rem; font: 16px/1.6 system-ui, sans-serif; }
+h1 { font-size: 1.6rem; }
+div { overflow-x: auto; }
+table { border-collapse: collapse; font-variant-numeric: tabular-nums; white-space: nowrap; }
+td { padding: .3rem .7rem; text-align: right; border-bottom: 1px solid #dde3e9; }
+td:first-child { text-align: left; }
+tr:first-child { color: #5b6875; }
+img { max-width: 100%; margin-top: 1rem; }
+</style>"""
+
+
+def _result_in_words(interval: Sequence[float] | None) -> str:
+    """What a 95 % interval of the difference to the baseline's loss shows."""
+    if interval is None:
+        return ""
+    low, high = interval
+    return "better" if high < 0 else "worse" if low > 0 else "no difference shown"
 
 
 def _cells(name: str, figures: Mapping[str, Any]) -> list[str]:
@@ -310,6 +334,7 @@ def _cells(name: str, figures: Mapping[str, Any]) -> list[str]:
         f"{figures['held_out_accuracy']:.2%}",
         f"{figures['difference']:+.4f}" if "difference" in figures else "",
         "{:+.4f} to {:+.4f}".format(*interval) if interval else "",
+        _result_in_words(interval),
         f"{1000 * figures['seconds_per_step']:,.0f}",
         f"{memory / 2**20:,.0f}" if memory else "",
         f"{figures['parameters']:,}",

@@ -249,6 +249,7 @@ def report(poems: Poems) -> None:
     }
     write_text(folder / "poems.json", json.dumps(figures, ensure_ascii=False, indent=1) + "\n")
     facts = {
+        "steps": settings(folder)["steps"],
         "model_bits": surprise.model,
         "kneser_ney_bits": surprise.kneser_ney,
         "trained": len(trained),

@@ -1,16 +1,20 @@
-"""Models of the Hugging Face hub as sources: `owner/name`, or `owner/name@revision`.
+"""Models of two hubs as sources, each with an optional `@revision`.
+
+owner/name               Hugging Face
+modelscope:owner/name    ModelScope
 
 CACHE/hub/OWNER/NAME.json          revision → commit, written when all files of the commit are there
-CACHE/hub/OWNER/COMMIT/NAME/       its files
+CACHE/hub/OWNER/COMMIT/NAME/       its files; those of ModelScope are in CACHE/modelscope
 
 A model is downloaded once; later uses need no network. `checkpoints download` asks the hub again.
-As in huggingface_hub, HF_ENDPOINT is the URL of a mirror, and HF_TOKEN the token of an account.
+As in huggingface_hub, HF_ENDPOINT is the URL of a mirror, and HF_TOKEN the token of an account; as
+in ModelScope's package, MODELSCOPE_ENDPOINT is its URL. Its private models are not supported.
 """
 
 import hashlib
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -20,7 +24,9 @@ from roformer_tf.checkpoints.archives import BERT_CONFIG, CONFIG, PICKLE, SHARDS
 from roformer_tf.errors import InputError
 from roformer_tf.files import parse_json, write_json
 
-_SOURCE = re.compile(r"(\w[\w.-]*)/(\w[\w.-]*)(?:@([\w.-][\w./-]*))?", re.ASCII)
+_MODELSCOPE = "modelscope:"
+_DEFAULT = {False: "main", True: "master"}  # by whether it is ModelScope: the usual revision
+_SOURCE = re.compile(rf"({_MODELSCOPE})?(\w[\w.-]*)/(\w[\w.-]*)(?:@([\w.-][\w./-]*))?", re.ASCII)
 _FILE = re.compile(r"[\w.-]+", re.ASCII)
 # Configs, vocabularies and other files that are read besides the weights.
 _SMALL = (".json", ".txt", ".npz", "README.md")
@@ -29,11 +35,12 @@ _PATHS = (".zip", ".txt", ".safetensors")
 
 
 class HubModel(NamedTuple):
-    """A model of the hub, at a revision: a branch, a tag or a commit."""
+    """A model of a hub, at a revision: a branch, a tag or a commit."""
 
     owner: str
     name: str
-    revision: str = "main"
+    revision: str
+    is_modelscope: bool = False
 
     @classmethod
     def parse(cls, source: str | Path) -> "HubModel | None":
@@ -42,7 +49,8 @@ class HubModel(NamedTuple):
         match = _SOURCE.fullmatch(text)
         if match is None or text.endswith(_PATHS) or os.path.exists(source):  # noqa: PTH110
             return None
-        return cls(*(part for part in match.groups() if part))
+        prefix, owner, name, revision = match.groups()
+        return cls(owner, name, revision or _DEFAULT[bool(prefix)], bool(prefix))
 
     @property
     def id(self) -> str:
@@ -50,17 +58,60 @@ class HubModel(NamedTuple):
         return f"{self.owner}/{self.name}"
 
     @property
+    def source(self) -> str:
+        """What a user types."""
+        prefix = _MODELSCOPE if self.is_modelscope else ""
+        at = "" if self.revision == _DEFAULT[self.is_modelscope] else f"@{self.revision}"
+        return f"{prefix}{self.id}{at}"
+
+    @property
+    def endpoint(self) -> str:
+        """The URL of its hub."""
+        if self.is_modelscope:
+            url = os.environ.get("MODELSCOPE_ENDPOINT") or "https://www.modelscope.cn"
+        else:
+            url = os.environ.get("HF_ENDPOINT") or "https://huggingface.co"
+        return url.rstrip("/")
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """Of each request: the account that may read the model."""
+        token = None if self.is_modelscope else os.environ.get("HF_TOKEN")
+        return {"Authorization": f"Bearer {token}"} if token else {}
+
+    @property
+    def advice(self) -> str:
+        """What a user can do if the hub does not give the model."""
+        if self.is_modelscope:
+            return "MODELSCOPE_ENDPOINT can name another address of ModelScope."
+        return (
+            "HF_ENDPOINT can name a mirror, such as https://hf-mirror.com, and HF_TOKEN the token "
+            "of an account that may read the model."
+        )
+
+    @property
     def commits(self) -> Path:
         """The file with the commits of its downloaded revisions."""
-        return registry.folder() / "hub" / self.owner / f"{self.name}.json"
+        folder = registry.folder() / ("modelscope" if self.is_modelscope else "hub")
+        return folder / self.owner / f"{self.name}.json"
 
     def folder(self, commit: str) -> Path:
         """The folder of a commit. It has the model's name, which says if it is a GPT."""
         return self.commits.parent / commit / self.name
 
 
+class HubFile(NamedTuple):
+    """A file of a model, with what the hub lists of it."""
+
+    url: str
+    size: int | None
+    sha256: str | None
+    git: str | None = None
+    """Git's own checksum, which Hugging Face lists for small files in place of SHA-256."""
+
+
 def locate(source: str | Path) -> Path:
-    """The path of a source, as `registry.locate`; a model of the hub is downloaded if necessary."""
+    """The path of a source, as `registry.locate`; a model of a hub is downloaded if necessary."""
     if not isinstance(source, str | Path):
         raise InputError(f"{source!r} is no model. Give a path or a name as a str, or a Path.")
     if (model := HubModel.parse(source)) is None:
@@ -98,20 +149,20 @@ def _download(model: HubModel) -> Path:
     commit, files = _listing(model)
     folder = model.folder(commit)
     folder.mkdir(parents=True, exist_ok=True)
-    for name, properties in files.items():
-        url, path = f"{_endpoint()}/{model.id}/resolve/{commit}/{quote(name)}", folder / name
-        if _is_right(path, properties):
+    for name, file in files.items():
+        path = folder / name
+        if _is_right(path, file):
             continue
         try:
-            transfer.fetch(url, path, _account())
+            transfer.fetch(file.url, path, model.headers)
         except transfer.TransferError as error:
             raise InputError(
                 f"cannot download {model.id}: {error}. Try again to continue, or give a folder "
-                f"with its files. {_ADVICE}"
+                f"with its files. {model.advice}"
             ) from None
-        if _is_right(path, properties) is False:
+        if _is_right(path, file) is False:
             transfer.discard(path)
-            raise InputError(f"{url} is not the file that the hub lists. Try again.")
+            raise InputError(f"{file.url} is not the file that the hub lists. Try again.")
         transfer.finish(path)
     # Last: without it, the files of a download that was stopped are not used.
     commits = _commits(model) | {model.revision: commit}
@@ -119,27 +170,23 @@ def _download(model: HubModel) -> Path:
     return folder
 
 
-_ADVICE = (
-    "HF_ENDPOINT can name a mirror, such as https://hf-mirror.com, and HF_TOKEN the token of an "
-    "account that may read the model."
-)
-
-
-def _listing(model: HubModel) -> tuple[str, dict[str, Mapping[str, Any]]]:
-    """The commit of a revision, and the files to download with what the hub knows of each."""
+def _listing(model: HubModel) -> tuple[str, dict[str, HubFile]]:
+    """The commit of a revision, and the files to download."""
     import requests
 
     from roformer_tf.checkpoints import transfer
 
-    source = model.id if model.revision == "main" else f"{model.id}@{model.revision}"
-    url = f"{_endpoint()}/api/models/{model.id}/revision/{quote(model.revision, safe='')}"
+    revision = quote(model.revision, safe="")
+    if model.is_modelscope:
+        read = _modelscope_files
+        url = f"{model.endpoint}/api/v1/models/{model.id}/repo/files?Revision={revision}"
+    else:
+        read = _huggingface_files
+        url = f"{model.endpoint}/api/models/{model.id}/revision/{revision}?blobs=true"
     try:
-        response = requests.get(
-            url, {"blobs": "true"}, headers=_account(), timeout=(10, transfer.TIMEOUT)
-        )
+        response = requests.get(url, headers=model.headers, timeout=(10, transfer.TIMEOUT))
         response.raise_for_status()
-        values = response.json()
-        commit, entries = values["sha"], {x["rfilename"]: x for x in values["siblings"]}
+        commit, files = read(model, response.json())
         if not _FILE.fullmatch(commit):
             raise ValueError(commit)
     except (requests.HTTPError, requests.ConnectionError, requests.Timeout) as error:
@@ -151,17 +198,42 @@ def _listing(model: HubModel) -> tuple[str, dict[str, Mapping[str, Any]]]:
             else "Nor can it be found at the hub"
         )
         raise InputError(
-            f"{registry.unknown(source)} {why}: {transfer.reason(url, error)}. {_ADVICE}"
+            f"{registry.unknown(model.source)} {why}: {transfer.reason(url, error)}. {model.advice}"
         ) from None
     except (ValueError, KeyError, TypeError):
-        raise InputError(f"{url} does not describe a model. {_ADVICE}") from None
-    chosen = set(_wanted(set(entries)))
+        raise InputError(f"{url} does not describe a model. {model.advice}") from None
+    chosen = set(_wanted(set(files)))
     if not any(name.endswith((PICKLE, ".safetensors", ".index")) for name in chosen):
         raise InputError(
-            f"{source} has no checkpoint: neither {CONFIG} with {WEIGHTS}, nor {BERT_CONFIG}. "
-            f"It has {', '.join(sorted(entries)) or 'no files'}. Give another model."
+            f"{model.source} has no checkpoint: neither {CONFIG} with {WEIGHTS}, nor "
+            f"{BERT_CONFIG}. It has {', '.join(sorted(files)) or 'no files'}. Give another model."
         )
-    return commit, {name: entries[name] for name in sorted(chosen)}
+    return commit, {name: files[name] for name in sorted(chosen)}
+
+
+def _huggingface_files(model: HubModel, listing: Any) -> tuple[str, dict[str, HubFile]]:
+    commit, start = listing["sha"], f"{model.endpoint}/{model.id}/resolve/{listing['sha']}/"
+    return commit, {
+        x["rfilename"]: HubFile(
+            start + quote(x["rfilename"]),
+            x.get("size"),
+            (x.get("lfs") or {}).get("sha256"),
+            x.get("blobId"),
+        )
+        for x in listing["siblings"]
+    }
+
+
+def _modelscope_files(model: HubModel, listing: Any) -> tuple[str, dict[str, HubFile]]:
+    """The listing has no commit: a digest of the files' checksums takes its place."""
+    start = f"{model.endpoint}/api/v1/models/{model.id}/repo?Revision={quote(model.revision)}"
+    files = {
+        x["Path"]: HubFile(f"{start}&FilePath={quote(x['Path'])}", x.get("Size"), x.get("Sha256"))
+        for x in listing["Data"]["Files"]
+        if x.get("Type") != "tree"
+    }
+    contents = "\n".join(f"{name} {files[name].sha256}" for name in sorted(files))
+    return hashlib.sha1(contents.encode(), usedforsecurity=False).hexdigest(), files
 
 
 def _wanted(names: set[str]) -> Iterator[str]:
@@ -179,29 +251,18 @@ def _wanted(names: set[str]) -> Iterator[str]:
             yield name
 
 
-def _is_right(path: Path, properties: Mapping[str, Any]) -> bool | None:
-    """Whether a file is there, with the size and checksum that the hub lists; None if it has none.
-
-    The checksum is SHA-256, or for small files git's own.
-    """
-    size, git = properties.get("size"), properties.get("blobId")
-    checksum = (properties.get("lfs") or {}).get("sha256") or git
-    if not path.is_file() or (size is not None and path.stat().st_size != size):
+def _is_right(path: Path, file: HubFile) -> bool | None:
+    """Whether a file has the size and checksum that the hub lists; None if it lists no checksum."""
+    if not path.is_file() or (file.size is not None and path.stat().st_size != file.size):
         return False
-    if checksum is None:
+    if file.sha256:
+        digest = hashlib.sha256()
+    elif file.git:
+        start = b"blob %d\0" % path.stat().st_size
+        digest = hashlib.sha1(start, usedforsecurity=False)
+    else:
         return None
-    start = b"blob %d\0" % path.stat().st_size if checksum == git else b""
-    digest = hashlib.new("sha1" if checksum == git else "sha256", start, usedforsecurity=False)
-    with path.open("rb") as file:
-        for block in iter(lambda: file.read(1 << 20), b""):
+    with path.open("rb") as content:
+        for block in iter(lambda: content.read(1 << 20), b""):
             digest.update(block)
-    return digest.hexdigest() == checksum
-
-
-def _endpoint() -> str:
-    return (os.environ.get("HF_ENDPOINT") or "https://huggingface.co").rstrip("/")
-
-
-def _account() -> dict[str, str]:
-    token = os.environ.get("HF_TOKEN")
-    return {"Authorization": f"Bearer {token}"} if token else {}
+    return digest.hexdigest() == (file.sha256 or file.git)

@@ -34,7 +34,7 @@ class DownloadConfig:
 
     name: str
     """A name that `roformer-tf checkpoints list` shows, or owner/name[@revision] of a model of the
-    Hugging Face hub, of which a newer commit is then used."""
+    Hugging Face hub, modelscope:owner/name[@revision] of ModelScope: a newer commit is then used."""
     from_file: Path | None = None
     """A zip that you downloaded yourself: it is checked and copied into the cache."""
 

@@ -55,8 +55,9 @@ class FinetuneConfig:
     """
 
     checkpoint: Annotated[str, "MODEL"] = MINI
-    """Released zip or name, owner/name of the Hugging Face hub, folder with a checkpoint, or the
-    model/ of a run. Default: our own small checkpoint, which comes with this package."""
+    """Released zip or name, owner/name of Hugging Face or modelscope:owner/name, folder with a
+    checkpoint, or the model/ of a run. Default: our own small checkpoint, which comes with this
+    package."""
     train: Annotated[str, "FILE"]
     """Labelled examples: tsv, csv, jsonl, parquet, xlsx, CoNLL or brat, as a path or a URL. All
     except parquet, xlsx and brat may be compressed with gz, xz or zst."""

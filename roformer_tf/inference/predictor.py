@@ -151,8 +151,8 @@ def load(
     """Open any model as a function of texts: `load(source)(texts)` → a list of dictionaries.
 
     source: the `model/` of a run, its export to ONNX, or a folder that transformers wrote;
-    a released checkpoint by its name, zip or folder; or `owner/name[@revision]`, a model of the
-    Hugging Face hub. A fine-tuned model predicts as
+    a released checkpoint by its name, zip or folder; or `owner/name[@revision]`, a model of Hugging
+    Face, or `modelscope:owner/name[@revision]`. A fine-tuned model predicts as
     `predict` and `serve` do. A masked language model fills the `[MASK]`s of a text, a sim model
     gives vectors; any other model gives the mean of its hidden states, with a warning.
     engine: "keras", "onnx" or "openvino"; default: on a CPU, the fastest that is installed and

@@ -10,6 +10,7 @@ from benchmarks import positions
 from benchmarks.positions import seed_interval
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.training.run_files import read_settings
+from roformer_tf.usage import from_words
 
 
 class _ThisProcess:
@@ -73,6 +74,27 @@ def test_runs_differ_in_positions_alone_and_are_compared(typed, tmp_path, monkey
         assert f"{report['positions']['t5']['held_out_loss']:.4f}" in text
     assert (output / "comparison.png").read_bytes().startswith(b"\x89PNG")
     assert positions.main([*typed, "--steps", "5"]) == 2  # another comparison's folder
+
+
+@pytest.mark.parametrize(
+    ("losses", "result"),
+    [
+        ([1.0, 1.01], "no difference shown"),
+        ([2.0, 2.01], "worse"),
+        ([0.5, 0.51], "better"),
+        ([1.0], ""),
+    ],
+)
+def test_the_table_says_what_a_difference_shows(losses, result, tmp_path, typed):
+    def run(loss):
+        fixed = {"held_out_accuracy": 0.1, "seconds_per_step": 0.1, "peak_memory": 0}
+        return {"held_out_loss": loss, "curve": [[0, loss]], "parameters": 9, **fixed}
+
+    config = from_words(positions.ComparisonConfig, typed, positions.PROGRAM)
+    runs = {"rotary": [run(1.0), run(1.02)][: len(losses)], "t5": [run(x) for x in losses]}
+    positions._write_report(tmp_path, positions._report(config, runs))
+    row = next(x for x in (tmp_path / "comparison.md").read_text().splitlines() if "t5" in x)
+    assert row.split(" | ")[5] == result
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Models of the Hugging Face hub, from a server on this machine with the hub's addresses."""
+"""Models of hubs, from servers on this machine with the hubs' addresses."""
 
 import json
 import shutil
@@ -14,7 +14,7 @@ from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.cli import main
 from roformer_tf.errors import InputError
 from roformer_tf.tokenizers.loading import read_vocabulary
-from tests.support.hub_server import COMMITS, HubServer
+from tests.support.hub_server import COMMITS, HubServer, ModelScopeServer
 
 NAME = "someone/roformer-tiny"
 OTHER_WEIGHTS = {"tf_model.h5": b"h5", "model.onnx": b"onnx", "onnx/model.onnx": b"onnx"}
@@ -165,7 +165,10 @@ def test_a_token_is_sent_with_every_request(server, monkeypatch):
         ("someone/else", r"^someone/else does not exist\. .* The hub has no such model, or none"),
         (f"{NAME}@v9", r"^someone/roformer-tiny@v9 does not exist\..*responds with 404"),
         ("someone/none", r"^someone/none has no checkpoint: .* It has readme\.txt\. Give another"),
-        ("someone/damaged", r"revision/main does not describe a model\. HF_ENDPOINT can name"),
+        (
+            "someone/damaged",
+            r"revision/main\?blobs=true does not describe a model\. HF_ENDPOINT can name",
+        ),
         ("someone/models.zip", r"^someone/models\.zip does not exist\. Give a released"),
         ("./someone/roformer-tiny", r"^\./someone/roformer-tiny does not exist\. Give a released"),
     ],
@@ -203,3 +206,30 @@ def test_weights_in_several_files_and_those_of_tensorflow_are_whole(serve, files
     assert "pytorch_model.bin" in contents(locate("a/pickle"))
     needed = {"bert_config.json", "vocab.txt", *(x for x in tensorflow if ".ckpt." in x)}
     assert {*contents(locate("a/tf1"))} == {x for x in needed if not x.endswith(".meta")}
+
+
+def test_a_model_of_modelscope(cache, files, monkeypatch):
+    old = files | {"vocab.txt": files["vocab.txt"] + "旧\n".encode()}
+    with ModelScopeServer({NAME: {"master": files | OTHER_WEIGHTS, "v1": old}}) as server:
+        monkeypatch.setenv("MODELSCOPE_ENDPOINT", server.url + "/")
+        folder = locate(f"modelscope:{NAME}")
+        wanted = {name for name in files if name.endswith((".json", ".txt", ".safetensors", ".md"))}
+        assert contents(folder) == {name: files[name] for name in wanted}
+        assert sorted(server.downloads()) == sorted(wanted)
+        assert folder.name == "roformer-tiny"  # by which a GPT is recognized
+        assert (locate(f"modelscope:{NAME}@v1") / "vocab.txt").read_bytes() == old["vocab.txt"]
+
+        assert roformer_tf.load(f"modelscope:{NAME}")("今[MASK]")["filled"]
+
+        weights = f"api/v1/models/{NAME}/repo?Revision=master&FilePath=model.safetensors"
+        server.files[weights] = b"other"
+        assert locate(f"modelscope:{NAME}") == folder  # downloaded before
+        (folder / "model.safetensors").unlink()
+        with pytest.raises(InputError, match=r"safetensors is not the file that the hub lists"):
+            download(HubModel.parse(f"modelscope:{NAME}"))
+        for source, message in {
+            "modelscope:someone/else": r"^modelscope:someone/else does not exist\. .* 404 ",
+            f"modelscope:{NAME}@v9": r"roformer-tiny@v9 does not exist\. .*MODELSCOPE_ENDPOINT can",
+        }.items():
+            with pytest.raises(InputError, match=message):
+                locate(source)

@@ -14,6 +14,7 @@ DENG = "白日依山盡，黃河入海流。欲窮千里目，更上一層樓。
 FACTS = {
     "model_bits": 7.654,
     "kneser_ney_bits": 8.321,
+    "steps": 1_249,
     "trained": 204_911,
     "held_out": 3_954,
     "generated": Measures(1000, 0.987, Rhymes(200, 71, 0.06), 0.934, 0.7),

@@ -73,7 +73,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
     server_of_files: Server
 
     def do_GET(self):
-        server, name = self.server_of_files, self.path.removeprefix("/mirror/").partition("?")[0]
+        server, name = self.server_of_files, self.path.removeprefix("/mirror/")
+        if name not in server.files:
+            name = name.partition("?")[0]
         wanted = self.headers.get("Range", "")
         server.asked.append((name, wanted))
         server.accounts.append(self.headers.get("Authorization"))

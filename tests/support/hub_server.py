@@ -1,4 +1,4 @@
-"""A server with the layout of the Hugging Face hub's addresses."""
+"""Servers with the addresses of the Hugging Face hub and of ModelScope."""
 
 import hashlib
 import json
@@ -45,3 +45,34 @@ def entry(name, content, checksums):
     if name.endswith((".safetensors", ".bin")):
         values["lfs"] = {"sha256": hashlib.sha256(content).hexdigest(), "size": len(content)}
     return values
+
+
+class ModelScopeServer(Server):
+    """As `HubServer`; a listing has no commit, and folders among the files."""
+
+    def __init__(self, models):
+        files = {}
+        for model, revisions in models.items():
+            start = f"api/v1/models/{model}/repo"
+            for revision, contents in revisions.items():
+                entries = [
+                    {
+                        "Path": name,
+                        "Type": "blob",
+                        "Size": len(content),
+                        "Sha256": hashlib.sha256(content).hexdigest(),
+                    }
+                    for name, content in contents.items()
+                ]
+                listing = {
+                    "Code": 200,
+                    "Data": {"Files": [{"Path": "x", "Type": "tree"}, *entries]},
+                }
+                files[f"{start}/files?Revision={revision}"] = json.dumps(listing).encode()
+                for name, content in contents.items():
+                    files[f"{start}?Revision={revision}&FilePath={name}"] = content
+        super().__init__(files)
+
+    def downloads(self):
+        """The files that were asked for, without listings."""
+        return [path.partition("&FilePath=")[2] for path, _ in self.asked if "&" in path]
