@@ -29,8 +29,7 @@ from safetensors import safe_open
 from scipy.stats import ttest_1samp
 
 from roformer_tf.config import RoFormerConfig
-from roformer_tf.corpus.masking import MaskingConfig
-from roformer_tf.corpus.objectives import ObjectiveName
+from roformer_tf.corpus.objectives import MaskingConfig, ObjectiveName
 from roformer_tf.corpus.preparation import PreparationConfig, prepare
 from roformer_tf.corpus.shards import PreparedRows
 from roformer_tf.errors import InputError

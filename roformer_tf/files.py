@@ -158,13 +158,8 @@ def hash_file(path: Path) -> str:
 
 
 @contextmanager
-def locked(
-    folder: str | Path, guarded: str | Path | None = None, flag: str = "--output"
-) -> Iterator[None]:
+def locked(folder: str | Path) -> Iterator[None]:
     """Create a folder if needed, and keep other commands from writing into it.
-
-    guarded: what the lock is for, if not the folder: a command that replaces a folder as a whole
-    locks another one. flag: the flag that chooses the folder, for the message.
 
     The lock is the operating system's, so a killed command loses it, and over NFS other machines
     respect it. At the end its file is removed, as is a new folder that is still empty. Raises
@@ -184,15 +179,15 @@ def locked(
         _write_owner(file)
     except Timeout:
         raise InputError(
-            f"{guarded or folder} is in use: {_owner(file)} is writing into it. Wait until it "
-            f"has finished, or choose another {flag}."
+            f"{folder} is in use: {_owner(file)} is writing into it. Wait until it has finished, "
+            "or choose another --output."
         ) from None
     except OSError as error:
         if error.errno not in _WITHOUT_LOCKS:
             _remove_empty(created)
-            raise _unwritable(Path(guarded or folder), error) from None
+            raise _unwritable(folder, error) from None
         print(
-            f"{guarded or folder}: its file system has no locks. Make sure that no other command "
+            f"{folder}: its file system has no locks. Make sure that no other command "
             "writes there at the same time.",
             file=sys.stderr,
         )

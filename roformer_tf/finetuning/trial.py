@@ -45,7 +45,7 @@ from roformer_tf.terminal import say
 from roformer_tf.training.callbacks import MetricsFile, PeriodicCallback, StepLog
 from roformer_tf.training.checkpointing import RunState, checkpoints, resume, save_checkpoint
 from roformer_tf.training.feeding import fed, prefetched
-from roformer_tf.training.optimizers.adamw import ema_weights
+from roformer_tf.training.optimizers import ema_weights
 from roformer_tf.training.run_files import (
     BEST,
     CHECKPOINTS,

@@ -7,9 +7,8 @@ from concurrent.futures import Future
 import pytest
 
 from roformer_tf.corpus import engines
-from roformer_tf.corpus.engines import check_engine
 from roformer_tf.corpus.preparation import PreparationConfig, prepare
-from roformer_tf.corpus.workers import EngineError, Workers, in_order
+from roformer_tf.corpus.workers import EngineError, Workers, check_engine, in_order
 from roformer_tf.errors import InputError
 from roformer_tf.tokenizers.padding import check_length
 

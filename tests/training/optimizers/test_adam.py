@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from roformer_tf.training.optimizers.adamw import EmaAdamW
+from roformer_tf.training.optimizers import EmaAdamW
 
 SETTINGS = {"learning_rate": 0.01, "weight_decay": 0.1, "beta_2": 0.98, "epsilon": 1e-6}
 

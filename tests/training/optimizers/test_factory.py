@@ -6,9 +6,8 @@ from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.models.heads import RoFormerForMaskedLM, RoFormerForTokenClassification
 from roformer_tf.pretraining.train_step import MaskedTokenLoss
-from roformer_tf.training.optimizers.adamw import EmaAdamW, Lamb, LayerwiseAdamW
-from roformer_tf.training.optimizers.factory import make_finetune_optimizer, make_optimizer
-from roformer_tf.training.optimizers.muon import Muon
+from roformer_tf.training.optimization import make_finetune_optimizer, make_optimizer
+from roformer_tf.training.optimizers import EmaAdamW, Lamb, LayerwiseAdamW, Muon
 from roformer_tf.training.settings import FinetuneOptimizerConfig, OptimizerConfig
 
 CONSTANT = OptimizerConfig(learning_rate=0.5, warmup=0.0, weight_decay=0.1, clip_norm=1e9)
