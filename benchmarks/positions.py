@@ -33,9 +33,8 @@ from roformer_tf.corpus.objectives import MaskingConfig, ObjectiveName
 from roformer_tf.corpus.preparation import PreparationConfig, prepare
 from roformer_tf.corpus.shards import PreparedRows
 from roformer_tf.errors import InputError
-from roformer_tf.files import locked, remove, temporary_file, write_text
+from roformer_tf.files import find_recipe, locked, remove, temporary_file, write_text
 from roformer_tf.pretraining.settings import MAY_CHANGE, PretrainConfig
-from roformer_tf.recipes import find_recipe
 from roformer_tf.training.devices import describe_machine
 from roformer_tf.training.run_files import (
     CHECKPOINTS,

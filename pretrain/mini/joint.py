@@ -30,6 +30,7 @@ from roformer_tf.models.heads import RoFormerForMaskedLM
 from roformer_tf.pretraining.evaluation import TokenMetrics, evaluate
 from roformer_tf.pretraining.settings import StepConfig
 from roformer_tf.pretraining.train_step import MaskedTokenLoss, PretrainingModel
+from roformer_tf.terminal import say
 from roformer_tf.tokenizers.padding import padded
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.training.callbacks import MetricsFile, PeriodicCallback, StepLog
@@ -231,7 +232,7 @@ def main(config: JointConfig) -> None:
         def save(step: int) -> None:
             result = evaluate(metrics, evaluated, {"all": EVALUATED})
             evaluations.write({"step": step} | result.line())
-            log.say(f"step {step:,}: {result}")
+            say("step {step:,}: {result}", step=step, result=result)
             model.save_pretrained(
                 output / "model", max_length=PreparedRows.open(Path(config.rows)).length
             )

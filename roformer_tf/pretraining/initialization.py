@@ -16,9 +16,9 @@ from roformer_tf.corpus.objectives import ObjectiveName, predicted_ids
 from roformer_tf.corpus.packing import DOCUMENT, TOKEN
 from roformer_tf.corpus.shards import PreparedRows
 from roformer_tf.errors import InputError
+from roformer_tf.files import find_recipe
 from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForMaskedLM
 from roformer_tf.pretraining.settings import InitializationConfig, PretrainConfig
-from roformer_tf.recipes import find_recipe
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, check_fits
 
 if TYPE_CHECKING:

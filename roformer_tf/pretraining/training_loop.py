@@ -54,7 +54,6 @@ from roformer_tf.training.run_files import (
     read_settings,
 )
 from roformer_tf.training.tracking import Track
-from roformer_tf.translation import Message
 
 # The hub's pipeline tag for each training objective.
 PIPELINES = {"masked": "fill-mask", "causal": "text-generation"}
@@ -154,7 +153,7 @@ def train_stage(run: PretrainingRun, stage: Stage, start: int, track: Track) -> 
                 result = evaluate(metrics, held_out, corpora)
             log.check(step, "the held-out loss", result.loss)
             evaluations.write({"step": step, "length": stage.length} | result.line())
-            log.say(Message("step {step:,}: {result}", step=step, result=result))
+            say("step {step:,}: {result}", step=step, result=result)
 
         def save(step: int) -> None:
             # The averaged weights are published; the optimizer's own are saved next to them.

@@ -15,14 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from roformer_tf.corpus.objectives import (
-    MaskingConfig,
-    ObjectiveName,
-    mask_rows,
-    predictions_per_row,
-    replacement_ids,
-    row_generator,
-)
+from roformer_tf.corpus.objectives import MaskingConfig, ObjectiveName, make_objective
 from roformer_tf.corpus.packing import Documents
 from roformer_tf.models.rows import silence_retracing_warnings
 from roformer_tf.pretraining.evaluation import TokenMetrics
@@ -158,20 +151,15 @@ def predicted_texts(
     """Mask words of each text; a causal model predicts every token that is no [SEP]."""
     if objective == "causal":
         return [PredictedText(ids, ids, words != NO_WORD) for ids, words in texts]
-    replacements = replacement_ids(tokenizer.vocabulary)
+    mask = make_objective("masked", tokenizer, masking)
     result = []
     for number, (ids, words) in enumerate(texts):
-        masked = mask_rows(
-            np.stack([ids, words != NO_WORD, words])[None],  # (1, 3, T)
-            predictions=predictions_per_row(len(ids) + SPECIALS, masking.highest_rate),
-            rngs=[row_generator(seed, 0, number)],
-            config=masking,
-            mask_id=tokenizer.mask_id,
-            random_ids=replacements,
-        )
+        # With room for [CLS] and [SEP], which are no words: as the sequences of training.
+        row = np.pad(np.stack([ids, words != NO_WORD, words]), ((0, 0), (1, 1)))
+        inputs, _, weights = mask(row[None], [(seed, 0, number)])
         predicted = np.zeros(len(ids), bool)
-        predicted[masked.positions[masked.weights > 0]] = True
-        result.append(PredictedText(masked.token_ids[0], ids, predicted))
+        predicted[inputs["masked_positions"][weights > 0] - 1] = True
+        result.append(PredictedText(inputs["token_ids"][0, 1:-1], ids, predicted))
     return result
 
 
