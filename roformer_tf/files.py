@@ -8,7 +8,6 @@ import errno
 import hashlib
 import json
 import os
-import secrets
 import shutil
 import socket
 import sys
@@ -284,7 +283,7 @@ def remove(path: Path) -> None:
 def _unused(target: Path, suffix: str) -> Path:
     """A hidden name in the target's folder that nothing has; `leftovers` knows its form."""
     # Not tempfile's: its files and folders are private, whatever the user's umask.
-    return target.with_name(f".{target.name}.{secrets.token_hex(4)}{suffix}")
+    return target.with_name(f".{target.name}.{os.urandom(4).hex()}{suffix}")
 
 
 def _renamed(path: Path, target: Path) -> bool:

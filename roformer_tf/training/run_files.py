@@ -50,7 +50,8 @@ def read_keys(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
 
 def read_settings(folder: Path) -> dict[str, Any]:
     """The settings that a run was started with; {} in a new folder."""
-    return read_keys(folder / SETTINGS, yaml.safe_load)
+    path = folder / SETTINGS
+    return (path.exists() and yaml.safe_load(path.read_text(encoding="utf-8"))) or {}
 
 
 def _read_line(text: bytes, place: str) -> dict[str, Any]:
