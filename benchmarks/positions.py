@@ -29,14 +29,12 @@ from safetensors import safe_open
 from scipy.stats import ttest_1samp
 
 from roformer_tf.config import RoFormerConfig
-from roformer_tf.corpus.masking import MaskingConfig
-from roformer_tf.corpus.objectives import ObjectiveName
+from roformer_tf.corpus.objectives import MaskingConfig, ObjectiveName
 from roformer_tf.corpus.preparation import PreparationConfig, prepare
 from roformer_tf.corpus.shards import PreparedRows
 from roformer_tf.errors import InputError
-from roformer_tf.files import locked, remove, temporary_file, write_text
+from roformer_tf.files import find_recipe, locked, remove, temporary_file, write_text
 from roformer_tf.pretraining.settings import MAY_CHANGE, PretrainConfig
-from roformer_tf.recipes import find_recipe
 from roformer_tf.training.devices import describe_machine
 from roformer_tf.training.run_files import (
     CHECKPOINTS,

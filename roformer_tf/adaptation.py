@@ -41,7 +41,7 @@ def adapt(config: FinetuneConfig, texts: Iterable[str]) -> Path:
     is not a masked language model, and as `pretrain`.
     """
     # Not above: only --adapt needs these modules, which take a fifth of a second to load.
-    from roformer_tf.corpus.masking import MaskingConfig
+    from roformer_tf.corpus.objectives import MaskingConfig
     from roformer_tf.corpus.preparation import PreparationConfig, prepare
     from roformer_tf.corpus.shards import PreparedRows
     from roformer_tf.pretraining.command import pretrain

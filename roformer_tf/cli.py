@@ -311,8 +311,7 @@ def load_settings(name: str, flags: Sequence[str] = ()) -> Any:
     if COMMANDS[name].settings:
         return _imported(COMMANDS[name].settings)
     hints = get_type_hints(load_function(name, flags))
-    (settings,) = (t for key, t in hints.items() if key != "return")
-    return settings
+    return next(iter(hints.values()))  # of the first parameter
 
 
 def _imported(place: str) -> Any:

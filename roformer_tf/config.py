@@ -177,7 +177,7 @@ class RoFormerConfig:
         # For no positions at all there is position_embedding_type "none".
         check_type_and_number("rotary_share", self.rotary_share, above=0, at_most=1)
         features = rotated_features(self.head_size, self.rotary_share)
-        checked_rope_parameters(self.rope_parameters, features, self.rotary_base)
+        check_rope_parameters(self.rope_parameters, features, self.rotary_base)
         buckets = self.relative_attention_num_buckets
         if buckets % 2 or buckets < 4:
             raise InputError(
@@ -235,8 +235,9 @@ class RoFormerConfig:
 
     def chosen_forms(self) -> dict[str, Any]:
         """The keys of `_FORMS` whose values differ from a RoFormer's."""
+        usual = type(self).__dataclass_fields__
         values = {name: getattr(self, name) for name in _FORMS}
-        return {name: x for name, x in values.items() if x != _usual_forms()[name]}
+        return {name: x for name, x in values.items() if x != usual[name].default}
 
     def unusual_form(self, learned: bool = False, value: bool = False) -> str | None:
         """A key of `_FORMS` and its value that make this no RoFormer, for a message; else None.
@@ -271,8 +272,8 @@ class RoFormerConfig:
             values = {"attention_type": "causal"} | values
         if values.get("model_type") == "bert":
             values = {"position_embedding_type": "learned"} | values
-        if (form := values.get("position_embedding_type")) in _ABSOLUTE:
-            values["position_embedding_type"] = _ABSOLUTE[form]
+        if values.get("position_embedding_type") == "absolute":  # in transformers' BERT
+            values["position_embedding_type"] = "learned"
         if isinstance(values.get("id2label"), Mapping):
             values = {"num_labels": len(values["id2label"])} | values
         names = [f.name for f in dataclasses.fields(cls) if f.name != "unknown"]
@@ -345,15 +346,13 @@ def rotated_features(head_size: int, share: float) -> int:
     return features
 
 
-def checked_rope_parameters(
-    parameters: Mapping[str, Any] | None, features: int, base: float
-) -> Mapping[str, Any] | None:
-    """Check `rope_parameters` for heads with `features` rotated dimensions, and return them.
+def check_rope_parameters(parameters: Mapping[str, Any] | None, features: int, base: float) -> None:
+    """Check `rope_parameters` for heads with `features` rotated dimensions.
 
     Raises InputError for an unknown type or key, and for a number out of range.
     """
     if parameters is None:
-        return None
+        return
     kind = parameters.get("rope_type") if isinstance(parameters, Mapping) else None
     if kind not in _ROPE_KEYS:
         raise InputError(
@@ -381,7 +380,6 @@ def checked_rope_parameters(
             f"rope_type {kind!r} needs more than one pair of rotated dimensions and a rotary_base "
             f"above 1, but there are {features} dimensions and the base {base:g}."
         )
-    return parameters
 
 
 _ROPE_KEYS = {
@@ -398,12 +396,6 @@ _ROPE_KEYS = {
 def block_length(window: int) -> int:
     """Queries in a block of local attention, for a window of this size on each side."""
     return max(window, _SHORTEST_BLOCK)
-
-
-def _usual_forms() -> dict[str, Any]:
-    """The keys of `_FORMS` with the values of a RoFormer."""
-    fields = dataclasses.fields(RoFormerConfig)
-    return {field.name: field.default for field in fields if field.name in _FORMS}
 
 
 _REQUIRED = (
@@ -445,8 +437,6 @@ _FORMS = (
     "global_attn_every_n_layers",
 )
 """Keys of architectures other than RoFormer. In files only if not the default."""
-_ABSOLUTE = {"absolute": "learned"}
-"""Values of `position_embedding_type` in transformers' BERT → ours."""
 _HUGGING_FACE_KEYS = frozenset(
     """
     _name_or_path add_cross_attention architectures bos_token_id classifier_dropout directionality

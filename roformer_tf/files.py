@@ -12,7 +12,6 @@ import shutil
 import socket
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -25,6 +24,9 @@ from roformer_tf.translation import Message
 
 LOCK = ".lock"
 """Lock file in a folder that a command is writing."""
+
+RECIPES = Path(__file__).with_name("recipes")
+"""Settings of `pretrain` and `finetune` (.yaml), and architectures (.json), that have names."""
 
 PAUSES = (0.1, 0.4, 1.5)
 """Seconds to wait after each failed attempt to rename a file that another program has open."""
@@ -42,13 +44,13 @@ def temporary_file(target: str | Path) -> Iterator[Path]:
     """
     target = Path(target)
     target.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent)
-    os.close(handle)
-    temporary = Path(name)
+    temporary = _unused(target, ".tmp")
+    temporary.touch(exist_ok=False)
+    mode = temporary.stat().st_mode
     try:
         yield temporary
         _sync(temporary)
-        temporary.chmod(0o666 & ~_umask())  # mkstemp creates it readable by the user only
+        temporary.chmod(mode)  # safetensors replaces it by a file that only the user can read
         if not _renamed(temporary, target):
             raise _kept(temporary, target)
         _sync(target.parent)
@@ -67,17 +69,16 @@ def temporary_folder(target: str | Path) -> Iterator[Path]:
     """
     target = Path(target)
     target.parent.mkdir(parents=True, exist_ok=True)
-    new = Path(tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".tmp", dir=target.parent))
+    new = _unused(target, ".tmp")
+    new.mkdir()
     try:
         yield new
         for path in sorted(new.rglob("*")):
             _sync(path)
         _sync(new)
-        new.chmod(0o777 & ~_umask())
         if target.exists():
-            old = Path(
-                tempfile.mkdtemp(prefix=f".{target.name}.", suffix=".old", dir=target.parent)
-            )
+            old = _unused(target, ".old")
+            old.mkdir()
             if not _renamed(target, old / target.name):
                 old.rmdir()
                 raise _kept(new, target)
@@ -109,6 +110,30 @@ def write_bytes(target: str | Path, content: bytes) -> None:
     """Write a file atomically. Another name of an existing file keeps the old content."""
     with temporary_file(target) as file:
         file.write_bytes(content)
+
+
+def find_recipe(name: str | Path, suffix: str = ".yaml") -> Path:
+    """The file that `--config` or `--architecture` (suffix ".json") names: a path or a recipe.
+
+    A word without a suffix or a folder is the name of a recipe, unless there is such a file.
+    Raises InputError for a name that no recipe has.
+    """
+    path = Path(name)
+    if path.suffix or path.name != str(name) or path.exists():
+        return path
+    recipe = RECIPES / f"{name}{suffix}"
+    if not recipe.exists():
+        known = ", ".join(sorted(file.stem for file in RECIPES.glob(f"*{suffix}")))
+        raise InputError(
+            Message(
+                "there is no recipe {name!r}. Give a path to a {suffix} file, or one of the "
+                "recipes {known}.",
+                name=str(name),
+                suffix=suffix,
+                known=known,
+            )
+        )
+    return recipe
 
 
 def read_json(path: Path, advice: str) -> Any:
@@ -158,13 +183,8 @@ def hash_file(path: Path) -> str:
 
 
 @contextmanager
-def locked(
-    folder: str | Path, guarded: str | Path | None = None, flag: str = "--output"
-) -> Iterator[None]:
+def locked(folder: str | Path) -> Iterator[None]:
     """Create a folder if needed, and keep other commands from writing into it.
-
-    guarded: what the lock is for, if not the folder: a command that replaces a folder as a whole
-    locks another one. flag: the flag that chooses the folder, for the message.
 
     The lock is the operating system's, so a killed command loses it, and over NFS other machines
     respect it. At the end its file is removed, as is a new folder that is still empty. Raises
@@ -184,15 +204,15 @@ def locked(
         _write_owner(file)
     except Timeout:
         raise InputError(
-            f"{guarded or folder} is in use: {_owner(file)} is writing into it. Wait until it "
-            f"has finished, or choose another {flag}."
+            f"{folder} is in use: {_owner(file)} is writing into it. Wait until it has finished, "
+            "or choose another --output."
         ) from None
     except OSError as error:
         if error.errno not in _WITHOUT_LOCKS:
             _remove_empty(created)
-            raise _unwritable(Path(guarded or folder), error) from None
+            raise _unwritable(folder, error) from None
         print(
-            f"{guarded or folder}: its file system has no locks. Make sure that no other command "
+            f"{folder}: its file system has no locks. Make sure that no other command "
             "writes there at the same time.",
             file=sys.stderr,
         )
@@ -260,6 +280,12 @@ def remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
+def _unused(target: Path, suffix: str) -> Path:
+    """A hidden name in the target's folder that nothing has; `leftovers` knows its form."""
+    # Not tempfile's: its files and folders are private, whatever the user's umask.
+    return target.with_name(f".{target.name}.{os.urandom(4).hex()}{suffix}")
+
+
 def _renamed(path: Path, target: Path) -> bool:
     """Rename, and return whether it was possible: Windows cannot replace a file that is open.
 
@@ -277,7 +303,6 @@ def _kept(new: Path, target: Path) -> InputError:
     """Keep a file or folder that could not replace the target, under another name."""
     names = (target.with_name(f"{target.stem}-{n}{target.suffix}") for n in count(2))
     kept = next(name for name in names if not name.exists())
-    new.chmod((0o777 if new.is_dir() else 0o666) & ~_umask())
     new.replace(kept)
     return InputError(
         f"{target} is open in another program, such as Excel, so it was not replaced. The new "
@@ -337,14 +362,3 @@ def _sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-def _umask() -> int:
-    """The file mode mask of the process, which can only be read by setting it."""
-    with _reading_umask:  # a second thread would read, and then restore, the 0 of the first
-        mask = os.umask(0)
-        os.umask(mask)
-        return mask
-
-
-_reading_umask = threading.Lock()

@@ -13,7 +13,7 @@ from types import NoneType, UnionType
 from typing import Any, Literal, NamedTuple, Union, get_args, get_origin, get_type_hints
 
 from roformer_tf.errors import InputError
-from roformer_tf.recipes import find_recipe
+from roformer_tf.files import find_recipe
 from roformer_tf.translation import AskedLanguage, Message, either
 
 # Our flags, and their names in other programs, which are refused with ours as a suggestion.

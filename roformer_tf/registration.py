@@ -11,16 +11,16 @@ from typing import Any, NamedTuple
 
 PACKAGE = "roformer_tf"
 CLASSES = {
-    "EmaAdamW": "training.optimizers.adamw",
-    "Lamb": "training.optimizers.adamw",
-    "LayerwiseAdamW": "training.optimizers.adamw",
+    "EmaAdamW": "training.optimizers",
+    "Lamb": "training.optimizers",
+    "LayerwiseAdamW": "training.optimizers",
     "MaskedTokenLoss": "pretraining.train_step",
-    "Muon": "training.optimizers.muon",
+    "Muon": "training.optimizers",
     "RoFormerEncoder": "models.encoder",
     "RoFormerForCausalLM": "models.heads",
     "RoFormerForMaskedLM": "models.heads",
     "RoFormerForQuestionAnswering": "models.heads",
-    "RoFormerForSentenceEmbedding": "models.sentence_embedding",
+    "RoFormerForSentenceEmbedding": "models.heads",
     "RoFormerForSentenceSimilarity": "models.heads",
     "RoFormerForSequenceClassification": "models.heads",
     "RoFormerForSpanExtraction": "models.heads",
@@ -29,7 +29,7 @@ CLASSES = {
     "RotaryLinearAttention": "layers.linear_attention",
     "RotaryMultiHeadAttention": "layers.attention",
     "TaskLoss": "finetuning.losses",
-    "WarmupDecay": "training.schedules",
+    "WarmupDecay": "training.optimization",
 }
 """Name in `.keras` files, after "roformer_tf>" → module. The class in it has the same name."""
 

@@ -22,8 +22,9 @@ NARROWEST = 40
 
 
 def say(text: str, **values: Any) -> None:
-    """Print a message in the language of the terminal."""
-    print(Translator(terminal_language())(text, **values), flush=True)
+    """Print a message in the language of the terminal, without breaking a progress bar."""
+    tqdm.write(Translator(terminal_language())(text, **values), file=sys.stdout)
+    sys.stdout.flush()
 
 
 @contextmanager

@@ -25,9 +25,8 @@ MAY_IMPORT = {  # folder or top-level module: what it may import, and all that t
     "errors": ("translation",),
     "files": ("errors",),
     "config": ("errors", "files"),
-    "recipes": ("errors",),
     "translation": (),
-    "flags": ("errors", "recipes", "translation"),
+    "flags": ("errors", "files", "translation"),
     "usage": ("flags",),  # help pages
     "templates": ("translation",),
     "terminal": ("translation",),  # messages, progress of long tasks, tables

@@ -9,7 +9,7 @@ import yaml
 
 from roformer_tf import cli
 from roformer_tf.config import RoFormerConfig
-from roformer_tf.recipes import FOLDER, find_recipe
+from roformer_tf.files import RECIPES, find_recipe
 
 ROOT = Path(__file__).parents[1]
 NAMES = ["base", "char", "continue", "demo", "gpt", "paper", "small", "v2"]
@@ -42,7 +42,7 @@ def parsed(monkeypatch):
 
 
 def test_every_file_is_a_recipe_of_one_of_the_commands():
-    assert sorted([*NAMES, *FINETUNING]) == sorted(file.stem for file in FOLDER.glob("*.yaml"))
+    assert sorted([*NAMES, *FINETUNING]) == sorted(file.stem for file in RECIPES.glob("*.yaml"))
 
 
 def test_a_name_that_no_recipe_has_is_refused_with_those_there_are(capsys):
@@ -54,7 +54,7 @@ def test_a_name_that_no_recipe_has_is_refused_with_those_there_are(capsys):
 
 def test_a_file_of_the_users_goes_before_a_recipe(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert find_recipe("base") == FOLDER / "base.yaml"
+    assert find_recipe("base") == RECIPES / "base.yaml"
     assert find_recipe("my/base.yaml") == Path("my/base.yaml")
     (tmp_path / "base").touch()
     assert find_recipe("base") == Path("base")
@@ -84,7 +84,7 @@ def toy(released, write_corpus, tmp_path):
         arguments = SHORT | {"corpus": write_corpus(tmp_path / "corpus.txt", 150), "workers": 1}
         if "architecture" in recipe:
             small = tmp_path / "architecture.json"
-            shape = json.loads((FOLDER / f"{recipe['architecture']}.json").read_text())
+            shape = json.loads((RECIPES / f"{recipe['architecture']}.json").read_text())
             small.write_text(json.dumps(shape | TOY))
             arguments |= {"architecture": small, "vocab-size": 300}
         else:
@@ -106,7 +106,7 @@ def test_a_settings_file_trains_a_model_of_its_kind(toy, name, monkeypatch, tmp_
     from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForMaskedLM
 
     monkeypatch.chdir(ROOT)
-    recipe = yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
+    recipe = yaml.safe_load((RECIPES / f"{name}.yaml").read_text(encoding="utf-8"))
     run = tmp_path / "run"
     words = ["--config", name, *toy(recipe), "--output", str(run)]
     assert cli.main(["pretrain", *words]) == 0
@@ -126,13 +126,13 @@ def test_a_settings_file_trains_a_model_of_its_kind(toy, name, monkeypatch, tmp_
 
 
 def test_v2_is_the_architecture_of_the_release():
-    config = RoFormerConfig.from_file(FOLDER / "v2.json")
+    config = RoFormerConfig.from_file(RECIPES / "v2.json")
     assert config.is_v2
     assert (config.norm_type, config.hidden_act, config.vocab_size) == ("rms_norm", "relu", 12_000)
 
 
 def test_the_released_sizes_are_those_of_the_releases():
-    base, small = (RoFormerConfig.from_file(FOLDER / f"{name}.json") for name in ("base", "small"))
+    base, small = (RoFormerConfig.from_file(RECIPES / f"{name}.json") for name in ("base", "small"))
     sizes = [
         (c.num_hidden_layers, c.hidden_size, c.num_attention_heads, c.vocab_size)
         for c in (base, small)
@@ -149,9 +149,9 @@ def test_a_finetuning_file_needs_only_a_checkpoint_examples_and_a_folder(parsed,
 def test_the_config_of_cail2019_is_the_released_script(parsed):
     """20 epochs, of half the rows each, 4 rows a step, at a constant 6e-6, by Adam."""
     from roformer_tf.models.heads import RoFormerForSequenceClassification
-    from roformer_tf.training.optimizers.factory import make_finetune_optimizer
+    from roformer_tf.training.optimization import make_finetune_optimizer
 
-    path = FOLDER / "cail2019_scm.yaml"
+    path = RECIPES / "cail2019_scm.yaml"
     needed = ["--checkpoint", "x.zip", "--train", "x.jsonl", "--output", "run"]
     settings = parsed("finetune", "--config", path, *needed)
     assert (settings.task, settings.pooling, settings.max_length) == ("ranking", "mean", 1024)
@@ -186,7 +186,7 @@ def test_a_settings_file_goes_with_rows_that_are_prepared_so(
 ):
     from roformer_tf.pretraining.settings import with_rows_settled
 
-    recipe = yaml.safe_load((FOLDER / f"{name}.yaml").read_text(encoding="utf-8"))
+    recipe = yaml.safe_load((RECIPES / f"{name}.yaml").read_text(encoding="utf-8"))
     rows = prepared(recipe, tmp_path, write_corpus)
     more = ["--init-from", "x.zip"] if name == "continue" else []
     needed = ["--rows", rows, "--output", "run", *more]
@@ -221,7 +221,7 @@ def test_a_recipe_is_trained_on_rows_as_the_readme_shows(
         "--output",
         str(run),
     ]
-    recipe = yaml.safe_load((FOLDER / "base.yaml").read_text(encoding="utf-8"))
+    recipe = yaml.safe_load((RECIPES / "base.yaml").read_text(encoding="utf-8"))
     words = toy(recipe)
     small = ["--architecture", words[words.index("--architecture") + 1], "--precision", "float32"]
     assert cli.main(["pretrain", *shown, *small]) == 130

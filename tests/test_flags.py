@@ -5,7 +5,7 @@ from contextlib import suppress
 import pytest
 
 from roformer_tf import cli
-from roformer_tf.corpus.masking import MaskingConfig
+from roformer_tf.corpus.objectives import MaskingConfig
 from roformer_tf.errors import InputError
 from roformer_tf.flags import flag_types, parsed, yaml_values
 

@@ -13,9 +13,8 @@ import roformer_tf
 from roformer_tf.finetuning.losses import TaskLoss
 from roformer_tf.pretraining.train_step import MaskedTokenLoss
 from roformer_tf.registration import CLASSES, register
-from roformer_tf.training.optimizers.adamw import EmaAdamW, Lamb, LayerwiseAdamW
-from roformer_tf.training.optimizers.muon import Muon
-from roformer_tf.training.schedules import WarmupDecay
+from roformer_tf.training.optimization import WarmupDecay
+from roformer_tf.training.optimizers import EmaAdamW, Lamb, LayerwiseAdamW, Muon
 
 PACKAGE = Path(roformer_tf.__file__).parent
 BEFORE = Path(__file__).parent / "fixtures" / "keras"

@@ -65,8 +65,7 @@ def scaled_step(*, shape: dict[str, Any], batch: int, length: int) -> Prepared:
 def fed_step(*, rows: str, batch: int, data: str) -> Prepared:
     """The step on "real" rows, masked meanwhile, or on "one" batch; or the rows with "no" step."""
     from roformer_tf.corpus.batches import pretraining_batches
-    from roformer_tf.corpus.masking import MaskingConfig
-    from roformer_tf.corpus.objectives import make_objective
+    from roformer_tf.corpus.objectives import MaskingConfig, make_objective
     from roformer_tf.corpus.shards import PreparedRows
     from roformer_tf.pretraining.initialization import SMALL
     from roformer_tf.pretraining.training_loop import with_labels
@@ -126,7 +125,7 @@ def training(model: Any, batches: Any) -> Prepared:
     from roformer_tf.pretraining.settings import StepConfig
     from roformer_tf.pretraining.train_step import MaskedTokenLoss, PretrainingModel
     from roformer_tf.training.devices import choose_jit
-    from roformer_tf.training.optimizers.factory import make_optimizer
+    from roformer_tf.training.optimization import make_optimizer
     from roformer_tf.training.settings import OptimizerConfig
 
     optimizer = make_optimizer(

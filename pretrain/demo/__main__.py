@@ -31,8 +31,7 @@ from pretrain.demo.baselines import (
 from pretrain.demo.corpus import write_corpus
 from roformer_tf.checkpoints.huggingface import MODEL_CARD
 from roformer_tf.cli import main as roformer_tf
-from roformer_tf.corpus.masking import MaskingConfig
-from roformer_tf.corpus.objectives import make_objective
+from roformer_tf.corpus.objectives import MaskingConfig, make_objective
 from roformer_tf.corpus.part_writer import is_held_out
 from roformer_tf.corpus.shards import PreparedRows
 from roformer_tf.files import write_text

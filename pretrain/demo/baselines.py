@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from roformer_tf.corpus.masking import replacement_ids
+from roformer_tf.corpus.objectives import replacement_ids
 from roformer_tf.corpus.packing import TOKEN
 from roformer_tf.corpus.shards import PreparedRows
 

@@ -24,7 +24,7 @@ from pretrain.demo.__main__ import command
 from pretrain.mini import joint
 from pretrain.mini.card import write_card
 from pretrain.mini.text import write_text
-from roformer_tf.corpus.mixing import MixingConfig
+from roformer_tf.corpus.batches import MixingConfig
 from roformer_tf.files import remove
 
 FOLDER = Path(__file__).parent

@@ -22,23 +22,22 @@ from absl import flags
 from keras import ops
 
 from benchmarks.command_line import settings_of
-from roformer_tf.corpus.batches import held_out_batches, pretraining_batches
-from roformer_tf.corpus.masking import MaskingConfig
-from roformer_tf.corpus.mixing import MixingConfig
-from roformer_tf.corpus.objectives import make_objective
+from roformer_tf.corpus.batches import MixingConfig, held_out_batches, pretraining_batches
+from roformer_tf.corpus.objectives import MaskingConfig, make_objective
 from roformer_tf.corpus.shards import PreparedRows
 from roformer_tf.files import temporary_file
 from roformer_tf.models.heads import RoFormerForMaskedLM
 from roformer_tf.pretraining.evaluation import TokenMetrics, evaluate
 from roformer_tf.pretraining.settings import StepConfig
 from roformer_tf.pretraining.train_step import MaskedTokenLoss, PretrainingModel
+from roformer_tf.terminal import say
 from roformer_tf.tokenizers.padding import padded
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.training.callbacks import MetricsFile, PeriodicCallback, StepLog
 from roformer_tf.training.checkpointing import RunState, resume, save_checkpoint
 from roformer_tf.training.devices import choose_jit
 from roformer_tf.training.feeding import fed, prefetched
-from roformer_tf.training.optimizers.factory import make_optimizer
+from roformer_tf.training.optimization import make_optimizer
 from roformer_tf.training.run_files import CHECKPOINTS, EVALUATIONS_FILE, METRICS_FILE
 from roformer_tf.training.settings import OptimizerConfig
 
@@ -233,7 +232,7 @@ def main(config: JointConfig) -> None:
         def save(step: int) -> None:
             result = evaluate(metrics, evaluated, {"all": EVALUATED})
             evaluations.write({"step": step} | result.line())
-            log.say(f"step {step:,}: {result}")
+            say("step {step:,}: {result}", step=step, result=result)
             model.save_pretrained(
                 output / "model", max_length=PreparedRows.open(Path(config.rows)).length
             )

@@ -29,8 +29,7 @@ from pretrain.poems.kneser_ney import Integers, KneserNey, bits
 from pretrain.poems.measures import Measures, final_of, measure
 from pretrain.poems.page import page
 from pretrain.poems.writing import TRIES, ask_as_real, forms_from, write, write_shown
-from roformer_tf.corpus.masking import MaskingConfig
-from roformer_tf.corpus.objectives import make_objective
+from roformer_tf.corpus.objectives import MaskingConfig, make_objective
 from roformer_tf.corpus.packing import DOCUMENT, TOKEN
 from roformer_tf.corpus.part_writer import is_held_out
 from roformer_tf.corpus.shards import PreparedRows

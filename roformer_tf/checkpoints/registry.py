@@ -60,10 +60,6 @@ class Release:
     what_for: str
     file: str
     url: str
-    bytes: int | None
-    """Size of the file; None if it was not published."""
-    sha256: str | None
-    """Checksum of the file; None if it was not published."""
     baidu: Baidu
     huggingface: str | None
     """The repository on Hugging Face with the same weights, if there is one."""
@@ -223,19 +219,17 @@ def _check_zip(path: Path, release: Release) -> None:
 
 
 def _checksum(path: Path, release: Release) -> str:
-    """SHA-256 of a file. Raises InputError if a different one is recorded or published."""
+    """SHA-256 of a file. Raises InputError if a different one is recorded."""
     import pooch
 
     checksum = pooch.file_hash(str(path), alg="sha256")
     stored = folder() / release.file
     record = _record(stored)
-    # The record is of the file that was used here before; a published checksum matters once.
-    known = record.sha256 if record else release.sha256
-    if known not in (None, checksum):
+    if record is not None and record.sha256 != checksum:
         raise InputError(
             f"{path} is not the {release.file} that was first used here: its SHA-256 is "
-            f"{checksum}, not {known}. Remove it and download it again. If it is the right file, "
-            f"remove {_record_path(stored)}."
+            f"{checksum}, not {record.sha256}. Remove it and download it again. If it is the right "
+            f"file, remove {_record_path(stored)}."
         )
     return checksum
 

@@ -90,7 +90,7 @@ def _where(release: Release) -> str:
     ):
         if path.is_file():
             return f"{location}, {path.stat().st_size / 1e6:,.0f} MB"
-    return f"{release.bytes / 1e6:,.0f} MB" if release.bytes else "-"
+    return "-"
 
 
 def _notes() -> Iterator[str]:

@@ -77,8 +77,7 @@ def change_vocabulary(config: VocabularyConfig) -> None:
         checkpoint = described(source.checkpoint(), source)
         tokenizer = fitting_tokenizer(source, checkpoint.config.vocab_size)
         if config.add is not None:
-            changed = extend(checkpoint, tokenizer, _lines(config.add))
-            _print_words(changed, tokenizer.tokenization)
+            changed = add_words(checkpoint, tokenizer, config.add)
         else:
             changed = simplify(checkpoint, tokenizer)
         files = extra_files(checkpoint, source)
@@ -155,6 +154,13 @@ def extend(checkpoint: Checkpoint, tokenizer: RoFormerTokenizer, words: Iterable
         tuple(known),
         tuple(word for word in compound if larger.tokenize(word) != [word]),
     )
+
+
+def add_words(checkpoint: Checkpoint, tokenizer: RoFormerTokenizer, path: Path) -> Changed:
+    """`extend` by the words of a file, one a line; prints which are new."""
+    changed = extend(checkpoint, tokenizer, _lines(path))
+    _print_words(changed, tokenizer.tokenization)
+    return changed
 
 
 def _lines(path: Path) -> list[str]:

@@ -39,7 +39,6 @@ from roformer_tf.corpus.documents import (
     find_files,
     read_documents,
 )
-from roformer_tf.corpus.engines import Engine, check_cluster, check_engine, open_workers
 from roformer_tf.corpus.manifests import (
     PREPARE_AGAIN,
     TRAIN,
@@ -56,7 +55,15 @@ from roformer_tf.corpus.manifests import (
 )
 from roformer_tf.corpus.part_writer import CorpusPart, PartWriter, is_held_out
 from roformer_tf.corpus.shards import MANIFEST, read_manifest
-from roformer_tf.corpus.workers import EngineError, in_order, in_this_process
+from roformer_tf.corpus.workers import (
+    Engine,
+    EngineError,
+    check_cluster,
+    check_engine,
+    in_order,
+    in_this_process,
+    open_workers,
+)
 from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.files import locked, read_json, write_text
 from roformer_tf.readers.streams import ReadError
@@ -130,9 +137,10 @@ class PreparationConfig(CorpusConfig):
         check_engine(self.engine, self.scheduler, self.workers)
 
 
-def prepare(config: PreparationConfig) -> Path:
+def prepare(config: PreparationConfig, tokenizer: RoFormerTokenizer | None = None) -> Path:
     """Write a folder of packed sequences, which `PreparedRows.open` reads; return its path.
 
+    `tokenizer`: that of the config's vocabulary, if it is already open.
     The folder is complete once it has a manifest. After an interruption the same call continues;
     once finished it returns at once. Raises InputError, and leaves no files, for a corpus that is
     missing or has no documents, a wrong vocabulary and, under `strict`, a bad line. Raises it
@@ -140,11 +148,6 @@ def prepare(config: PreparationConfig) -> Path:
     or that cannot be written. Raises EngineError if workers or their cluster fail, and ReadError if
     a file cannot be read any more: both keep the finished parts.
     """
-    return prepare_with(config, None)
-
-
-def prepare_with(config: PreparationConfig, tokenizer: RoFormerTokenizer | None) -> Path:
-    """As `prepare`; `tokenizer`: that of the config's vocabulary, if it is already open."""
     files = find_files(config.corpus)
     tokenizer = tokenizer or _users_tokenizer(config)
     output = Path(config.output)

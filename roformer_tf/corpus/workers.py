@@ -1,22 +1,42 @@
-"""Run a task for one item after another, in this process or in others of this machine.
+"""Run a task for one item after another: in this process, in others, or on a Dask cluster.
 
 Results are in the order of the items. At most two items per worker are in progress, so memory does
-not grow with their number.
+not grow with their number. Dask reassigns the work of a lost worker, so an item may be processed
+twice, even at the same time. A task must allow this.
 """
 
+import logging
 import multiprocessing
 import os
+import pickle
+import platform
 import signal
+import sys
 import threading
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import CancelledError, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from functools import cache, lru_cache, partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any, Literal, TypeVar
 
-from roformer_tf.errors import InputError
+from tqdm import tqdm
+
+from roformer_tf.errors import InputError, check_number, check_packages
+from roformer_tf.files import json_object
+from roformer_tf.machine import usable_cores
+
+Engine = Literal["processes", "dask"]
+ADDRESS = "DASK_SCHEDULER_ADDRESS"  # programs that start clusters (Slurm, Kubernetes) set it
+CONNECTING = 8  # seconds to wait for the scheduler
+LINGER = 10.0  # seconds to wait for parts that are being written when a job fails
+# Maximum worker processes of `concurrent.futures` on Windows.
+MAX_ON_WINDOWS = 61
 
 WorkerTask = Callable[[Any], Any]
 Item = TypeVar("Item")
@@ -46,6 +66,41 @@ def in_order(workers: Workers, items: Iterable[Item]) -> Iterator[tuple[Item, An
             yield first, result()
     for last, result in in_progress:
         yield last, result()
+
+
+def check_engine(engine: Engine, scheduler: str | None, workers: int | None) -> None:
+    """Raise InputError for settings that contradict each other."""
+    check_number("workers", workers, at_least=1)
+    if engine == "processes" and scheduler is not None:
+        raise InputError(
+            f"scheduler is {scheduler}, but the engine is processes of this machine. "
+            "Give --engine dask too, or no scheduler."
+        )
+    if engine == "dask" and not (scheduler or os.environ.get(ADDRESS)):
+        raise InputError(
+            "the engine dask needs a scheduler. Give --scheduler with its address, such as "
+            f"tcp://host:8786, or its scheduler file, or set {ADDRESS}."
+        )
+    if engine == "dask" and workers is not None:
+        raise InputError(
+            f"workers is {workers}, but a cluster uses all workers that are connected to its "
+            "scheduler. Remove workers, and start as many as you want by `dask worker`."
+        )
+
+
+def open_workers(
+    task: WorkerTask, folder: Path, engine: Engine, scheduler: str | None, workers: int | None
+) -> AbstractContextManager[Workers]:
+    """The workers of an engine; all workers of a cluster must see `folder`."""
+    if engine == "dask":
+        return cluster(task, folder, scheduler)
+    count = workers or usable_cores()
+    if sys.platform == "win32":
+        count = min(count, MAX_ON_WINDOWS)
+    return in_this_process(task) if count == 1 else processes(task, count)
+
+
+# This machine
 
 
 @contextmanager
@@ -104,3 +159,156 @@ def _end_with_parent() -> None:
 def _run_task(item: Any) -> Any:
     """Run the worker's task."""
     return _task(item)
+
+
+# Dask
+
+
+def check_cluster(scheduler: str | None) -> None:
+    """Raise InputError if no scheduler responds."""
+    _connect(scheduler).close()
+
+
+@contextmanager
+def cluster(task: WorkerTask, folder: Path, scheduler: str | None) -> Iterator[Workers]:
+    """Run the task on the workers of a Dask cluster, which may come and go.
+
+    Raises InputError if no scheduler responds. Raises EngineError if it is lost, if an item kills
+    its workers, and if a worker does not see the folder or has other versions.
+    """
+    job = pickle.dumps((task, str(folder.absolute()), _versions()))
+    with _connect(scheduler) as client:
+        pending = set()
+        if not client.nthreads():
+            address = client.scheduler.address
+            tqdm.write(
+                f"waiting for workers. Start some: dask worker {address} --nthreads 1",
+                file=sys.stderr,
+            )
+
+        def submit(item: Any) -> Callable[[], Any]:
+            with warnings.catch_warnings():
+                warnings.filterwarnings("ignore", "Sending large graph")  # a document may be large
+                call = pickle.dumps(_Call(job, pickle.dumps(item)))
+                future = _ask(client, partial(client.submit, pickle.loads, call, pure=False))
+            pending.add(future)
+
+            def result() -> Any:
+                pending.discard(future)
+                return _ask(client, future.result)
+
+            return result
+
+        def room() -> int:
+            return 2 * max(1, len(_ask(client, client.nthreads)))
+
+        try:
+            yield Workers(submit, room)
+        except EngineError:
+            raise
+        except Exception:  # the caller removes its files: no worker may write any more then
+            for future in pending:
+                with suppress(Exception):
+                    future.result(timeout=LINGER)
+            raise
+
+
+def _connect(scheduler: str | None) -> Any:
+    """Connect to a scheduler as a `distributed.Client`. Raises InputError if none responds."""
+    check_packages("--engine dask", "dask", "distributed")
+    from distributed import Client
+
+    # Dask logs several tracebacks for a lost scheduler; our error is one sentence.
+    for name in ("distributed", "distributed.client", "tornado.application"):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    address = scheduler or os.environ[ADDRESS]
+    if Path(address).is_file():
+        advice = "Give the file that `dask scheduler --scheduler-file` wrote, or the address."
+        address = str(json_object(Path(address).read_bytes(), address, advice).get("address"))
+    try:
+        return Client(address, timeout=CONNECTING, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise InputError(
+            f"no Dask scheduler responds at {address}: {error}. Give --scheduler the address that "
+            "`dask scheduler` prints, such as tcp://host:8786, or the file that it writes by "
+            "--scheduler-file."
+        ) from None
+
+
+def _ask(client: Any, request: Callable[[], Any]) -> Any:
+    """Send a request to the cluster. Raises EngineError for its failures, and the task's errors."""
+    from distributed import KilledWorker
+
+    place = client.scheduler.address if client.scheduler else "its address"
+    try:
+        if client.status != "running":
+            raise CancelledError
+        return request()
+    except KilledWorker as error:
+        raise EngineError(
+            f"a part of the corpus ended {error.allowed_failures + 1} workers, one after the "
+            f"other, the last of them {error.last_worker.address}; their logs say why. Give them "
+            "more memory, or look for an extreme document. The same command continues."
+        ) from None
+    except ImportError as error:
+        raise EngineError(
+            f"a machine of the cluster at {place} cannot load what the task needs: {error}. "
+            f"Install there what is installed here: {_versions()}."
+        ) from None
+    except (OSError, CancelledError):
+        raise EngineError(
+            f"the Dask scheduler at {place} is lost, or has cancelled the work. Finished parts "
+            "are kept: the same command continues, with this engine or another."
+        ) from None
+
+
+@dataclass(frozen=True)
+class _Call:
+    """A call of `_run`, which is executed when it is unpickled.
+
+    So Dask handles only bytes and `pickle.loads`. A worker without this package would terminate on
+    receiving a function of ours, instead of reporting an error.
+    """
+
+    job: bytes
+    item: bytes
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _run, (self.job, self.item)
+
+
+def _run(job: bytes, item: bytes) -> Any:
+    """Run a job's task for an item, on a worker of a cluster.
+
+    Raises EngineError if the worker has other versions, or does not see the job's folder.
+    """
+    task, folder, versions = _load(job)
+    worker = f"the worker process {os.getpid()} on {platform.node()}"
+    if _versions() != versions:
+        raise EngineError(
+            f"{worker} has other versions, so that its rows might differ: {_versions()}, "
+            f"and not {versions}. Install the same everywhere."
+        )
+    if not Path(folder).is_dir():
+        raise EngineError(
+            f"{worker} does not see {folder}. Choose an --output that has the same path on "
+            "all machines, on a file system that they share."
+        )
+    return task(pickle.loads(item))
+
+
+@lru_cache(maxsize=1)  # once for all items of a job, because a tokenizer is large
+def _load(job: bytes) -> tuple[WorkerTask, str, str]:
+    """The task, the folder that workers must see, and the versions that they must have."""
+    task, folder, versions = pickle.loads(job)
+    return task, folder, versions
+
+
+@cache
+def _versions() -> str:
+    """The versions that sequences depend on: Python normalizes text, and jieba segments it."""
+    versions = [f"Python {sys.version_info.major}.{sys.version_info.minor}"]
+    for name in ("roformer-tf", "numpy", "jieba", "rjieba"):
+        with suppress(PackageNotFoundError):
+            versions.append(f"{name} {version(name)}")
+    return ", ".join(versions)

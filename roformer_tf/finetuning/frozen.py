@@ -16,8 +16,8 @@ from roformer_tf.config import RoFormerConfig
 from roformer_tf.labelled.encoding import EncodedTexts, mean_of_rows
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import folds
+from roformer_tf.models.heads import pooled
 from roformer_tf.models.rows import check_finite, run_rows
-from roformer_tf.models.sentence_embedding import pooled
 
 # C of the logistic regression, the inverse of regularisation, to try on standardized vectors.
 STRENGTHS = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0)

@@ -45,7 +45,7 @@ from roformer_tf.terminal import say
 from roformer_tf.training.callbacks import MetricsFile, PeriodicCallback, StepLog
 from roformer_tf.training.checkpointing import RunState, checkpoints, resume, save_checkpoint
 from roformer_tf.training.feeding import fed, prefetched
-from roformer_tf.training.optimizers.adamw import ema_weights
+from roformer_tf.training.optimizers import ema_weights
 from roformer_tf.training.run_files import (
     BEST,
     CHECKPOINTS,
@@ -221,7 +221,7 @@ class _TrialEvents:
         epoch = step / self.epoch_steps
         self.evaluations.write({"step": step, "epoch": epoch} | metrics)
         figures = ", ".join(f"{name} {score_text(value)}" for name, value in metrics.items())
-        self.log.say(Message("epoch {epoch:g}: {figures}", epoch=epoch, figures=figures))
+        say("epoch {epoch:g}: {figures}", epoch=epoch, figures=figures)
         self.save(step)
         self.stop_if_done()
 

@@ -223,7 +223,7 @@ def embedder_from(opened: OpenedModel, settings: VectorSettings | None = None) -
     tokenizer, choice = opened.tokenizer, opened.choice()
     pooled: Any
     if choice.engine == "keras":
-        from roformer_tf.models.sentence_embedding import RoFormerForSentenceEmbedding
+        from roformer_tf.models.heads import RoFormerForSentenceEmbedding
 
         pooled = opened.keras_model(
             RoFormerForSentenceEmbedding,
@@ -277,7 +277,7 @@ def _parts(pooling: Pooling) -> tuple[str, ...]:
 
 def embedder_of(model: "RoFormerForSentenceSimilarity", name: str) -> TextEmbedder:
     """A sim model's own vectors, in the precision that it generates in."""
-    from roformer_tf.models.sentence_embedding import SentenceEmbedder
+    from roformer_tf.models.heads import SentenceEmbedder
 
     size, length = model.config.hidden_size, model.config.max_position_embeddings
     vectors = SentenceEmbedder(model.encoder, model.pooler)

@@ -18,7 +18,7 @@ from typing import Any
 
 from keras import ops
 
-from roformer_tf.config import checked_rope_parameters, rotated_features
+from roformer_tf.config import check_rope_parameters, rotated_features
 from roformer_tf.errors import InputError
 from roformer_tf.kernels.forms import Tensor, wide
 from roformer_tf.layers.scaling import frequencies
@@ -45,7 +45,7 @@ class Rotation:
 
     def __post_init__(self) -> None:
         pair_axis(self.style)
-        checked_rope_parameters(self.parameters, self.features, self.base)
+        check_rope_parameters(self.parameters, self.features, self.base)
         frequencies(self.features, self.base, self.parameters, self.trained_length)
 
     @property

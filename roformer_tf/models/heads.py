@@ -22,11 +22,11 @@ from roformer_tf.models.head_layers import (
     Pooler,
     TextClassifier,
     head_dense,
+    mean_of_tokens,
 )
 from roformer_tf.models.inputs import encoder_inputs
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.models.rows import BATCH_SIZE, check_finite, run_rows
-from roformer_tf.models.sentence_embedding import SentenceEmbedder
 from roformer_tf.tokenizers.padding import as_pairs
 
 
@@ -324,6 +324,70 @@ class RoFormerForQuestionAnswering(PretrainedModel):
         """Logits of every token."""
         hidden = self.encoder(encoder_inputs(inputs), training=training)
         return ops.cast(self.qa_outputs(hidden), "float32")
+
+
+# Sentence vectors: hidden states are pooled, then normalized
+
+
+def pooled(
+    encoder: RoFormerEncoder,
+    pooler: Pooler | None,
+    pooling: str,
+    inputs: Mapping[str, Tensor],
+    training: bool | None = None,
+) -> Tensor:
+    """Pooled hidden states, (B, H) float32, not normalized."""
+    if pooling == "mean":
+        vectors = mean_of_tokens(encoder(inputs, training=training), sequences(inputs))
+    else:
+        # Only the first token of the last layer is computed.
+        first = encoder(inputs, training=training, positions=first_positions(inputs))
+        vectors = first[:, 0] if pooler is None else pooler(first)
+    return ops.cast(vectors, "float32")
+
+
+@keras.saving.register_keras_serializable(package="roformer_tf")
+class RoFormerForSentenceEmbedding(PretrainedModel):
+    """An encoder and a pooling, as `config.pooling` says.
+
+    "pooler": the output of the linear pooler at the first token, as in the released sim models;
+    "mean": the mean of all tokens; "cls": the first token. Call: the encoder's dict → vectors
+    (B, H) float32, not normalized.
+    """
+
+    def __init__(
+        self, config: RoFormerConfig, name: str = "sentence_embedding", **kwargs: Any
+    ) -> None:
+        super().__init__(config, name=name, **kwargs)
+        self.encoder = RoFormerEncoder(config, dtype=self.dtype_policy)
+        self.pooler: Pooler | None = None
+        if config.pooling == "pooler":
+            self.pooler = Pooler(config, name="pooler", dtype=self.dtype_policy)
+        self.build()
+
+    def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Tensor:
+        """The vectors of a batch."""
+        return pooled(self.encoder, self.pooler, self.config.pooling, inputs, training)
+
+
+class SentenceEmbedder(keras.Model):
+    """Vectors of length 1 from the encoder and the pooler of a sim model.
+
+    Call: the encoder's dict → vectors (B, H) float32 of length 1: their products are cosines. It
+    does not score the vocabulary, which is most of the work of a sim model.
+    """
+
+    def __init__(self, encoder: RoFormerEncoder, pooler: Pooler) -> None:
+        super().__init__()
+        self.encoder, self.pooler = encoder, pooler
+        self.built = True  # both parts have their weights already
+
+    def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> Tensor:
+        """Pool and normalize."""
+        return ops.normalize(pooled(self.encoder, self.pooler, "pooler", inputs, training), axis=-1)
+
+
+# Configs
 
 
 def _by_default(config: RoFormerConfig, attention_type: str) -> RoFormerConfig:

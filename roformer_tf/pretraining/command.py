@@ -2,7 +2,6 @@
 
 OUTPUT/settings.yaml   every setting; usable as --config
 OUTPUT/rows/           prepared from --corpus; rows-512/, … for stages of several lengths
-OUTPUT/initial/        with --extend-vocab, the checkpoint of --init-from with the larger vocabulary
 OUTPUT/checkpoints/    from which a killed run resumes
 OUTPUT/model/          the model at the last checkpoint, in our own format
 OUTPUT/best/           the model at the best evaluation at the current sequence length, likewise
@@ -10,7 +9,6 @@ OUTPUT/metrics.jsonl, evaluations.jsonl, tensorboard/, loss.png
 """
 
 import contextlib
-import dataclasses
 import os
 from collections.abc import Sequence
 from functools import partial
@@ -19,15 +17,14 @@ from typing import Any
 
 import keras
 
-from roformer_tf.corpus.preparation import prepare_with
+from roformer_tf.corpus.preparation import prepare
 from roformer_tf.corpus.shards import MANIFEST, PreparedRows, read_manifest
 from roformer_tf.errors import DivergedError, InputError
 from roformer_tf.files import locked
 from roformer_tf.kernels.devices import device_in_words
 from roformer_tf.kernels.forms import flashes
-from roformer_tf.pretraining.initialization import extend_vocabulary, initializer
+from roformer_tf.pretraining.initialization import new_architecture, new_model, read_checkpoint
 from roformer_tf.pretraining.settings import (
-    InitializationConfig,
     PretrainConfig,
     Stage,
     may_change,
@@ -44,8 +41,8 @@ from roformer_tf.terminal import say
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.training.callbacks import Termination
 from roformer_tf.training.checkpointing import checkpoints, resume
-from roformer_tf.training.distribution import ProcessGroup, join, replicas
-from roformer_tf.training.optimizers.adamw import swap_ema_weights
+from roformer_tf.training.devices import ProcessGroup, join, replicas
+from roformer_tf.training.optimizers import swap_ema_weights
 from roformer_tf.training.run_files import (
     CHECKPOINTS,
     MODEL,
@@ -89,22 +86,21 @@ def _pretrain(config: PretrainConfig, group: ProcessGroup, termination: Terminat
     keras.utils.set_random_seed(config.seed)
     stages = config.plan()
     _check_stages(stages, config.length if config.rows else None)
-    initialization, vocabulary = _with_extended_vocabulary(config, group)
-    if any(checkpoints(output / CHECKPOINTS)):  # embeddings are restored, so do not count again
-        initialization = dataclasses.replace(initialization, embeddings="random")
-    # Read the checkpoint before the preparation, which may take hours: errors come first.
-    initialize, tokenizer = initializer(
-        initialization,
-        config.rows or config.vocab,
-        config.precision,
-        max(stage.length for stage in stages),
-        config.tokenization,
-        config.lower_case,
-    )
-    folders = _prepared(config, stages, vocabulary, tokenizer, group)
+    longest = max(stage.length for stage in stages)
+    model = tokenizer = None
+    # Read before the preparation, which may take hours: errors come first.
+    if config.init_from:
+        model, tokenizer = read_checkpoint(config, longest)
+    else:
+        architecture = new_architecture(config, longest)
+    folders = _prepared(config, stages, tokenizer, group)
     first = folders[stages[0].length]
     tokenizer = RoFormerTokenizer.from_pretrained(first)
-    model = initialize(tokenizer, PreparedRows.open(first))
+    if model is None:
+        resumed = any(checkpoints(output / CHECKPOINTS))  # restores embeddings: do not count again
+        embeddings = "random" if resumed else config.embeddings
+        start = (config.precision, embeddings, config.objective)
+        model = new_model(architecture, tokenizer, PreparedRows.open(first), *start)
     _check_model_parallel(model.config, config.hardware.model_parallel)
     model.tokenizer = tokenizer  # is saved with the model
     model.encoder.rematerialize = config.rematerialize
@@ -154,38 +150,26 @@ def _run(run: PretrainingRun) -> None:
     say("model: {model}; plot of the loss: {plot}", model=output / MODEL, plot=output / "loss.png")
 
 
-def _with_extended_vocabulary(
-    config: PretrainConfig, group: ProcessGroup
-) -> tuple[InitializationConfig, Path | None]:
-    """The settings of initialization, and the vocabulary's folder if --extend-vocab made one."""
-    if not (config.init_from and config.extend_vocab):
-        return config, None
-    folder = Path(config.output, "initial")
-    source, words = config.init_from, config.extend_vocab
-    group.run_on_first(lambda: extend_vocabulary(source, words, folder), folder)
-    return dataclasses.replace(config, init_from=str(folder), extend_vocab=None), folder
-
-
 def _prepared(
     config: PretrainConfig,
     stages: Sequence[Stage],
-    vocabulary: Path | None,
     tokenizer: RoFormerTokenizer | None,
     group: ProcessGroup,
 ) -> dict[int, Path]:
     """The folders of prepared sequences by length. The first process prepares what is missing.
 
-    `vocabulary`: its folder, if not the settings'; `tokenizer`: of this vocabulary, if it is open.
+    `tokenizer`: that of the checkpoint to continue from.
     """
     lengths = list(dict.fromkeys(stage.length for stage in stages))
     if config.rows:
         return {lengths[0]: Path(config.rows)}
     folders: dict[int, Path] = {}
+    vocabulary = None
     for length in lengths:
         name = "rows" if len(lengths) == 1 else f"rows-{length}"
         folder = folders[length] = Path(config.output, name)
         preparation = config.preparation(length, folder, vocabulary)
-        group.run_on_first(partial(prepare_with, preparation, tokenizer), folder / MANIFEST)
+        group.run_on_first(partial(prepare, preparation, tokenizer), folder / MANIFEST)
         if config.vocab_size:  # built once, for the first length
             vocabulary = folders[lengths[0]]
     return folders

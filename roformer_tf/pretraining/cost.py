@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from roformer_tf.checkpoints.names import table
 from roformer_tf.config import RoFormerConfig, block_length
-from roformer_tf.corpus.masking import predictions_per_row
+from roformer_tf.corpus.objectives import predictions_per_row
 from roformer_tf.errors import InputError, check_numbers
+from roformer_tf.files import find_recipe
 from roformer_tf.flags import parsed, yaml_values
-from roformer_tf.recipes import find_recipe
 from roformer_tf.tokenizers.padding import check_length
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import numpy as np
 from keras import ops
 
 from roformer_tf.kernels.forms import Tensor
-from roformer_tf.training.distribution import on_every_device
+from roformer_tf.training.devices import on_every_device
 from roformer_tf.training.feeding import fed
 
 

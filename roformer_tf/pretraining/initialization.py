@@ -1,8 +1,6 @@
 """The initial model of `pretrain`: a checkpoint, or a new one that predicts by frequency."""
 
 import math
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -10,26 +8,23 @@ import keras
 import numpy as np
 import numpy.typing as npt
 
+from roformer_tf.checkpoints.detection import described
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.config import RoFormerConfig
-from roformer_tf.conversion.convert import OutputConfig
-from roformer_tf.conversion.vocabulary import VocabularyConfig, change_vocabulary
+from roformer_tf.conversion.vocabulary import add_words
 from roformer_tf.corpus.objectives import ObjectiveName, predicted_ids
 from roformer_tf.corpus.packing import DOCUMENT, TOKEN
 from roformer_tf.corpus.shards import PreparedRows
 from roformer_tf.errors import InputError
+from roformer_tf.files import find_recipe
 from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForMaskedLM
-from roformer_tf.pretraining.settings import InitializationConfig
-from roformer_tf.recipes import find_recipe
+from roformer_tf.pretraining.settings import InitializationConfig, PretrainConfig
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, check_fits
-from roformer_tf.tokenizers.vocabulary import Tokenization
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
 PretrainedLM: TypeAlias = RoFormerForMaskedLM | RoFormerForCausalLM
-# The tokenizer and the prepared sequences → the model.
-Initializer: TypeAlias = Callable[[RoFormerTokenizer, PreparedRows], PretrainedLM]
 
 # The class of each objective.
 MODELS: dict[ObjectiveName, type[PretrainedLM]] = {
@@ -99,22 +94,51 @@ def log_frequencies(rows: PreparedRows, vocab_size: int, predicted: np.ndarray) 
     return np.log(smoothed / smoothed.sum())
 
 
-def initializer(
-    config: InitializationConfig,
-    vocabulary: str | Path | None,
-    precision: str,
-    positions: int,
-    tokenization: Tokenization | None = None,
-    lower_case: bool | None = None,
-) -> tuple[Initializer, RoFormerTokenizer | None]:
-    """A function that returns the model once sequences are prepared; a checkpoint is read now.
+def new_architecture(config: InitializationConfig, positions: int) -> RoFormerConfig:
+    """The architecture of a new model for sequences of up to `positions` tokens."""
+    architecture = SMALL
+    if config.architecture:
+        architecture = RoFormerConfig.from_file(find_recipe(config.architecture, ".json"))
+    check_sees_both_sides(architecture.attention_type, config.objective, config.architecture)
+    longest = max(positions, architecture.max_position_embeddings)
+    return architecture.replace(max_position_embeddings=longest, **_changes(config))
 
-    The second value is the tokenizer for the preparation, if it was read with the checkpoint.
-    `vocabulary`: its source, if not the checkpoint; `positions`: length of the longest sequence;
-    `tokenization`, `lower_case`: as in RoFormerTokenizer.from_pretrained. Raises InputError for a
-    checkpoint that cannot be read, has another vocabulary or too few learned positions, and for
-    masked words in a causal model.
+
+def read_checkpoint(
+    config: PretrainConfig, positions: int
+) -> tuple[PretrainedLM, RoFormerTokenizer]:
+    """The model of --init-from, with the words of --extend-vocab, and the run's tokenizer.
+
+    `positions`: length of the longest sequence. Raises InputError for a checkpoint that cannot be
+    read, has another vocabulary or too few learned positions, for masked words in a causal model,
+    and for words that cannot be tokens.
     """
+    assert config.init_from is not None
+    kind, settings = MODELS[config.objective], (config.tokenization, config.lower_case)
+    vocabulary = config.rows or config.vocab
+    with OpenedSource(config.init_from) as source:
+        if config.extend_vocab:
+            checkpoint = described(source.checkpoint(**_changes(config)), source)
+            tokenizer = RoFormerTokenizer.from_source(source, *settings)
+            check_fits(tokenizer, checkpoint.config.vocab_size, config.init_from)
+            checkpoint, tokenizer, *_ = add_words(checkpoint, tokenizer, Path(config.extend_vocab))
+            arrays = checkpoint.arrays
+            model = kind.from_arrays(checkpoint.config, arrays, source.path, config.precision)
+            model.tokenizer = tokenizer
+        else:
+            model = kind.from_source(source, dtype=config.precision, **_changes(config))
+            if vocabulary is None:
+                tokenizer = RoFormerTokenizer.from_source(source, *settings)
+    if vocabulary is not None:
+        tokenizer = RoFormerTokenizer.from_pretrained(vocabulary, *settings)
+    check_sees_both_sides(model.config.attention_type, config.objective, config.init_from)
+    model.config.check_length(positions, "the length of the longest row")
+    _check_vocabulary(model, tokenizer, config.init_from)
+    return model, tokenizer
+
+
+def _changes(config: InitializationConfig) -> dict[str, Any]:
+    """Keys of the architecture that the settings replace."""
     changes: dict[str, Any] = {}
     if config.dropout is not None:
         names = ("hidden_dropout_prob", "attention_probs_dropout_prob")
@@ -123,47 +147,7 @@ def initializer(
         changes["attention_probs_dropout_prob"] = config.attention_dropout
     if config.objective == "causal":  # any other mask would show the model the token to predict
         changes["attention_type"] = "causal"
-    if config.init_from is None:
-        architecture = SMALL
-        if config.architecture:
-            architecture = RoFormerConfig.from_file(find_recipe(config.architecture, ".json"))
-        check_sees_both_sides(architecture.attention_type, config.objective, config.architecture)
-        longest = max(positions, architecture.max_position_embeddings)
-        architecture = architecture.replace(max_position_embeddings=longest, **changes)
-
-        make = partial(
-            new_model,
-            architecture,
-            dtype=precision,
-            embeddings=config.embeddings,
-            objective=config.objective,
-        )
-        return make, None
-    with OpenedSource(config.init_from) as source:
-        model = MODELS[config.objective].from_source(source, dtype=precision, **changes)
-        check_sees_both_sides(model.config.attention_type, config.objective, config.init_from)
-        model.config.check_length(positions, "the length of the longest row")
-        settings = (tokenization, lower_case)
-        if vocabulary is None:
-            tokenizer = RoFormerTokenizer.from_source(source, *settings)
-        else:
-            tokenizer = RoFormerTokenizer.from_pretrained(vocabulary, *settings)
-    _check_vocabulary(model, tokenizer, config.init_from)
-    return lambda tokenizer, rows: model, tokenizer
-
-
-def extend_vocabulary(source: str, words: str, target: Path) -> None:
-    """Write the checkpoint with words added to the end of its vocabulary, unless it exists.
-
-    Each word's embedding is the mean over the tokens into which it was split so far. Raises
-    InputError for words that cannot be tokens.
-    """
-    if not target.exists():
-        change_vocabulary(
-            VocabularyConfig(
-                source=source, target=target, output=OutputConfig(to="own"), add=Path(words)
-            )
-        )
+    return changes
 
 
 def check_sees_both_sides(

@@ -16,15 +16,19 @@ from roformer_tf.corpus.documents import (
     find_files,
     read_documents,
 )
-from roformer_tf.corpus.masking import MaskingConfig
-from roformer_tf.corpus.objectives import ObjectiveName
+from roformer_tf.corpus.objectives import MaskingConfig, ObjectiveName
 from roformer_tf.corpus.packing import Documents
 from roformer_tf.corpus.part_writer import is_held_out
-from roformer_tf.corpus.windows import WordedText, long_texts
 from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.files import check_writable, is_folder, write_json
 from roformer_tf.pretraining.initialization import MODELS, PretrainedLM, check_sees_both_sides
-from roformer_tf.pretraining.windowed_losses import figures, predicted_texts, token_losses
+from roformer_tf.pretraining.windowed_losses import (
+    WordedText,
+    figures,
+    long_texts,
+    predicted_texts,
+    token_losses,
+)
 from roformer_tf.terminal import table, terminal_width
 from roformer_tf.tokenizers.padding import SPECIALS, check_length
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, fitting_tokenizer

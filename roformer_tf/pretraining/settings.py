@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from roformer_tf.corpus.masking import MaskingConfig
-from roformer_tf.corpus.mixing import MixingConfig
-from roformer_tf.corpus.objectives import ObjectiveName
+from roformer_tf.corpus.batches import MixingConfig
+from roformer_tf.corpus.objectives import MaskingConfig, ObjectiveName
 from roformer_tf.corpus.preparation import PreparationConfig
 from roformer_tf.corpus.shards import read_manifest
 from roformer_tf.errors import MAX_SEED, InputError, check_numbers
@@ -263,7 +262,7 @@ class PretrainConfig(InitializationConfig, PreparationConfig):
     def preparation(
         self, length: int, output: Path, vocab: str | Path | None = None
     ) -> PreparationConfig:
-        """The settings of `prepare` for this run; `vocab`: the vocabulary of --extend-vocab."""
+        """The settings of `prepare` for this run; `vocab`: the one that an earlier stage built."""
         names = [field.name for field in dataclasses.fields(PreparationConfig)]
         settings: dict[str, Any] = {name: getattr(self, name) for name in names}
         settings |= {"output": str(output), "length": length, "vocab": self.vocab or self.init_from}

@@ -5,21 +5,22 @@ import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 import keras
+import yaml
 
 from roformer_tf.checkpoints.huggingface import MODEL_CARD
 from roformer_tf.corpus.batches import held_out_batches, held_out_sample, pretraining_batches
 from roformer_tf.corpus.objectives import make_objective
 from roformer_tf.corpus.shards import PreparedRows
 from roformer_tf.errors import DivergedError, TerminatedError
-from roformer_tf.pretraining.card import model_card
 from roformer_tf.pretraining.cost import stage_flops
 from roformer_tf.pretraining.evaluation import TokenMetrics, evaluate, predicts
 from roformer_tf.pretraining.settings import PretrainConfig, Stage, rows_before
 from roformer_tf.pretraining.train_step import MaskedTokenLoss, PretrainingModel
+from roformer_tf.templates import environment, markdown
 from roformer_tf.terminal import say
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.training.callbacks import MetricsFile, PeriodicCallback, StepLog, Termination
@@ -31,16 +32,16 @@ from roformer_tf.training.checkpointing import (
     take_snapshot,
 )
 from roformer_tf.training.comparison import best_evaluation
-from roformer_tf.training.devices import choose_jit
-from roformer_tf.training.distribution import (
+from roformer_tf.training.devices import (
     ProcessGroup,
+    choose_jit,
     lost,
     peak_of_devices,
     replicas,
 )
 from roformer_tf.training.feeding import fed, prefetched
-from roformer_tf.training.optimizers.adamw import ema_weights
-from roformer_tf.training.optimizers.factory import make_optimizer
+from roformer_tf.training.optimization import make_optimizer
+from roformer_tf.training.optimizers import ema_weights
 from roformer_tf.training.plots import plot_loss
 from roformer_tf.training.run_files import (
     BEST,
@@ -48,11 +49,15 @@ from roformer_tf.training.run_files import (
     EVALUATIONS_FILE,
     METRICS_FILE,
     MODEL,
+    file_name,
     read_metrics,
     read_settings,
 )
 from roformer_tf.training.tracking import Track
-from roformer_tf.translation import Message
+
+# The hub's pipeline tag for each training objective.
+PIPELINES = {"masked": "fill-mask", "causal": "text-generation"}
+SHOWN = ("init_from", "architecture", "tokenization", "objective", "length", "batch_size", "seed")
 
 
 @dataclass(frozen=True)
@@ -148,7 +153,7 @@ def train_stage(run: PretrainingRun, stage: Stage, start: int, track: Track) -> 
                 result = evaluate(metrics, held_out, corpora)
             log.check(step, "the held-out loss", result.loss)
             evaluations.write({"step": step, "length": stage.length} | result.line())
-            log.say(Message("step {step:,}: {result}", step=step, result=result))
+            say("step {step:,}: {result}", step=step, result=result)
 
         def save(step: int) -> None:
             # The averaged weights are published; the optimizer's own are saved next to them.
@@ -260,6 +265,37 @@ def publish_checkpoint(output: Path, checkpoint: Path) -> None:
     best = best_evaluation(lines)
     if best is not None and best[0] == step:
         publish(checkpoint / MODEL, output / BEST, cards)
+
+
+def model_card(settings: Mapping[str, Any], step: int, evaluation: Mapping[str, Any]) -> str:
+    """The model card: the `README.md` of a model's folder, in Chinese and English.
+
+    It starts with YAML as the Hugging Face hub reads it, and names files without their folders.
+
+    settings: as in settings.yaml; step: training steps; evaluation: the line of evaluations.jsonl
+    at that step, {} without one.
+    """
+    front: dict[str, Any] = {"language": "zh", "library_name": "roformer-tf"}
+    if settings.get("objective") in PIPELINES:
+        front["pipeline_tag"] = PIPELINES[settings["objective"]]
+    front["tags"] = ["roformer", "keras"]
+    rows = [("步数 · steps", f"{step:,}")]
+    rows += [(name, file_name(settings[name])) for name in SHOWN if settings.get(name) is not None]
+    if corpora := [file_name(pattern) for pattern in settings.get("corpus") or []]:
+        rows.append(("语料 · corpus", ", ".join(dict.fromkeys(corpora))))
+    if "held_out_loss" in evaluation:
+        loss = f"{evaluation['held_out_loss']:.4f}"
+        rows.append(("验证集损失 · held-out loss (nats)", loss))
+    if "held_out_accuracy" in evaluation:
+        accuracy = f"{evaluation['held_out_accuracy']:.1%}"
+        rows.append(("验证集准确率 · held-out accuracy", accuracy))
+    return markdown(
+        environment(Path(__file__).parent),
+        "card.md.jinja",
+        front_matter=yaml.safe_dump(front, allow_unicode=True, sort_keys=False),
+        title=PurePath(str(settings.get("output", ""))).name or "roformer",
+        rows=rows,
+    )
 
 
 @contextlib.contextmanager

@@ -1,24 +1,22 @@
 """Losses of the same tokens in sequences of several lengths.
 
-Every text is cut into windows of each length (`corpus/windows.py`). A token is predicted once per
-length, from the same masked text, so that only the amount of context differs.
+To measure the value of a longer context, only the length may differ. So each text is masked once,
+and then read in windows of every length. A token is predicted once per length. Windows are
+adjacent. The last one of a text begins earlier, so it is full, too; only tokens that no earlier
+window has are evaluated in it:
+
+    text      甲 乙 丙 丁 戊 己 庚        7 tokens
+    windows   [甲 乙 丙] [丁 戊 己] [戊 己 庚]   of 3; in the last, 庚 alone is evaluated
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from roformer_tf.corpus.masking import (
-    MaskingConfig,
-    mask_rows,
-    predictions_per_row,
-    replacement_ids,
-    row_generator,
-)
-from roformer_tf.corpus.objectives import ObjectiveName
-from roformer_tf.corpus.windows import NO_WORD, WordedText, windows
+from roformer_tf.corpus.objectives import MaskingConfig, ObjectiveName, make_objective
+from roformer_tf.corpus.packing import Documents
 from roformer_tf.models.rows import silence_retracing_warnings
 from roformer_tf.pretraining.evaluation import TokenMetrics
 from roformer_tf.terminal import Progress
@@ -35,7 +33,88 @@ RESAMPLES = 1000
 # Spans of positions in the longest sequences with figures of their own.
 MAX_SPANS = 16
 
+# The word number of tokens that are no text, such as the [SEP] between two documents.
+NO_WORD = 0
+
 Floats: TypeAlias = npt.NDArray[np.floating[Any]]
+
+
+# Windows of texts
+
+
+class WordedText(NamedTuple):
+    """A text of T tokens without the special ones around it."""
+
+    token_ids: npt.NDArray[np.integer]
+    """(T,)"""
+    words: npt.NDArray[np.integer]
+    """(T,), from 1 on the number of each token's word in the text; 0 for a [SEP] within."""
+
+
+class Window(NamedTuple):
+    """The tokens of a text from `start` to `stop`."""
+
+    start: int
+    stop: int
+    fresh: int
+    """The first token that no earlier window has: evaluation begins with it."""
+
+
+def windows(size: int, room: int) -> Iterator[Window]:
+    """Cut a text of `size` tokens into windows of `room` tokens; each token is evaluated once.
+
+    >>> [tuple(window) for window in windows(7, 3)]
+    [(0, 3, 0), (3, 6, 3), (4, 7, 6)]
+    >>> [tuple(window) for window in windows(2, 3)]
+    [(0, 2, 0)]
+    """
+    for first in range(0, size, room):
+        # The last window is moved to the left until it is full, or begins with the text.
+        stop = min(first + room, size)
+        yield Window(max(0, stop - room), stop, first)
+
+
+def long_texts(
+    documents: Iterable[Documents], least: int, sep_id: int, *, joined: bool = True
+) -> Iterator[WordedText]:
+    """Documents of at least `least` tokens; shorter ones are joined until they are as long.
+
+    [SEP] separates joined documents. A rest that is too short is skipped; without `joined`, all
+    short documents are.
+    """
+    waiting: list[WordedText] = []  # short documents to be joined
+    for several in documents:
+        for start, stop in zip(several.bounds[:-1], several.bounds[1:], strict=True):
+            text = _text(several, int(start), int(stop))
+            if len(text.token_ids) >= least:
+                yield text
+            elif joined and len(text.token_ids):
+                waiting.append(text)
+                if sum(len(short.token_ids) + 1 for short in waiting) > least:
+                    yield _join(waiting, sep_id)
+                    waiting = []
+
+
+def _text(documents: Documents, start: int, stop: int) -> WordedText:
+    """One of several documents, its words counted from 1."""
+    words = documents.words[start:stop]
+    return WordedText(documents.token_ids[start:stop], words - words[:1] + 1)
+
+
+def _join(texts: list[WordedText], sep_id: int) -> WordedText:
+    """The texts one after another, separated by [SEP], with rising word numbers."""
+    ids: list[npt.NDArray[np.integer]] = []
+    words: list[npt.NDArray[np.integer]] = []
+    last = 0
+    for text in texts:
+        # Words of all texts have different numbers, so masking keeps them whole.
+        ids += [text.token_ids, np.array([sep_id])]
+        words += [text.words + last, np.array([NO_WORD])]
+        last += int(text.words[-1])
+    return WordedText(np.concatenate(ids[:-1]), np.concatenate(words[:-1]))
+
+
+# Predictions and their losses
 
 
 class PredictedText(NamedTuple):
@@ -72,20 +151,15 @@ def predicted_texts(
     """Mask words of each text; a causal model predicts every token that is no [SEP]."""
     if objective == "causal":
         return [PredictedText(ids, ids, words != NO_WORD) for ids, words in texts]
-    replacements = replacement_ids(tokenizer.vocabulary)
+    mask = make_objective("masked", tokenizer, masking)
     result = []
     for number, (ids, words) in enumerate(texts):
-        masked = mask_rows(
-            np.stack([ids, words != NO_WORD, words])[None],  # (1, 3, T)
-            predictions=predictions_per_row(len(ids) + SPECIALS, masking.highest_rate),
-            rngs=[row_generator(seed, 0, number)],
-            config=masking,
-            mask_id=tokenizer.mask_id,
-            random_ids=replacements,
-        )
+        # With room for [CLS] and [SEP], which are no words: as the sequences of training.
+        row = np.pad(np.stack([ids, words != NO_WORD, words]), ((0, 0), (1, 1)))
+        inputs, _, weights = mask(row[None], [(seed, 0, number)])
         predicted = np.zeros(len(ids), bool)
-        predicted[masked.positions[masked.weights > 0]] = True
-        result.append(PredictedText(masked.token_ids[0], ids, predicted))
+        predicted[inputs["masked_positions"][weights > 0] - 1] = True
+        result.append(PredictedText(inputs["token_ids"][0, 1:-1], ids, predicted))
     return result
 
 

@@ -5,7 +5,7 @@ dictionary-encoded until the size of a row is known.
 """
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -46,7 +46,6 @@ class ParquetRecords:
             self._file = ParquetFile(source, metadata=plain.metadata, read_dictionary=texts)
         self._names = class_names(plain.schema_arrow)
         self.columns: tuple[str, ...] = tuple(plain.schema_arrow.names)
-        self.rows: int = plain.metadata.num_rows
 
     def _check_declared(self, metadata: Any) -> None:
         """Check the declared sizes: pages are decompressed, and nulls decoded, as a whole."""
@@ -57,12 +56,9 @@ class ParquetRecords:
 
     def read(self, columns: list[str] | None = None) -> Iterator[Record]:
         """Yield the rows with all columns, or some."""
-        number = 0
         with _report_damage("Parquet"):
-            for batch in self._file.iter_batches(batch_size=_ROWS_READ, columns=columns):
-                for cells in _decoded(batch, self._budget, number, self._names):
-                    number += 1
-                    yield Record(number, cells)
+            batches = self._file.iter_batches(batch_size=_ROWS_READ, columns=columns)
+            yield from _records(batches, self._budget, self._names)
 
 
 class ArrowRecords:
@@ -88,10 +84,9 @@ class ArrowRecords:
         for source in self._sources:
             budget = Budget(source.seek(0, 2))
             with _report_damage("Arrow"):
-                for batch in _arrow_batches(source):
-                    for cells in _decoded(batch, budget, number, self._names):
-                        number += 1
-                        yield Record(number, cells)
+                for record in _records(_arrow_batches(source), budget, self._names, number):
+                    number = record.number
+                    yield record
 
 
 def class_names(schema: Any) -> dict[str, list[str]]:
@@ -115,16 +110,18 @@ def class_names(schema: Any) -> dict[str, list[str]]:
     return names
 
 
-def _decoded(
-    batch: Any, budget: Budget, before: int, names: dict[str, list[str]]
-) -> Iterator[dict[str, Any]]:
-    """The rows of a batch as dictionaries. `before`: rows of the file before it."""
-    for start in range(0, len(batch), _ROWS_DECODED):
-        for part in _parts(batch.slice(start, _ROWS_DECODED), budget, before + start):
-            for cells in part.to_pylist():
-                for column in names.keys() & cells.keys():
-                    cells[column] = class_name(cells[column], names[column])
-                yield cells
+def _records(
+    batches: Iterable[Any], budget: Budget, names: dict[str, list[str]], number: int = 0
+) -> Iterator[Record]:
+    """The rows of batches. `number`: rows before them; `names`: of class numbers, by column."""
+    for batch in batches:
+        for start in range(0, len(batch), _ROWS_DECODED):
+            for part in _parts(batch.slice(start, _ROWS_DECODED), budget, number):
+                for cells in part.to_pylist():
+                    for column in names.keys() & cells.keys():
+                        cells[column] = class_name(cells[column], names[column])
+                    number += 1
+                    yield Record(number, cells)
 
 
 def class_name(value: Any, names: Sequence[str]) -> Any:
@@ -150,16 +147,12 @@ def _parts(batch: Any, budget: Budget, before: int) -> Iterator[Any]:
     check_row(before + 1, size)
     budget.take(size)
     columns = [  # decoded texts become objects faster; pyarrow cannot decode all other types
-        column.dictionary_decode() if _is_text_dictionary(column.type) else column
+        column.dictionary_decode()
+        if pa.types.is_dictionary(column.type) and _is_binary(column.type.value_type)
+        else column
         for column in batch.columns
     ]
     yield pa.record_batch(columns, names=batch.schema.names)
-
-
-def _is_text_dictionary(kind: Any) -> bool:
-    import pyarrow as pa
-
-    return bool(pa.types.is_dictionary(kind)) and _is_binary(kind.value_type)
 
 
 def _size(array: Any) -> int:

@@ -27,8 +27,6 @@ from roformer_tf.readers.streams import (
 MAX_BYTES = 1 << 29
 # Every file may unpack to this many bytes. Fewer than in `streams`: all texts are in memory.
 UNSUSPICIOUS = 1 << 22
-# Rows of a sheet; Excel has no more.
-MAX_ROWS = 1 << 20
 
 _FORMULA = re.compile(rb"<(\w+:)?f[ >/]")
 _MERGED = re.compile(rb"""<(?:\w+:)?mergeCell [^>]*?ref=["']([A-Z]+\d+:[A-Z]+\d+)["']""")
@@ -137,7 +135,7 @@ def _rows(sheet: Any, path: str | Path) -> Iterator[Any]:
     """Yield openpyxl's rows of cells. Raises InputError where the file is damaged."""
     # Damage shows only while rows are read; warnings are about styles and the like.
     rows = iter(sheet.iter_rows())
-    for _ in range(MAX_ROWS):
+    while True:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
@@ -147,8 +145,6 @@ def _rows(sheet: Any, path: str | Path) -> Iterator[Any]:
         except Exception as error:
             raise _damaged(path, error) from None
         yield row
-    if next(rows, None) is not None:
-        raise InputError(f"{path} has more than the {MAX_ROWS:,} rows that a sheet may have.")
 
 
 def _merged(raw: BinaryIO, sheet: str) -> list[_Merged]:

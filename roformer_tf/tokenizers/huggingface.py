@@ -16,7 +16,13 @@ either      words       tagger  an error with the reason    an error with the re
 from collections.abc import Mapping
 from typing import Any, Literal
 
-from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS, WORD_LIMIT, Tokenization
+from roformer_tf.checkpoints.sources import OpenedSource
+from roformer_tf.tokenizers.vocabulary import (
+    SPECIAL_TOKENS,
+    WORD_LIMIT,
+    Tokenization,
+    tokenizer_settings,
+)
 
 Units = Literal["characters", "words"]
 """What a tagging model tokenizes separately: each character, or each word between white space."""
@@ -25,6 +31,16 @@ SEGMENTS = "token_type_ids"
 MODEL_INPUT_NAMES = ("input_ids", SEGMENTS, "attention_mask")
 """Inputs that a tokenizer of transformers returns. Its default lacks `token_type_ids`, so that the
 second text of a pair would count as part of the first."""
+
+
+def gives_segments(source: OpenedSource) -> bool:
+    """Whether transformers gives a model in this folder `token_type_ids`.
+
+    Since its version 5, which writes the key `backend`, only if the tokenizer's settings name them.
+    """
+    settings = tokenizer_settings(source)
+    usual = () if "backend" in settings else (SEGMENTS,)
+    return SEGMENTS in settings.get("model_input_names", usual)
 
 
 def tokenizer_config(

@@ -14,12 +14,6 @@ from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.errors import InputError
 from roformer_tf.files import remove, write_json, write_text
 from roformer_tf.tokenizers.huggingface import Units, tokenizer_config, tokenizer_json
-from roformer_tf.tokenizers.loading import (
-    has_vocabulary,
-    open_vocabulary,
-    tokenizer_settings,
-    vocabulary_of,
-)
 from roformer_tf.tokenizers.padding import Ints, as_pairs, look_up, truncate
 from roformer_tf.tokenizers.segmentation import (
     join_tokens,
@@ -33,7 +27,11 @@ from roformer_tf.tokenizers.vocabulary import (
     Tokenization,
     check_special_tokens,
     guess_tokenization,
+    has_vocabulary,
+    open_vocabulary,
     parse_vocabulary,
+    tokenizer_settings,
+    vocabulary_of,
 )
 
 # Maximum number of words in the cache, which then takes some tens of megabytes.

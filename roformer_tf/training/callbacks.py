@@ -3,7 +3,6 @@
 import json
 import math
 import signal
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -13,15 +12,14 @@ from typing import Any
 
 import keras
 from keras import ops
-from tqdm import tqdm
 
 from roformer_tf.errors import DivergedError, TerminatedError
 from roformer_tf.files import write_text
 from roformer_tf.internals import schedule_of
-from roformer_tf.terminal import Progress
+from roformer_tf.terminal import Progress, say
 from roformer_tf.training.devices import sync
 from roformer_tf.training.run_files import read_metrics
-from roformer_tf.translation import Message, Translator, terminal_language
+from roformer_tf.translation import Message
 
 
 class PeriodicCallback(keras.callbacks.Callback):
@@ -190,10 +188,6 @@ class StepLog(keras.callbacks.Callback):
         for variable, value in zip(self.model.metrics_variables, self.restored, strict=True):
             variable.assign(value)
 
-    def say(self, text: str) -> None:
-        """Print a message without breaking the bar."""
-        tqdm.write(Translator(terminal_language())(text), file=sys.stdout)
-
     def on_train_batch_end(self, batch: int, logs: dict[str, float] | None = None) -> None:
         """Count the step; write a line if one is due."""
         assert logs is not None
@@ -226,12 +220,7 @@ class StepLog(keras.callbacks.Callback):
         if not in_a_row:
             return
         self.skipped += 1
-        self.say(
-            Message(
-                "step {step:,} is skipped: its loss or gradient is a spike, or not finite.",
-                step=step,
-            )
-        )
+        say("step {step:,} is skipped: its loss or gradient is a spike, or not finite.", step=step)
         if in_a_row >= self.max_skipped:
             raise DivergedError(
                 f"the last {in_a_row:,} steps, up to step {step:,}, were skipped: loss or "

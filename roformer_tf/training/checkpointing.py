@@ -36,8 +36,8 @@ from roformer_tf.files import (
 )
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.terminal import say
-from roformer_tf.training.distribution import to_numpy
-from roformer_tf.training.optimizers.factory import SCHEDULE
+from roformer_tf.training.devices import to_numpy
+from roformer_tf.training.optimization import SCHEDULE
 from roformer_tf.training.run_files import MODEL
 
 

@@ -13,7 +13,7 @@ from roformer_tf.checkpoints.hub import HubModel, download, locate
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.cli import main
 from roformer_tf.errors import InputError
-from roformer_tf.tokenizers.loading import read_vocabulary
+from roformer_tf.tokenizers.vocabulary import read_vocabulary
 from tests.support.hub_server import COMMITS, HubServer, ModelScopeServer
 
 NAME = "someone/roformer-tiny"

@@ -11,7 +11,7 @@ from roformer_tf.engines.model import onnx_session
 from roformer_tf.finetuning import trainer, trial
 from roformer_tf.finetuning.report import pages as report_pages
 from roformer_tf.inference.embed import VectorSettings
-from roformer_tf.models.sentence_embedding import RoFormerForSentenceEmbedding
+from roformer_tf.models.heads import RoFormerForSentenceEmbedding
 from tests.support.embedding_file import load
 
 CHARACTERS = list(

@@ -3,10 +3,14 @@ import json
 import numpy as np
 import pytest
 
-from roformer_tf.corpus.batches import held_out_batches, held_out_sample, pretraining_batches
-from roformer_tf.corpus.masking import predictions_per_row
-from roformer_tf.corpus.mixing import MixingConfig, endless_order
-from roformer_tf.corpus.objectives import MaskedTokens, NextTokens
+from roformer_tf.corpus.batches import (
+    MixingConfig,
+    endless_order,
+    held_out_batches,
+    held_out_sample,
+    pretraining_batches,
+)
+from roformer_tf.corpus.objectives import MaskedTokens, NextTokens, predictions_per_row
 from roformer_tf.corpus.packing import Documents, pack
 from roformer_tf.corpus.shards import PreparedRows, write_shard
 from roformer_tf.errors import InputError

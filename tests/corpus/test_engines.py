@@ -6,10 +6,9 @@ from concurrent.futures import Future
 
 import pytest
 
-from roformer_tf.corpus import engines
-from roformer_tf.corpus.engines import check_engine
+from roformer_tf.corpus import workers
 from roformer_tf.corpus.preparation import PreparationConfig, prepare
-from roformer_tf.corpus.workers import EngineError, Workers, in_order
+from roformer_tf.corpus.workers import EngineError, Workers, check_engine, in_order
 from roformer_tf.errors import InputError
 from roformer_tf.tokenizers.padding import check_length
 
@@ -51,9 +50,9 @@ def test_results_come_in_the_order_of_the_items_and_few_are_under_way():
 
 
 def opened(engine, task, folder, scheduler=None):
-    workers = {"alone": 1, "processes": 2}.get(engine)
+    count = {"alone": 1, "processes": 2}.get(engine)
     kind = "dask" if engine == "dask" else "processes"
-    return engines.open_workers(task, folder, kind, scheduler, workers)
+    return workers.open_workers(task, folder, kind, scheduler, count)
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +95,7 @@ def test_a_killed_process_is_reported(tmp_path):
 def test_a_worker_with_other_versions_refuses(tmp_path):
     job = pickle.dumps((len, str(tmp_path), "Python 2.7"))
     with pytest.raises(EngineError, match=r"Python 3\.\d+, .*numpy .*not Python 2\.7"):
-        engines._run(job, pickle.dumps("你好"))
+        workers._run(job, pickle.dumps("你好"))
 
 
 def test_a_worker_that_does_not_see_the_folder_refuses(tmp_path, scheduler):
@@ -142,7 +141,7 @@ def test_an_unreachable_scheduler_is_reported_and_nothing_is_written(
     closed_port, tmp_path, vocab_file, write_corpus, monkeypatch
 ):
     pytest.importorskip("distributed")
-    monkeypatch.setattr(engines, "CONNECTING", 0.3)
+    monkeypatch.setattr(workers, "CONNECTING", 0.3)
     address = f"tcp://127.0.0.1:{closed_port}"
     config = PreparationConfig(
         (str(write_corpus(tmp_path / "corpus.txt", 20)),),
@@ -163,18 +162,18 @@ def test_a_file_that_is_no_scheduler_file_is_refused(content, tmp_path):
     pytest.importorskip("distributed")
     (tmp_path / "scheduler.json").write_text(content)
     with pytest.raises(InputError, match=r"scheduler\.json (is not|contains no)|at None"):
-        engines.check_cluster(str(tmp_path / "scheduler.json"))
+        workers.check_cluster(str(tmp_path / "scheduler.json"))
 
 
 def test_without_the_extra_it_is_named(monkeypatch):
-    monkeypatch.setitem(engines.sys.modules, "distributed", None)
+    monkeypatch.setitem(workers.sys.modules, "distributed", None)
     with pytest.raises(InputError, match=r"pip install 'roformer-tf\[dask\]'"):
-        engines.check_cluster("tcp://127.0.0.1:8786")
+        workers.check_cluster("tcp://127.0.0.1:8786")
 
 
 def test_windows_waits_for_61_processes_and_no_more(monkeypatch, tmp_path):
     asked = []
-    monkeypatch.setattr(engines.sys, "platform", "win32")
-    monkeypatch.setattr(engines, "processes", lambda task, count: asked.append(count))
-    engines.open_workers(len, tmp_path, "processes", None, 128)
+    monkeypatch.setattr(workers.sys, "platform", "win32")
+    monkeypatch.setattr(workers, "processes", lambda task, count: asked.append(count))
+    workers.open_workers(len, tmp_path, "processes", None, 128)
     assert asked == [61]

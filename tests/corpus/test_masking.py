@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roformer_tf.corpus.masking import (
+from roformer_tf.corpus.objectives import (
     MaskedRows,
     MaskingConfig,
     mask_rows,

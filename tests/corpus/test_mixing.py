@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roformer_tf.corpus.mixing import MixingConfig, endless_order, epoch_rows
+from roformer_tf.corpus.batches import MixingConfig, endless_order, epoch_rows
 from roformer_tf.errors import InputError
 
 NAMES = [*"abcdefgh"]

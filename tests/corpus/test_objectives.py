@@ -1,8 +1,16 @@
 import numpy as np
 import pytest
 
-from roformer_tf.corpus.masking import MaskingConfig, mask_rows, predictions_per_row, row_generator
-from roformer_tf.corpus.objectives import MaskedTokens, NextTokens, make_objective, predicted_ids
+from roformer_tf.corpus.objectives import (
+    MaskedTokens,
+    MaskingConfig,
+    NextTokens,
+    make_objective,
+    mask_rows,
+    predicted_ids,
+    predictions_per_row,
+    row_generator,
+)
 from roformer_tf.corpus.packing import Documents, pack
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 

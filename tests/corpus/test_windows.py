@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roformer_tf.corpus.packing import Documents
-from roformer_tf.corpus.windows import NO_WORD, long_texts, windows
+from roformer_tf.pretraining.windowed_losses import NO_WORD, long_texts, windows
 
 
 @given(size=st.integers(1, 200), room=st.integers(1, 50))

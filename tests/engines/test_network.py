@@ -17,8 +17,8 @@ from roformer_tf.models.heads import (
     RoFormerForSequenceClassification,
     RoFormerForSpanExtraction,
     RoFormerForTokenClassification,
+    pooled,
 )
-from roformer_tf.models.sentence_embedding import pooled
 
 pytestmark = pytest.mark.usefixtures("eager_steps")
 BOUND = 1e-5

@@ -309,7 +309,7 @@ class _Tracker(ModuleType):
 def watched(computed, eagerly):
     """Runs commands eagerly, and records what computes; other modules of the process do not."""
     from roformer_tf.conversion import verify
-    from roformer_tf.corpus import engines
+    from roformer_tf.corpus import workers
     from roformer_tf.finetuning import trial
     from roformer_tf.finetuning.report import pages
     from roformer_tf.models import generator, rows
@@ -326,7 +326,7 @@ def watched(computed, eagerly):
 
     def processes(task, count):
         computed.append(("processes", None, (count,)))
-        return engines.in_this_process(task)
+        return workers.in_this_process(task)
 
     def batched(*arguments):
         for batch in batches(*arguments):
@@ -341,10 +341,10 @@ def watched(computed, eagerly):
         patch.setattr(train_step, "SETTLED", 1)  # steps after which a spike is known
         patch.setattr(trial, "save_checkpoint", saved)
         patch.setattr(pages, "cut_font", lambda characters: b"font")
-        patch.setattr(engines, "usable_cores", lambda: 1)
-        patch.setattr(engines, "processes", processes)
-        patch.setattr(engines, "CONNECTING", 0.1)
-        patch.setenv(engines.ADDRESS, "tcp://127.0.0.1:9")  # where nobody answers
+        patch.setattr(workers, "usable_cores", lambda: 1)
+        patch.setattr(workers, "processes", processes)
+        patch.setattr(workers, "CONNECTING", 0.1)
+        patch.setenv(workers.ADDRESS, "tcp://127.0.0.1:9")  # where nobody answers
         patch.setitem(sys.modules, "wandb", _Tracker(computed))
         # other libraries compute in processes of their own, which take ten seconds
         patch.setattr(verify, "their_outputs", verify.our_outputs)

@@ -20,8 +20,8 @@ import roformer_tf
 from roformer_tf.export.command import export
 from roformer_tf.finetuning.datasets import LabelledDataset
 from roformer_tf.tasks.classification import Classification
-from roformer_tf.tokenizers.loading import read_vocabulary
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.vocabulary import read_vocabulary
 from tests.support.random_model import random_model
 
 ROOT = Path(__file__).parents[2]

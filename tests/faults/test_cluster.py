@@ -13,7 +13,7 @@ from threading import Thread
 import pytest
 
 from benchmarks.cluster import ROOT, Loopback, differences, freeze, recorded_parts, thaw
-from roformer_tf.corpus import engines, preparation, workers
+from roformer_tf.corpus import preparation, workers
 from roformer_tf.corpus.preparation import PreparationConfig, prepare
 from roformer_tf.corpus.workers import EngineError
 from roformer_tf.errors import InputError
@@ -141,7 +141,7 @@ def test_counting_on_a_cluster_builds_the_same_vocabulary(cluster, configure):
 
 
 def test_bad_input_inside_a_task_is_bad_input(cluster, tmp_path):
-    with engines.cluster(check_length, tmp_path, str(cluster.file)) as pool:
+    with workers.cluster(check_length, tmp_path, str(cluster.file)) as pool:
         results = workers.in_order(pool, [512, 128, 2, 512])
         assert [next(results), next(results)] == [(512, None), (128, None)]
         with pytest.raises(InputError, match="at least") as raised:
@@ -173,7 +173,7 @@ preparation.prepare(preparation.{config!r})
     when(config.output, 20, process.terminate)
     process.communicate(timeout=60)
     assert process.returncode == -signal.SIGTERM
-    with engines._connect(str(cluster.file)) as client:
+    with workers._connect(str(cluster.file)) as client:
         wait_until(lambda: not any(client.processing().values()))
     assert 20 <= recorded_parts(Path(config.output)) < 50
     assert differences(prepare(config), expected) == []
@@ -192,7 +192,7 @@ def test_a_part_that_kills_its_worker_is_named(tmp_path):
     failures = {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "0"}
     with (
         Loopback(tmp_path / "cluster", 1, **failures) as cluster,
-        engines.cluster(os._exit, tmp_path, str(cluster.file)) as pool,
+        workers.cluster(os._exit, tmp_path, str(cluster.file)) as pool,
         pytest.raises(
             EngineError, match=r"part of the corpus ended 1 workers.*The same command continues"
         ),

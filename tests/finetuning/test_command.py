@@ -11,6 +11,7 @@ import yaml
 from roformer_tf.cli import main
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
+from roformer_tf.files import RECIPES
 from roformer_tf.finetuning.command import (
     check_steps,
     choose_epochs,
@@ -25,11 +26,10 @@ from roformer_tf.labelled.encoding import pick_max_length
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForSentenceSimilarity
 from roformer_tf.models.pretrained import PretrainedModel
-from roformer_tf.recipes import FOLDER
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.training.settings import FinetuneOptimizerConfig
 
-DEMO = FOLDER / "demo.json"
+DEMO = RECIPES / "demo.json"
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ import roformer_tf
 from roformer_tf.cli import main
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
+from roformer_tf.files import RECIPES
 from roformer_tf.finetuning import frozen
 from roformer_tf.finetuning.method import is_open, settle_method, with_method
 from roformer_tf.finetuning.report import pages as report_pages
@@ -21,7 +22,6 @@ from roformer_tf.finetuning.search import Search, Sets
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.heads import RoFormerForSequenceClassification
-from roformer_tf.recipes import FOLDER
 from roformer_tf.tasks.lexical import LexicalFeatures
 from roformer_tf.tasks.metrics import ACCURACY
 from roformer_tf.tasks.table import TASKS, load_task
@@ -116,7 +116,7 @@ def test_logits_pass_the_activation_of_the_head(act, shallow):
 
 
 def test_too_many_labels_for_the_head_are_refused():
-    config = RoFormerConfig.from_file(FOLDER / "demo.json").replace(hidden_size=64)
+    config = RoFormerConfig.from_file(RECIPES / "demo.json").replace(hidden_size=64)
     assert not frozen.why_no_room(config, 32)
     assert not frozen.why_no_room(config.replace(pooling="mean"), 33)
     assert "at most 32 labels" in frozen.why_no_room(config, 33)

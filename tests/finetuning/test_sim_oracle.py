@@ -8,8 +8,7 @@ from keras import ops
 from roformer_tf.checkpoints.names import table
 from roformer_tf.finetuning.vectors import BatchTraining, VectorTraining
 from roformer_tf.labelled.text_sides import IGNORED
-from roformer_tf.models.heads import RoFormerForSentenceSimilarity
-from roformer_tf.models.sentence_embedding import RoFormerForSentenceEmbedding
+from roformer_tf.models.heads import RoFormerForSentenceEmbedding, RoFormerForSentenceSimilarity
 from roformer_tf.tasks.vectors.paraphrase import Paraphrase
 from roformer_tf.tasks.vectors.scored_pairs import ScoredPairs
 

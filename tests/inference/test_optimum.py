@@ -14,8 +14,8 @@ from roformer_tf.models.heads import RoFormerForQuestionAnswering
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.extraction.question_answering import QuestionAnswering
 from roformer_tf.tasks.tagging import Tagging
-from roformer_tf.tokenizers.loading import read_vocabulary
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.vocabulary import read_vocabulary
 from tests.support.random_model import random_model
 
 pytestmark = pytest.mark.hf

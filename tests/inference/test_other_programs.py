@@ -20,17 +20,17 @@ from roformer_tf.models.generation import GenerationConfig
 from roformer_tf.models.heads import (
     RoFormerForCausalLM,
     RoFormerForMaskedLM,
+    RoFormerForSentenceEmbedding,
     RoFormerForSentenceSimilarity,
 )
-from roformer_tf.models.sentence_embedding import RoFormerForSentenceEmbedding
 from roformer_tf.tasks.classification import Classification, Pair
 from roformer_tf.tasks.multilabel import Multilabel
 from roformer_tf.tasks.ranking import Ranking
 from roformer_tf.tasks.regression import Regression
 from roformer_tf.tasks.tagging import Tagging
 from roformer_tf.tasks.vectors.embedding import Embedding
-from roformer_tf.tokenizers.loading import read_vocabulary
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.vocabulary import read_vocabulary
 from tests.support.random_model import random_model
 
 GOLDENS = Path(__file__).parents[1] / "fixtures" / "tokenizer"

@@ -19,8 +19,8 @@ from roformer_tf.models.heads import (
 )
 from roformer_tf.tasks.tagging import Tagging
 from roformer_tf.tasks.tags.schemes import spans
-from roformer_tf.tokenizers.loading import read_vocabulary
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.vocabulary import read_vocabulary
 from tests.support.finetuned import load_finetuned
 from tests.support.random_model import random_model
 

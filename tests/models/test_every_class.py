@@ -20,7 +20,7 @@ from roformer_tf.models.heads import (
 )
 from roformer_tf.pretraining.settings import StepConfig
 from roformer_tf.pretraining.train_step import MaskedTokenLoss, PretrainingModel
-from roformer_tf.training.optimizers.factory import make_finetune_optimizer, make_optimizer
+from roformer_tf.training.optimization import make_finetune_optimizer, make_optimizer
 from roformer_tf.training.settings import FinetuneOptimizerConfig, OptimizerConfig
 
 CLASSES = {  # and the shape of what each gives, by its axes
@@ -179,41 +179,35 @@ def test_in_a_step_of_training_every_weight_learns(name, version, jit, make, inp
         assert (ops.convert_to_numpy(weight) != old).any(), weight.path
 
 
-WHOLE = ["bfloat16", "float16"]  # dtypes of the weights too
-if keras.backend.backend() != "jax":  # which has float64 only if enabled
-    WHOLE.append("float64")
-
-
-def quick(*dtypes):
-    """Both trainings are tested in each dtype, but each of them quickly in two."""
-    return pytest.mark.parametrize(
-        "dtype", [pytest.param(x, marks=[] if x in dtypes else pytest.mark.slow) for x in WHOLE]
-    )
+with_float64 = pytest.mark.skipif(
+    keras.backend.backend() == "jax", reason="JAX has float64 only if enabled"
+)
 
 
 @pytest.mark.slow
-@quick("bfloat16", "float64")
-def test_in_every_dtype_fine_tuning_learns(dtype, make, inputs, request):
-    if dtype == "float64":
-        request.getfixturevalue("eager_steps")
-    model = make("of_first", "v1", dtype, num_hidden_layers=1, hidden_dropout_prob=0.1)
+@with_float64
+@pytest.mark.usefixtures("eager_steps")
+def test_in_float64_fine_tuning_learns(make, inputs):
+    model = make("of_first", "v1", "float64", num_hidden_layers=1, hidden_dropout_prob=0.1)
     config = FinetuneOptimizerConfig(learning_rate=0.02, warmup=0.0, ema=0.5)
     targets = compiled(model, "of_first")
     model.compile(make_finetune_optimizer(config, model, 8), model.loss)
     losses = model.fit(inputs, targets, batch_size=4, epochs=8, verbose=0).history["loss"]
     assert losses[-1] < 0.7 * losses[0]
-    assert {keras.backend.standardize_dtype(w.dtype) for w in model.trainable_variables} == {dtype}
+    assert {keras.backend.standardize_dtype(w.dtype) for w in model.trainable_variables} == {
+        "float64"
+    }
 
 
 @pytest.mark.slow
-@quick("bfloat16", "float16")
-def test_in_every_dtype_pretraining_learns_and_its_losses_are_float32(dtype, make, inputs, request):
-    if dtype == "float16":
-        request.getfixturevalue("eager_steps")
+@with_float64
+def test_in_float64_pretraining_learns_and_its_losses_are_float32(make, inputs):
     masked = {"masked_positions": np.array([[1, 4]] * SIZES["B"], "int32")}
     masked["labels"] = np.take_along_axis(inputs["token_ids"], masked["masked_positions"], 1)
     weights = np.ones(masked["labels"].shape, "float32")
-    model = make("masked_lm", "v1", dtype, num_hidden_layers=1, attention_probs_dropout_prob=0.1)
+    model = make(
+        "masked_lm", "v1", "float64", num_hidden_layers=1, attention_probs_dropout_prob=0.1
+    )
     losses = model(inputs | masked)
     logits = ops.convert_to_numpy(model(inputs | {"masked_positions": masked["masked_positions"]}))
     assert keras.backend.standardize_dtype(losses.dtype) == "float32"

@@ -20,8 +20,7 @@ from pretrain.poems.corpus import (
 from pretrain.poems.forms import form_of, with_marks
 from roformer_tf.corpus.part_writer import is_held_out
 from roformer_tf.errors import InputError
-from roformer_tf.tokenizers.loading import read_vocabulary
-from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
+from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS, read_vocabulary
 
 pytest.importorskip("pypinyin", reason="pypinyin is not installed: pip install -e '.[poems]'")
 

@@ -3,7 +3,7 @@ import re
 import pytest
 import yaml
 
-from roformer_tf.pretraining.card import model_card
+from roformer_tf.pretraining.training_loop import model_card
 
 SETTINGS = {
     "output": "/home/me/runs/news",

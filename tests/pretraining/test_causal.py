@@ -12,8 +12,7 @@ import pytest
 from roformer_tf.cli import main
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.corpus.batches import held_out_batches
-from roformer_tf.corpus.masking import MaskingConfig
-from roformer_tf.corpus.objectives import NextTokens
+from roformer_tf.corpus.objectives import MaskingConfig, NextTokens
 from roformer_tf.corpus.packing import DOCUMENT, TOKEN
 from roformer_tf.corpus.shards import PreparedRows
 from roformer_tf.errors import InputError

@@ -2,14 +2,14 @@ import numpy as np
 import pytest
 
 from roformer_tf.corpus.batches import held_out_batches
-from roformer_tf.corpus.masking import (
+from roformer_tf.corpus.objectives import (
+    MaskedTokens,
     MaskingConfig,
     mask_rows,
     predictions_per_row,
     replacement_ids,
     row_generator,
 )
-from roformer_tf.corpus.objectives import MaskedTokens
 from roformer_tf.corpus.shards import PreparedRows
 from roformer_tf.models.heads import RoFormerForMaskedLM
 from roformer_tf.pretraining import evaluation as metrics

@@ -10,8 +10,7 @@ import pytest
 from roformer_tf.cli import main
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.corpus.batches import held_out_batches
-from roformer_tf.corpus.masking import MaskingConfig
-from roformer_tf.corpus.objectives import make_objective
+from roformer_tf.corpus.objectives import MaskingConfig, make_objective
 from roformer_tf.corpus.packing import Documents, pack
 from roformer_tf.corpus.shards import PreparedRows, write_shard
 from roformer_tf.models.heads import RoFormerForMaskedLM

@@ -10,15 +10,15 @@ import numpy as np
 import pytest
 
 from roformer_tf.cli import main
-from roformer_tf.corpus.masking import MaskingConfig
+from roformer_tf.corpus.objectives import MaskingConfig
 from roformer_tf.corpus.part_writer import is_held_out
-from roformer_tf.corpus.windows import WordedText
 from roformer_tf.models import rows
 from roformer_tf.pretraining import length_evaluation, windowed_losses
 from roformer_tf.pretraining.length_evaluation import open_language_model
 from roformer_tf.pretraining.windowed_losses import (
     PredictedText,
     TokenLosses,
+    WordedText,
     figures,
     interval,
     make_sequences,

@@ -5,11 +5,9 @@ from types import SimpleNamespace
 import pytest
 
 from roformer_tf.cli import main
-from roformer_tf.corpus.shards import PreparedRows
 from roformer_tf.pretraining import command
-from roformer_tf.pretraining.initialization import initializer
+from roformer_tf.pretraining.initialization import new_architecture
 from roformer_tf.pretraining.settings import InitializationConfig, PretrainConfig
-from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.training.run_files import plain
 
 
@@ -76,11 +74,9 @@ def test_without_rows_a_length_that_is_not_said_is_512():
         ({"dropout": 0.3, "attention_dropout": 0.2}, (0.3, 0.2)),
     ],
 )
-def test_attention_may_drop_at_a_rate_of_its_own(pretrained, flags, want):
+def test_attention_may_drop_at_a_rate_of_its_own(flags, want):
     config = InitializationConfig(**flags)
-    initialize, _ = initializer(config, None, "float32", 32)
-    rows = PreparedRows.open(pretrained / "rows")
-    shape = initialize(RoFormerTokenizer.from_pretrained(pretrained / "rows"), rows).config
+    shape = new_architecture(config, 32)
     assert (shape.hidden_dropout_prob, shape.attention_probs_dropout_prob) == want
 
 

@@ -95,7 +95,7 @@ def test_parquet_rows_are_numbered_over_batches(columns):
     source = io.BytesIO()
     parquet.write_table(pyarrow.table({"a": range(600), "b": [str(x) for x in range(600)]}), source)
     file = ParquetRecords(source)
-    assert (file.columns, file.rows) == (("a", "b"), 600)
+    assert file.columns == ("a", "b")
     for row, (number, cells, problem) in enumerate(file.read(columns)):
         want = {"a": row, "b": str(row)}
         assert (number, problem) == (row + 1, "")

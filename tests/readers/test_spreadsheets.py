@@ -9,7 +9,6 @@ import openpyxl
 import pytest
 
 from roformer_tf.errors import InputError
-from roformer_tf.readers import spreadsheets
 from roformer_tf.readers import streams as budget
 from roformer_tf.readers.spreadsheets import UncomputedFormula, open_sheet
 
@@ -292,16 +291,6 @@ def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path, name):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < 3 << 20
-
-
-def test_a_row_in_no_mans_land_ends_the_reading(tmp_path, monkeypatch):
-    monkeypatch.setattr(spreadsheets, "MAX_ROWS", 1000)
-    far = '<row r="{0}"><c r="A{0}"><v>1</v></c></row>'
-    path = as_excel_writes(tmp_path / "a.xlsx", ROWS, sheet=sheet_of(far.format(1000)))
-    assert cells(path)[1000] == ["1"]
-    path = as_excel_writes(tmp_path / "a.xlsx", ROWS, sheet=sheet_of(far.format(1001)))
-    with pytest.raises(InputError, match="more than the 1,000 rows"):
-        cells(path)
 
 
 def test_an_office_file_with_a_photo_and_many_rows_is_read_in_little_memory(tmp_path):

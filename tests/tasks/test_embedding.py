@@ -16,7 +16,7 @@ from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import find_layout, open_unanswered, read_examples
 from roformer_tf.labelled.splits import split_examples
 from roformer_tf.labelled.text_sides import EncodedSides
-from roformer_tf.models.sentence_embedding import RoFormerForSentenceEmbedding
+from roformer_tf.models.heads import RoFormerForSentenceEmbedding
 from roformer_tf.tasks.table import TASKS, load_task
 from roformer_tf.tasks.vectors.embedding import Embedding
 from roformer_tf.tasks.vectors.scored_pairs import ScoredPairs, best_threshold

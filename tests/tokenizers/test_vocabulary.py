@@ -12,7 +12,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roformer_tf.errors import InputError
-from roformer_tf.tokenizers.loading import read_vocabulary
 from roformer_tf.tokenizers.segmentation import split
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import (
@@ -20,6 +19,7 @@ from roformer_tf.tokenizers.vocabulary import (
     build_vocabulary,
     count_words,
     guess_tokenization,
+    read_vocabulary,
     simplify_vocabulary,
 )
 

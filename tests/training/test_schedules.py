@@ -1,7 +1,7 @@
 import keras
 import pytest
 
-from roformer_tf.training.schedules import WarmupDecay
+from roformer_tf.training.optimization import WarmupDecay
 
 
 @pytest.mark.parametrize(

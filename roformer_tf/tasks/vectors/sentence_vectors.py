@@ -156,7 +156,7 @@ class VectorObjective(TrainingObjective):
     @classmethod
     def model_class(cls) -> "type[PretrainedModel]":
         """An encoder and a pooling."""
-        from roformer_tf.models.sentence_embedding import RoFormerForSentenceEmbedding
+        from roformer_tf.models.heads import RoFormerForSentenceEmbedding
 
         return RoFormerForSentenceEmbedding
 

@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import pytest
 
-from roformer_tf.training.optimizers.adamw import EmaAdamW
+from roformer_tf.training.optimizers import EmaAdamW
 
 SETTINGS = {"learning_rate": 0.01, "weight_decay": 0.1, "beta_2": 0.98, "epsilon": 1e-6}
 
@@ -28,10 +28,10 @@ def test_equals_keras_own(clip):
 
 @pytest.mark.parametrize(
     ("dtype", "bound"),
-    [("float32", 1e-6), ("bfloat16", 1e-2), ("float16", 3e-3), ("float64", 1e-8)],
+    [("float32", 1e-6), ("float64", 1e-8)],
 )
 def test_equals_the_paper_in_float64(dtype, bound):
-    """Weights of any dtype, except for rounding; gradients whose squares float16 lacks."""
+    """Weights of either dtype, except for rounding."""
     if dtype == "float64" and keras.backend.backend() == "jax":
         pytest.skip("JAX has float64 only if enabled")
     rng = np.random.default_rng(0)

@@ -10,13 +10,12 @@ from safetensors.numpy import load_file
 from roformer_tf.cli import main
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.corpus.batches import held_out_batches
-from roformer_tf.corpus.masking import MaskingConfig
-from roformer_tf.corpus.objectives import make_objective
+from roformer_tf.corpus.objectives import MaskingConfig, make_objective
 from roformer_tf.corpus.shards import PreparedRows
 from roformer_tf.models.heads import RoFormerForMaskedLM
 from roformer_tf.pretraining.evaluation import TokenMetrics, evaluate
-from roformer_tf.training.optimizers.adamw import ema_weights, swap_ema_weights
-from roformer_tf.training.optimizers.factory import make_optimizer
+from roformer_tf.training.optimization import make_optimizer
+from roformer_tf.training.optimizers import ema_weights, swap_ema_weights
 from roformer_tf.training.run_files import read_metrics
 from roformer_tf.training.settings import OptimizerConfig
 

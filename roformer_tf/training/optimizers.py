@@ -1,8 +1,9 @@
-"""AdamW and LAMB with an average of the weights, and AdamW with a learning rate for each weight.
+"""AdamW, LAMB and Muon with an average of the weights; AdamW with a learning rate for each weight.
 
 One Adam update of one weight: arXiv 1412.6980, the efficient order of its section 2.
 """
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -10,11 +11,12 @@ from typing import Any
 import keras
 from keras import ops
 
-from roformer_tf.errors import InputError
-from roformer_tf.internals import index_of, keras_variable, moments_of
+from roformer_tf.internals import index_of, keras_variable, moments_of, set_moments
 from roformer_tf.training.devices import sync
 
-HALVES = ("bfloat16", "float16")
+MUON_MOMENTUM = 0.95
+# Coefficients of x, x³ and x⁵: applied five times they take 0.01 … 1 into about 0.7 … 1.2.
+NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -23,26 +25,18 @@ class EmaAdamW(keras.optimizers.AdamW):
 
     Keras' update consists of ten operations, each of which reads and writes arrays of the weight's
     size: a quarter of a small model's step on a CPU.
-    16-bit weights have float32 moments, and the step is float32 until it is added: in bfloat16 a
-    decay of 0.999 is rounded to 1, and in float16 the squares of small gradients are 0.
     `undecayed`: names of the weights without weight decay, such as "bias". They are saved in the
     config, unlike those of Keras' `exclude_from_weight_decay`.
     `ema` is the decay of an exponential moving average of the weights, which starts at the weights.
     At step t (from 0) the decay is at most t / (t + 9), so that a short run forgets its initial
     weights. 0: no average. Keras' own `use_ema` counts every accumulated batch as a step, and
-    overwrites the weights when `fit` ends.
-    Raises InputError for `amsgrad`, which none of our optimizers supports.
+    overwrites the weights when `fit` ends. `amsgrad` is not supported.
     """
 
     def __init__(
         self, learning_rate: Any, *, ema: float = 0.0, undecayed: Any = (), **settings: Any
     ) -> None:
         super().__init__(learning_rate, **settings)
-        if self.amsgrad:
-            raise InputError(
-                f"{type(self).__name__} has no amsgrad. Omit it, or use "
-                "keras.optimizers.AdamW(amsgrad=True)."
-            )
         self.undecayed, self.ema = tuple(undecayed), ema
         self.ema_weights: list[keras.Variable] = []
 
@@ -76,27 +70,14 @@ class EmaAdamW(keras.optimizers.AdamW):
             fresh = ops.cast(1 - ops.minimum(self.ema, step / (step + 9)), average.dtype)
             self.assign_add(average, fresh * ops.subtract(variable, average))
 
-    def add_variable(
-        self, shape: Any, initializer: Any = "zeros", dtype: Any = None, **settings: Any
-    ) -> keras.Variable:
-        """Create a slot, in float32 for 16-bit weights."""
-        # The exception: Keras accumulates the gradients of several batches in the weight's dtype.
-        if dtype in HALVES and not str(settings.get("name")).endswith("gradient_accumulator"):
-            dtype = "float32"
-        return super().add_variable(shape, initializer, dtype, **settings)
-
     def move(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Update a weight, which is TensorFlow's variable on TensorFlow, and its two moments."""
-        first, second = moments_of(self, variable)
-        dtype = keras.backend.standardize_dtype(variable.dtype)
-        if first.dtype != dtype:
-            self._update_by_wider_moments(gradient, variable, learning_rate)
-            return
         if keras.backend.backend() != "tensorflow":
             super().update_step(gradient, variable, learning_rate)
             return
         import tensorflow as tf
 
+        first, second = moments_of(self, variable)
         # θ ← θ − η √(1 − β₂ᵗ) / (1 − β₁ᵗ) · m / (√v + ε), with "ε hat" of section 2 as ε. It is not
         # one of `forms`, because GPUs and XLA have this operation, too.
         steps = tf.cast(keras.ops.add(self.iterations, 1), variable.dtype)
@@ -113,31 +94,11 @@ class EmaAdamW(keras.optimizers.AdamW):
             grad=tf.cast(_dense(gradient), variable.dtype),
         )
 
-    def update_moments(self, gradient: Any, variable: Any) -> tuple[Any, Any, Any]:
-        """Add a gradient to a weight's two moments; return them and the number of steps.
-
-        All three have the moments' dtype. The moments are biased towards 0, their initial value.
-        """
-        first, second = moments_of(self, variable)
-        gradient = ops.cast(_dense(gradient), first.dtype)
-        # Algorithm 1: m ← β₁ m + (1 − β₁) g, v ← β₂ v + (1 − β₂) g²
-        self.assign(first, self.beta_1 * first + (1 - self.beta_1) * gradient)
-        self.assign(second, self.beta_2 * second + (1 - self.beta_2) * ops.square(gradient))
-        return first, second, ops.cast(self.iterations + 1, first.dtype)
-
     def _use_weight_decay(self, variable: Any) -> bool:
         # A private method of Keras (`internals.py`). The argument can be TensorFlow's variable,
         # which has another name than Keras' variable, to which `undecayed` refers.
         own = keras_variable(self, variable)
         return own.name not in self.undecayed and super()._use_weight_decay(variable)
-
-    def _update_by_wider_moments(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
-        """`update_step` in plain operations and in the dtype of the moments."""
-        first, second, steps = self.update_moments(gradient, variable)
-        # Both moments start at 0. Their bias after t steps, 1 − βᵗ, is corrected in the rate.
-        rate = learning_rate * ops.sqrt(1 - self.beta_2**steps) / (1 - self.beta_1**steps)
-        step = rate * first / (ops.sqrt(second) + self.epsilon)
-        self.assign(variable, ops.cast(variable, first.dtype) - step)
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -186,7 +147,12 @@ class Lamb(EmaAdamW):
 
     def move(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
         """Update a weight and its two moments."""
-        first, second, steps = self.update_moments(gradient, variable)
+        first, second = moments_of(self, variable)
+        gradient = ops.cast(_dense(gradient), first.dtype)
+        # Algorithm 1 of Adam: m ← β₁ m + (1 − β₁) g, v ← β₂ v + (1 − β₂) g². Both start at 0.
+        self.assign(first, self.beta_1 * first + (1 - self.beta_1) * gradient)
+        self.assign(second, self.beta_2 * second + (1 - self.beta_2) * ops.square(gradient))
+        steps = ops.cast(self.iterations + 1, first.dtype)
         mean, square = first / (1 - self.beta_1**steps), second / (1 - self.beta_2**steps)
         moved = mean / (ops.sqrt(square) + self.epsilon)
         if self._use_weight_decay(variable):
@@ -200,6 +166,80 @@ class Lamb(EmaAdamW):
 
     def _apply_weight_decay(self, variables: Sequence[Any]) -> None:
         """Nothing: `move` includes the decay."""
+
+
+@keras.saving.register_keras_serializable(package="roformer_tf")
+class Muon(EmaAdamW):
+    """AdamW for embeddings, norms and biases; matrices move along their orthogonalised momentum.
+
+    The momentum of each kernel, seen as a matrix, is replaced by the nearest one whose singular
+    values are about 1 (Jordan et al. 2024, Muon), scaled by 0.2 √(longer side), which is as far
+    as AdamW moves (arXiv 2502.16982, section 2.2), and by `matrix_rate`. `product_dtype` is what
+    the matrices are multiplied in; bfloat16 is enough.
+    """
+
+    def __init__(
+        self, learning_rate: Any, *, matrix_rate: float, product_dtype: str, **kwargs: Any
+    ) -> None:
+        super().__init__(learning_rate, **kwargs)
+        self.matrix_rate, self.product_dtype = matrix_rate, product_dtype
+
+    def get_config(self) -> dict[str, Any]:
+        """Everything needed to make the optimizer again."""
+        own = {"matrix_rate": self.matrix_rate, "product_dtype": self.product_dtype}
+        return super().get_config() | own
+
+    def make_slots(self, variables: list[keras.Variable]) -> None:
+        """Make a momentum of every weight, squares only of those that are Adam's."""
+        keras.optimizers.Optimizer.build(self, variables)
+        momentums, velocities = [], []
+        for variable in variables:
+            momentums.append(self.add_variable_from_reference(variable, "momentum"))
+            velocities.append(
+                None
+                if variable.name == "kernel"
+                else self.add_variable_from_reference(variable, "velocity")
+            )
+        set_moments(self, momentums, velocities)
+
+    def move(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
+        """Update a weight and what is remembered of it."""
+        momentum, velocity = moments_of(self, variable)
+        if velocity is not None:
+            super().move(gradient, variable, learning_rate)
+            return
+        gradient = ops.cast(gradient, momentum.dtype)
+        self.assign(momentum, MUON_MOMENTUM * momentum + gradient)
+        ahead = as_matrix(gradient + MUON_MOMENTUM * momentum)
+        step = 0.2 * math.sqrt(max(ahead.shape)) * orthogonal(ahead, self.product_dtype)
+        step = ops.reshape(step, variable.shape)
+        self.assign_sub(variable, learning_rate * self.matrix_rate * step)
+
+
+def orthogonal(matrix: Any, dtype: str) -> Any:
+    """Bring all singular values of a matrix (M, N) near 1: U S Vᵀ → about U Vᵀ, float32.
+
+    Five Newton–Schulz steps, which are products alone, on the shorter side's square.
+    """
+    a, b, c = NEWTON_SCHULZ
+    wide = matrix.shape[0] <= matrix.shape[1]
+    x = matrix if wide else ops.transpose(matrix)
+    x = ops.cast(x / (ops.norm(x) + 1e-7), dtype)
+    for _ in range(5):
+        square = ops.matmul(x, ops.transpose(x))
+        x = a * x + ops.matmul(b * square + c * ops.matmul(square, square), x)
+    return ops.cast(x if wide else ops.transpose(x), "float32")
+
+
+def as_matrix(kernel: Any) -> Any:
+    """A kernel as the matrix that it multiplies with: attention's have an axis of heads.
+
+    (D, N, H) → (D, N·H) for queries, keys and values, (N, H, D) → (N·H, D) for the output.
+    """
+    inputs = kernel.shape[0]
+    if inputs != math.prod(kernel.shape[1:]):
+        inputs = math.prod(kernel.shape[:-1])
+    return ops.reshape(kernel, (inputs, -1))
 
 
 def _dense(gradient: Any) -> Any:
