@@ -73,6 +73,7 @@ def test_dropout_is_on_in_training_alone(tiny, to_float64):
         assert np.abs(to_float64(encoder(inputs, training=True)) - quiet).max() > 0.05
 
 
+@pytest.mark.quick_cases("bfloat16-*", "mixed_float16-*")
 @pytest.mark.parametrize(
     ("dtype", "bound"),
     [("mixed_bfloat16", 0.15), ("bfloat16", 0.15), ("mixed_float16", 0.02), ("float16", 0.02)],

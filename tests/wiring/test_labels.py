@@ -323,8 +323,8 @@ TABLE = [
 ]
 
 
-@pytest.mark.quick_cases(  # by Keras, all open a model as `load` and `evaluate` do
-    *("*-onnx", "*-openvino", "*-export", "*-load-keras", "*-evaluate-keras"),
+@pytest.mark.quick_cases(  # the others open a model as `load` does
+    *("*-onnx", "*-load-openvino", "*-load-export", "*-load-keras"),
 )
 @pytest.mark.parametrize(("way", "engine", "exported"), TABLE)
 @pytest.mark.parametrize("case", CASES)
