@@ -355,7 +355,7 @@ def untimed():
 
 @pytest.fixture(scope="session")
 def pretrain_flags(write_corpus, tmp_path_factory):
-    """pretrain_flags(output, steps=11, …) → flags of `pretrain` for a tiny model, as typed.
+    """pretrain_flags(output, steps=8, …) → flags of `pretrain` for a tiny model, as typed.
 
     One layer of 32, since most of the time goes into compiling, dropout on; neither saving nor
     logging falls on the last step. None leaves a flag out.
@@ -376,9 +376,10 @@ def pretrain_flags(write_corpus, tmp_path_factory):
             "workers": 1,
             "architecture": architecture,
             "batch_size": 8,
-            "steps": 11,
-            "save_every": 4,
-            "log_every": 3,
+            "steps": 8,
+            "save_every": 3,
+            "log_every": 5,
+            "evaluation_rows": 16,
             "learning_rate": 1e-3,
             "output": output,
         }
