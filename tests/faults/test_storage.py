@@ -21,7 +21,6 @@ from roformer_tf.pretraining import training_loop as pretraining
 from roformer_tf.training.run_files import read_metrics
 
 ROOT = Path(__file__).parents[2]
-pytestmark = pytest.mark.usefixtures("eager_steps")
 
 
 def poison(monkeypatch, bad, value):
@@ -43,6 +42,7 @@ def poison(monkeypatch, bad, value):
     monkeypatch.setattr(pretraining, "pretraining_batches", poisoned)
 
 
+@pytest.mark.usefixtures("eager_steps")
 def test_a_poisoned_batch_is_skipped_and_reported(pretrain_flags, tmp_path, capsys, monkeypatch):
     """A line of which all batches were has no loss."""
     poison(monkeypatch, {3, 4, 5, 6}, np.nan)
@@ -59,6 +59,7 @@ def test_a_poisoned_batch_is_skipped_and_reported(pretrain_flags, tmp_path, caps
     assert read_metrics(run / "evaluations.jsonl")[-1]["held_out_loss"] < 6
 
 
+@pytest.mark.usefixtures("eager_steps")
 def test_too_many_poisoned_batches_stop_the_run(pretrain_flags, tmp_path, capsys, monkeypatch):
     poison(monkeypatch, range(3, 8), np.nan)
     run = tmp_path / "run"
@@ -83,7 +84,7 @@ def test_a_shard_that_vanishes_ends_the_run_with_one_message(
         return evaluate(*arguments)
 
     monkeypatch.setattr(pretraining, "evaluate", vanish)
-    assert main(["pretrain", *pretrain_flags(run, steps=10_000, save_every=2)]) == 2
+    assert main(["pretrain", *pretrain_flags(run, steps=10_000, save_every=5)]) == 2
     err = capsys.readouterr().err
     assert "train-00000.npy is not as it was written: it is missing" in err
     assert "Traceback" not in err

@@ -98,7 +98,7 @@ def test_metrics_have_a_line_every_so_many_steps_and_one_at_the_end(pretrained):
         assert line["tokens_per_second"] > 0
         assert 0 <= line["waiting"] <= 1
     rates = [line["learning_rate"] for line in lines]
-    assert rates == pytest.approx([1e-3 * (STEPS - (line["step"] - 1)) / 7 for line in lines])
+    assert rates == pytest.approx([1e-3 * (STEPS - (line["step"] - 1)) / STEPS for line in lines])
 
 
 def test_the_held_out_rows_are_evaluated_before_the_first_step_and_at_every_save(pretrained):
