@@ -235,7 +235,6 @@ TABLES = {
                 exits=(0, 2),
                 slow=True,
             ),
-            Row("--max-length 90", "run/model/task.json", has("'max_length': 90"), slow=True),
             Row(
                 "--epochs 2",
                 JUDGED,

@@ -214,17 +214,3 @@ def test_a_training_that_was_interrupted_ends_as_one_that_was_not(
     assert result(run, untimed) == result(whole, untimed)
     losses = result(whole, untimed)[0]
     assert len(set(losses)) == len(losses) == 8  # other batches would show
-
-
-@pytest.mark.slow
-def test_the_model_that_is_kept_has_the_averaged_weights(flags, tmp_path, untimed):
-    """Of two trainings with the same steps, one without an average."""
-    weights, losses = [], []
-    for ema in ("0.9", "0"):
-        run = tmp_path / ema
-        assert main([*flags(run), "--epochs", "1", "--ema", ema]) == 0
-        actual, _, model = result(run, untimed)
-        losses.append(actual)
-        weights.append(model)
-    assert losses[0] == losses[1]
-    assert weights[0] != weights[1]

@@ -111,22 +111,6 @@ CASES = {
         Classification(labels=ABC), tokenizer=tokenizer(False), lost_tokenizer=tokenizer(True)
     ),
 }
-NEEDED = {"keras": [], "onnx": ["onnx", "onnxruntime"], "openvino": ["openvino"]}
-
-
-def way(name, engine):
-    missing = [item for item in NEEDED[engine] if not find_spec(item)]
-    served = name.startswith("serve") and not find_spec("fastapi")
-    skipped = pytest.mark.skipif(bool(missing or served), reason="needs extras")
-    return pytest.param(name, engine, marks=skipped, id=f"{name}-{engine}")
-
-
-WAYS = [
-    *(way(name, engine) for name in ("load", "predict", "serve") for engine in NEEDED),
-    *(way("evaluate", engine) for engine in ("keras", "onnx")),
-    *(way("serve --workers", engine) for engine in ("onnx", "openvino")),
-    *(way(f"export, {name}", "onnx") for name in ("load", "predict", "serve", "evaluate")),
-]
 
 
 class Answers(NamedTuple):
