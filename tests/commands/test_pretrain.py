@@ -7,8 +7,8 @@ from importlib.metadata import version
 from roformer_tf.models.heads import RoFormerForMaskedLM
 
 
-def test_a_run_with_a_settings_file_and_flags_over_it(typed, pretrained, pretrain_flags, tmp_path):
-    words = pretrain_flags(None, rows=pretrained / "rows", corpus=None, vocab_size=None)
+def test_a_run_with_a_settings_file_and_flags_over_it(typed, pretrain_flags, tmp_path):
+    words = pretrain_flags(None)
     pairs = zip(words[::2], words[1::2], strict=True)
     lines = [f"{flag.removeprefix('--')}: {json.dumps(value)}" for flag, value in pairs]
     config = tmp_path / "settings.yaml"

@@ -133,5 +133,5 @@ def test_a_run_of_pretrain_is_read(run, pretrained):
     code, out, err = run(pretrained)
     assert (code, err) == (0, "")
     heading, figures = out.splitlines()
-    assert figures.startswith("run   finished at step 22  ")
+    assert figures.startswith("run   finished at step 8  ")
     assert len(heading) == len(figures)

@@ -70,13 +70,13 @@ def of_optimizer(part, base, learning_rate="0.02", steps="--steps 3"):
     return [
         Row("--optimizer lamb", part, base=base),
         Row("--muon-learning-rate-scale 9", part, base=f"{base} --optimizer muon", slow=True),
-        Row(f"--learning-rate {learning_rate}", part, base=base),
-        Row("--warmup 0.9", part, base=base),
+        Row(f"--learning-rate {learning_rate}", part, base=base, slow=True),
+        Row("--warmup 0.9", part, base=base, slow=True),
         Row("--schedule cosine", part, base=base),
         Row("--decay-share 0.5", part, base=f"{base} --schedule wsd --warmup 0", slow=True),
-        Row("--weight-decay 9", part, base=base),
-        Row("--beta-2 0.5", part, base=base),
-        Row("--clip-norm 0.01", part, base=base),
+        Row("--weight-decay 9", part, base=base, slow=True),
+        Row("--beta-2 0.5", part, base=base, slow=True),
+        Row("--clip-norm 0.01", part, base=base, slow=True),
     ]
 
 
@@ -84,8 +84,8 @@ def of_masking(part, base):
     """Rows of the flags of masking."""
     return [
         Row("--mask-rate 0.5", part, base=base),
-        Row("--mask-replace-rate 0.1", part, base=base),
-        Row("--random-replace-rate 0.2", part, base=base),
+        Row("--mask-replace-rate 0.1", part, base=base, slow=True),
+        Row("--random-replace-rate 0.2", part, base=base, slow=True),
     ]
 
 
@@ -115,21 +115,21 @@ TABLES = {
         [  # `pretrain` has the settings of `prepare`, and gives them on as a whole
             row._replace(slow=row.with_flags.split()[0] not in ("--corpus", "--vocab", "--engine"))
             for row in preparation(PRETRAIN_CORPUS, "run/rows/train-00000.npy")
+        ]
+        + [
+            Row(
+                "--extend-vocab {words}",
+                "run/rows/vocab.txt",
+                has("公园学习"),
+                base="--corpus {passages} --length 16 --init-from {word} --output {out}/run",
+            )
         ],
     ),
     "pretrain": (
         PRETRAIN,
         [
             Row("--output {out}/other", "other/metrics.jsonl", slow=True),
-            Row(
-                "--extend-vocab {words}",
-                "run/model/vocab.txt",
-                has("公园学习"),
-                base=PRETRAIN.replace(
-                    "--architecture {architecture}", "--init-from {word}"
-                ).replace("--rows {rows}", "--corpus {passages} --length 16"),
-            ),
-            Row("--architecture {other_architecture}", "run/model/config.json"),
+            Row("--architecture {other_architecture}", "run/model/config.json", slow=True),
             Row(
                 f"--stages {STAGES}",
                 "computed",
@@ -137,7 +137,7 @@ TABLES = {
                 slow=True,
             ),
             Row("--one-schedule", LINES, base=f"{PRETRAIN} --stages {STAGES}", slow=True),
-            Row("--save-every 1", JUDGED, lambda *texts: '"step": 1' in texts[1]),
+            Row("--save-every 1", JUDGED, lambda *texts: '"step": 1' in texts[1], slow=True),
             Row("--ema 0.5", JUDGED),
             Row("--devices 2", "exit", exits=(0, 2)),
             Row("--model-parallel 2", "exit", exits=(0, 2)),
@@ -163,20 +163,26 @@ TABLES = {
     "pretrain (steps)": (
         PRETRAIN,
         [
-            Row("--rows {more_rows}", LINES, base=ONE_STEP),
-            Row("--objective causal", LINES, base=ONE_STEP),
+            Row("--rows {more_rows}", LINES, base=ONE_STEP, slow=True),
+            Row("--objective causal", LINES, base=ONE_STEP, slow=True),
             Row(
                 "--init-from {other_mlm}",
                 LINES,
                 without="--init-from {mlm}",
                 base=ONE_STEP.replace("--architecture {architecture}", ""),
+                slow=True,
             ),
-            Row("--embeddings neighbours", LINES, base=ONE_STEP),
+            Row("--embeddings neighbours", LINES, base=ONE_STEP, slow=True),
             Row("--dropout 0.5", LINES, without="--dropout 0", base=ONE_STEP),
             Row("--attention-dropout 0.5", LINES, base=ONE_STEP),
             Row("--batch-size 8", LINES, base=ONE_STEP),
-            Row("--steps 3", LINES, lambda *texts: [len(x.splitlines()) for x in texts] == [2, 3]),
-            Row("--log-every 2", LINES),
+            Row(
+                "--steps 3",
+                LINES,
+                lambda *texts: [len(x.splitlines()) for x in texts] == [2, 3],
+                slow=True,
+            ),
+            Row("--log-every 2", LINES, slow=True),
             Row("--seed 3", LINES, base=ONE_STEP),
             Row("--accumulate 2", "computed", lambda _, x: x[0][-1] == (2, 16), base=ONE_STEP),
             *of_optimizer(LINES, PRETRAIN),
@@ -195,19 +201,24 @@ TABLES = {
             ),
             *of_masking(LINES, ONE_STEP),
             Row(
-                "--corpus-weights a 1 b 9", LINES, base=PRETRAIN.replace("{rows}", "{two_corpora}")
+                "--corpus-weights a 1 b 9",
+                LINES,
+                base=PRETRAIN.replace("{rows}", "{two_corpora}"),
+                slow=True,
             ),
             Row(
                 "--corpus-temperature 5",
                 LINES,
                 base=PRETRAIN.replace("{rows}", "{two_corpora}"),
+                slow=True,
             ),
-            Row("--peak-flops 1e9", LINES, has("mfu"), base=ONE_STEP),
+            Row("--peak-flops 1e9", LINES, has("mfu"), base=ONE_STEP, slow=True),
             Row(
                 "--precision mixed_bfloat16",
                 LINES,
                 without="--precision float32",
                 base=ONE_STEP,
+                slow=True,
             ),
             Row("--rematerialize", "computed", base=ONE_STEP),
         ],
@@ -222,16 +233,17 @@ TABLES = {
                 "exit",
                 base=FINETUNE.replace("{examples}", "{with_holes}"),
                 exits=(0, 2),
+                slow=True,
             ),
-            Row("--max-length 90", "run/model/task.json", has("'max_length': 90")),
             Row(
                 "--epochs 2",
                 JUDGED,
                 lambda *texts: texts[1].count("epoch") > texts[0].count("epoch"),
+                slow=True,
             ),
             Row("--ema 0.5", "run/model/model.safetensors"),
             Row("--method vectors", "run/model/model.safetensors"),
-            Row("--metric macro_f1", REPORT),
+            Row("--metric macro_f1", REPORT, slow=True),
             Row(
                 "--patience 1",
                 JUDGED,
@@ -247,6 +259,7 @@ TABLES = {
                 REPORT,
                 has("'lexical'"),
                 without="--lexical-features no",
+                slow=True,
             ),
             Row(
                 "--keep-useless",
@@ -257,38 +270,46 @@ TABLES = {
             ),
             Row("--language en", "run/report.md"),
             Row("--label-names a b", "run/model/task.json", slow=True),
-            Row("--export onnx", "run/export/onnx/model.onnx"),
+            Row("--export onnx", "run/export/onnx/model.onnx", slow=True),
             Row(
                 "--save-every 1",
                 "computed",
                 lambda default, flagged: saved(flagged) > saved(default),
+                slow=True,
             ),
         ],
     ),
     "finetune (steps)": (
         ONE_BATCH,
         [
-            Row("--checkpoint {other_mlm}", LINES),
-            Row("--train {more_examples}", LINES),
-            Row("--valid {more_examples}", LINES),
+            Row("--checkpoint {other_mlm}", LINES, slow=True),
+            Row("--train {more_examples}", LINES, slow=True),
+            Row("--valid {more_examples}", LINES, slow=True),
             Row("--valid-share 0.3", LINES),
             Row("--test-share 0.3", LINES),
-            Row("--task regression", LINES),
-            Row("--text-columns 另", LINES),
-            Row("--label-column 类", LINES),
+            Row("--task regression", LINES, slow=True),
+            Row("--text-columns 另", LINES, slow=True),
+            Row("--label-column 类", LINES, slow=True),
             Row(
                 "--first-line header",
                 LINES,
                 base=ONE_BATCH.replace("{examples}", "{without_header} --text-columns 1")
                 + " --label-column 2",
+                slow=True,
             ),
             Row(
                 "--label-separator ;",
                 LINES,
                 base=ONE_BATCH.replace("{examples}", "{separated} --task multilabel"),
                 exits=(2, 0),
+                slow=True,
             ),
-            Row("--encoding big5", LINES, base=ONE_BATCH.replace("{examples}", "{examples_big5}")),
+            Row(
+                "--encoding big5",
+                LINES,
+                base=ONE_BATCH.replace("{examples}", "{examples_big5}"),
+                slow=True,
+            ),
             Row(
                 "--sheet 二",
                 LINES,
@@ -303,35 +324,35 @@ TABLES = {
             Row("--from-scratch", LINES),
             Row("--adapt yes", LINES, slow=True),
             Row("--unlabelled {passages}", LINES, base=f"{ONE_BATCH} --adapt yes", slow=True),
-            Row("--batch-size 4", "computed", base=FINETUNE),
+            Row("--batch-size 4", "computed", base=FINETUNE, slow=True),
             Row("--learning-rate 0.02", LINES, base=FINETUNE),
             Row("--crf-learning-rate 0.5", LINES, base=f"{TAGS} --crf", slow=True),
             Row("--layer-decay 0.1", LINES, base=FINETUNE),
-            Row("--warmup 0.9", LINES, base=FINETUNE),
+            Row("--warmup 0.9", LINES, base=FINETUNE, slow=True),
             Row("--schedule constant", LINES, base=FINETUNE, slow=True),
             Row("--weight-decay 9", LINES, base=FINETUNE, slow=True),
             Row("--beta-2 0.5", LINES, base=FINETUNE, slow=True),
             Row("--clip-norm 0.01", LINES, base=FINETUNE, slow=True),
             Row("--accumulate 2", LINES, base=FINETUNE),
-            Row("--label-smoothing 0.1", LINES),
-            Row("--focal 2", LINES),
-            Row("--class-weights balanced", LINES),
+            Row("--label-smoothing 0.1", LINES, slow=True),
+            Row("--focal 2", LINES, slow=True),
+            Row("--class-weights balanced", LINES, slow=True),
             Row(
                 "--r-drop 1",
                 LINES,
                 base=ONE_BATCH.replace("--dropout 0", "--dropout 0.3"),
                 slow=True,
             ),
-            Row("--fgm 0.5", LINES, base=FINETUNE),
+            Row("--fgm 0.5", LINES, base=FINETUNE, slow=True),
             Row("--loss classifier", LINES, base=SCORED, slow=True),
-            Row("--hard-negatives 1", LINES, base=MATCHES),
-            Row("--dimensions 4", LINES, base=MATCHES),
-            Row("--teacher {other_mlm}", LINES, base=PARAPHRASES),
-            Row("--micro-batches 2", "computed", base=MATCHES),
-            Row("--dropout 0.5", LINES),
-            Row("--precision mixed_bfloat16", LINES),
+            Row("--hard-negatives 1", LINES, base=MATCHES, slow=True),
+            Row("--dimensions 4", LINES, base=MATCHES, slow=True),
+            Row("--teacher {other_mlm}", LINES, base=PARAPHRASES, slow=True),
+            Row("--micro-batches 2", "computed", base=MATCHES, slow=True),
+            Row("--dropout 0.5", LINES, slow=True),
+            Row("--precision mixed_bfloat16", LINES, slow=True),
             Row("--seed 3", LINES),
-            Row("--log-every 2", LINES, base=FINETUNE),
+            Row("--log-every 2", LINES, base=FINETUNE, slow=True),
         ],
     ),
 }

@@ -75,7 +75,7 @@ def python_in(folder):
 
 @pytest.mark.parametrize("process", ["this", pytest.param("its own", marks=pytest.mark.slow)])
 def test_saved_models_run_in_tensorflow_alone(process, finetuned, tmp_path, monkeypatch):
-    names = ("classification", "tagging")
+    names = ("tagging",) if process == "this" else ("classification", "tagging")
     for name in names:
         export(finetuned(name), tmp_path / name, "savedmodel")
         (values,) = (tmp_path / name / "variables").glob("*.data-*")

@@ -1,6 +1,7 @@
 """Exports of standard operators: with the inputs of transformers, in ONNX Runtime and OpenVINO."""
 
 import json
+from functools import cache
 from importlib.util import find_spec
 
 import keras
@@ -135,22 +136,35 @@ def test_question_answering_has_transformers_outputs(runtime, finetuned, rows, t
 NAMES = ("classification", "pair", "regression", "tagging", "multilabel")
 
 
+@pytest.fixture(scope="module")
+def exported(finetuned, tmp_path_factory):
+    """exported("pair") → the folder of its export to ONNX, written once."""
+
+    @cache
+    def make(name):
+        folder = tmp_path_factory.mktemp("exported") / name
+        export(finetuned(name), folder, "onnx")
+        return folder
+
+    return make
+
+
 @pytest.mark.parametrize("name", NAMES)
-def test_an_export_has_optimums_layout(name, finetuned, tmp_path):
-    export(finetuned(name), tmp_path / "out", "onnx")
-    domains, names = operators(tmp_path / "out" / "model.onnx")
+def test_an_export_has_optimums_layout(name, finetuned, exported):
+    folder = exported(name)
+    domains, names = operators(folder / "model.onnx")
     assert domains <= {"", "ai.onnx"}
     assert len(set(names)) == len(names)
     layers = [x for x in names if x.startswith("encoder/layer_0/attention/")]
     assert {x.rsplit("/", 1)[1].partition("_")[0] for x in layers} >= {"MatMul", "Softmax", "Split"}
-    session = onnxruntime.InferenceSession(tmp_path / "out" / "model.onnx")
+    session = onnxruntime.InferenceSession(folder / "model.onnx")
     kinds = [(x.name, x.type, x.shape) for x in session.get_inputs()]
     assert kinds == [(x, "tensor(int64)", ["batch_size", "sequence_length"]) for x in INPUTS]
     assert [x.name for x in session.get_outputs()] == ["logits"]
-    files = {path.name for path in (tmp_path / "out").iterdir()}
+    files = {path.name for path in folder.iterdir()}
     tokenizer = {"tokenizer.json", "tokenizer_config.json", "vocab.txt"}
     assert files >= {"config.json", "model.onnx", "task.json", "README.md", *tokenizer}
-    config = json.loads((tmp_path / "out" / "config.json").read_text("utf-8"))
+    config = json.loads((folder / "config.json").read_text("utf-8"))
     own = json.loads((finetuned(name) / "config.json").read_text("utf-8"))
     assert config["model_type"] == "roformer"
     for key in ("architectures", "id2label", "hidden_size", "vocab_size"):
@@ -158,16 +172,15 @@ def test_an_export_has_optimums_layout(name, finetuned, tmp_path):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_load_and_serve_take_it(name, finetuned, tmp_path):
-    export(finetuned(name), tmp_path / "out", "onnx")
+def test_load_and_serve_take_it(name, finetuned, exported):
     texts = [(text, "公园") for text in TEXTS] if name == "pair" else TEXTS
     want = roformer_tf.load(finetuned(name))(texts)
-    actual = roformer_tf.load(tmp_path / "out")(texts)
+    actual = roformer_tf.load(exported(name))(texts)
     for first, second in zip(actual, want, strict=True):
         assert first.keys() == second.keys()
         for key in first.keys() & {"score", "scores"}:
             assert first[key] == pytest.approx(second[key], abs=1e-5)
-    assert served_task(tmp_path / "out").choice.engine == "onnx"
+    assert served_task(exported(name)).choice.engine == "onnx"
 
 
 @pytest.mark.parametrize("to", ["onnx", OPENVINO])

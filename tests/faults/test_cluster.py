@@ -179,6 +179,7 @@ preparation.prepare(preparation.{config!r})
     assert differences(prepare(config), expected) == []
 
 
+@pytest.mark.slow
 def test_a_worker_without_the_package_is_named_as_the_fault(configure, tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['roformer_tf'] = None")
     with Loopback(tmp_path / "cluster") as cluster:

@@ -93,6 +93,7 @@ def test_it_is_refused_in_one_line_and_nothing_is_written(
     assert list(temporary.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_and_so_it_is_as_a_user_types_it(released, tmp_path, temporary, typed):
     """The one that gets farthest: TensorFlow, which reads it, has a say of its own."""
     case = "flipped before it was packed"

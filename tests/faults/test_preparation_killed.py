@@ -38,10 +38,10 @@ if __name__ == "__main__":
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory):
-    """start(output, workers) → a process that prepares a corpus of about 75 parts."""
+    """start(output, workers) → a process that prepares a corpus of about 50 parts."""
     folder = tmp_path_factory.mktemp("killed")
     words = _words()
-    lines = ["".join(words[(7 * i + j * j) % len(words)] for j in range(150)) for i in range(3_000)]
+    lines = ["".join(words[(7 * i + j * j) % len(words)] for j in range(150)) for i in range(2_000)]
     lines[5::9] = [f"{line[:-1]}？" for line in lines[4::9][: len(lines[5::9])]]  # duplicates
     (folder / "corpus.txt").write_text("\n".join(lines), encoding="utf-8")
     script = folder / "script.py"

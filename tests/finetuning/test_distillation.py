@@ -58,6 +58,9 @@ def examples_of(name):
     return examples
 
 
+@pytest.mark.quick_cases(
+    *("classification", "multilabel", "regression", "tagging", "ranking", "reranking"),
+)
 @pytest.mark.parametrize("name", TASKS)
 def test_nobody_differs_from_oneself_as_the_teacher(name):
     """Each number of the teacher meets the logit that it came from; the labels keep their half."""

@@ -45,6 +45,7 @@ def examples_of(task):
     return [task.labelling.for_prediction(Example(texts, None, "")) for texts in turned]
 
 
+@pytest.mark.quick_cases("*-onnx", "tagging-openvino", "pair-openvino", "regression-openvino")
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("name", TASKS)
 def test_every_task_is_answered_as_by_keras(name, engine, finetuned):

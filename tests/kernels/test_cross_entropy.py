@@ -43,6 +43,7 @@ def found(chunks, gradient, dtype="float32", bias=BIAS):
     return [ops.convert_to_numpy(ops.cast(x, "float32")) for x in (losses(*inputs), *slopes)]
 
 
+@pytest.mark.quick_cases("2", "7")
 @pytest.mark.parametrize("chunks", [1, 2, 3, P])
 def test_values_and_gradients_are_those_of_the_formula(chunks, gradient):
     for got, want in zip(found(chunks, gradient), in_float64(X, TABLE, BIAS), strict=True):
@@ -55,6 +56,7 @@ def test_without_a_bias(gradient):
         assert np.abs(got - exact).max() <= 1e-6 * np.abs(exact).max()
 
 
+@pytest.mark.quick_cases("7")
 @pytest.mark.parametrize("chunks", [1, P])
 def test_in_bfloat16_gradients_are_summed_in_float32(chunks, gradient):
     """A sum over seven chunks in bfloat16 would lose what the last ones add."""

@@ -76,7 +76,7 @@ def check_answers(model, inputs):
     )
 
 
-@pytest.mark.quick_cases("masked_lm", "of_first")
+@pytest.mark.quick_cases("masked_lm")
 @pytest.mark.parametrize("name", CLASSES)
 def test_one_trace_answers_all_shapes_from_the_second_call_on(name, make, steps):
     model = make(name)

@@ -1,4 +1,4 @@
-"""RoFormerEncoder against what bert4keras and transformers recorded, and as a Keras model."""
+"""RoFormerEncoder as a Keras model. What was recorded of it is in test_families.py."""
 
 import contextlib
 import io
@@ -8,41 +8,6 @@ import numpy as np
 import pytest
 
 from roformer_tf.models.encoder import RoFormerEncoder
-
-BOUND, LONG_BOUND = 1e-5, 2e-5
-
-
-@pytest.mark.parametrize("name", ["word", "char", "word_project", "hf_word", "hf_char"])
-def test_every_hidden_state_is_the_recorded_one(
-    name, masked_lm, recorded, inputs_of, real_positions, to_float64
-):
-    arrays, encoder = recorded(name), masked_lm(name).encoder
-    states = encoder.hidden_states(inputs_of(arrays))
-    assert len(states) == len(arrays["hidden"]) == encoder.config.num_hidden_layers + 1
-    real = real_positions(arrays["token_ids"])
-    for state, want in zip(states, arrays["hidden"], strict=True):
-        np.testing.assert_allclose(to_float64(state)[real], want[real], rtol=0, atol=BOUND)
-
-
-@pytest.mark.parametrize("name", ["word", "char", "word_project"])
-def test_padding_inside_and_in_front_is_as_in_bert4keras(
-    name, masked_lm, recorded, inputs_of, real_positions, to_float64
-):
-    arrays = recorded(name)
-    inputs = inputs_of(arrays, "edge_")
-    real = real_positions(inputs["token_ids"])
-    got = to_float64(masked_lm(name).encoder(inputs))
-    np.testing.assert_allclose(got[real], arrays["edge_hidden_last"][real], rtol=0, atol=BOUND)
-
-
-@pytest.mark.parametrize(("name", "bound"), [("word_long", LONG_BOUND), ("word_adam", BOUND)])
-def test_long_rows_and_files_with_optimizer_slots(
-    name, bound, masked_lm, recorded, inputs_of, real_positions, to_float64
-):
-    arrays = recorded(name)
-    real = real_positions(arrays["token_ids"])
-    got = to_float64(masked_lm(name).encoder(inputs_of(arrays)))
-    np.testing.assert_allclose(got[real], arrays["hidden_last"][real], rtol=0, atol=bound)
 
 
 def test_an_encoder_is_loaded_alone(released, masked_lm, recorded, inputs_of, caplog, to_float64):
@@ -71,24 +36,6 @@ def test_dropout_is_on_in_training_alone(tiny, to_float64):
         quiet = to_float64(encoder(inputs))
         np.testing.assert_array_equal(to_float64(encoder(inputs, training=False)), quiet)
         assert np.abs(to_float64(encoder(inputs, training=True)) - quiet).max() > 0.05
-
-
-@pytest.mark.parametrize(
-    ("dtype", "bound"),
-    [("mixed_bfloat16", 0.15), ("bfloat16", 0.15), ("mixed_float16", 0.02), ("float16", 0.02)],
-)
-def test_half_precision_loads_and_is_close(
-    dtype, bound, released, recorded, inputs_of, real_positions, to_float64
-):
-    arrays = recorded("char")
-    encoder = RoFormerEncoder.from_pretrained(released("char"), dtype=dtype)
-    held = {keras.backend.standardize_dtype(weight.dtype) for weight in encoder.weights}
-    assert held == {"float32" if dtype.startswith("mixed") else dtype}
-    hidden = encoder(inputs_of(arrays))
-    assert keras.backend.standardize_dtype(hidden.dtype) == dtype.removeprefix("mixed_")
-    real = real_positions(arrays["token_ids"])
-    apart = np.abs(to_float64(hidden) - arrays["hidden"][-1])[real]
-    assert 1e-5 < apart.max() < bound  # the hidden states' deviation is about 1
 
 
 def functional_model(config, length=None, name="encoder"):

@@ -78,8 +78,8 @@ def test_a_row_gives_in_a_batch_what_it_gives_alone(tiny):
     model = model_of(tiny)
     together = IncrementalDecoder(model)
     logits = together.begin(PROMPTS, room=3)
-    for row, prompt in enumerate(PROMPTS):
-        alone = IncrementalDecoder(model).begin([prompt], room=3)
+    for row in (1, 3):  # the shortest, and one with padding inside
+        alone = IncrementalDecoder(model).begin([PROMPTS[row]], room=3)
         np.testing.assert_allclose(logits[row], alone[0], atol=1e-5)
 
 

@@ -51,6 +51,7 @@ FREEZE = {
 }
 
 
+@pytest.mark.quick_cases("encoder-False", "biases-False", "thawed-False", "*-True")
 @pytest.mark.parametrize(
     ("what", "around"), [*((what, False) for what in FREEZE), ("all but one layer", True)]
 )
@@ -83,6 +84,7 @@ CHANGE = {
 }
 
 
+@pytest.mark.quick_cases("rate", "lora_alpha", "dtype", "config")
 @pytest.mark.parametrize("what", CHANGE)
 def test_what_a_file_cannot_keep_is_refused(what, classifier, tmp_path):
     path = tmp_path / "model.keras"

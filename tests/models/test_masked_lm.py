@@ -1,4 +1,4 @@
-"""RoFormerForMaskedLM against what bert4keras and transformers recorded, and as a Keras model."""
+"""RoFormerForMaskedLM as a Keras model. What was recorded of it is in test_families.py."""
 
 import contextlib
 import io
@@ -19,46 +19,7 @@ from roformer_tf.models.encoder import RoFormerEncoder
 from roformer_tf.models.heads import RoFormerForMaskedLM
 from roformer_tf.pretraining.train_step import MaskedTokenLoss
 
-HIDDEN_BOUND, LOGIT_BOUND = 1e-5, 2e-5
-FAMILIES = ["word", "char", "word_project"]
-
-
-@pytest.mark.parametrize("name", [*FAMILIES, "hf_word", "hf_char"])
-def test_logits_are_the_recorded_ones(name, masked_lm, recorded, inputs_of, real_positions):
-    arrays = recorded(name)
-    real = real_positions(arrays["token_ids"])
-    logits = ops.convert_to_numpy(masked_lm(name)(inputs_of(arrays)))
-    row, position = arrays["mlm_at"].T
-    at_tokens = real[row, position]  # some are recorded at padding, which is nobody's
-    assert at_tokens.sum() >= 8
-    np.testing.assert_allclose(
-        logits[row, position][at_tokens],
-        arrays["mlm_logits"][at_tokens],
-        rtol=0,
-        atol=LOGIT_BOUND,
-    )
-    np.testing.assert_array_equal(logits.argmax(-1)[real], arrays["mlm_argmax"][real])
-
-
-@pytest.mark.parametrize("name", FAMILIES)
-def test_every_step_to_the_probabilities_is_the_recorded_one(
-    name, masked_lm, recorded, inputs_of, real_positions, to_float64
-):
-    arrays, model = recorded(name), masked_lm(name)
-    inputs, real = inputs_of(arrays), real_positions(arrays["token_ids"])
-    transform = to_float64(model.mlm.transform(model.encoder(inputs)))
-    np.testing.assert_allclose(
-        transform[real], arrays["mlm_transform"][real], rtol=0, atol=HIDDEN_BOUND
-    )
-    logits = to_float64(model(inputs))
-    sums = np.log(np.exp(logits).sum(-1))
-    of_tokens = np.take_along_axis(logits, arrays["token_ids"][..., None], -1)[..., 0]
-    for got, key in [(sums, "mlm_logsumexp"), (of_tokens, "mlm_token_logit")]:
-        np.testing.assert_allclose(got[real], arrays[key][real], rtol=0, atol=LOGIT_BOUND)
-    row, position = arrays["mlm_at"][:4].T
-    probabilities = np.exp(logits - sums[..., None])[row, position]
-    assert real[row, position].all()
-    np.testing.assert_allclose(probabilities, arrays["mlm_probs"], rtol=0, atol=1e-6)
+LOGIT_BOUND = 2e-5
 
 
 def test_logits_at_masked_positions_are_those_of_the_whole_row(
@@ -101,6 +62,9 @@ def test_gradients_through_masked_positions_are_those_of_the_whole_row(tiny):
         np.testing.assert_allclose(at_positions, in_whole_rows, rtol=0, atol=2e-6)
 
 
+@pytest.mark.quick_cases(
+    *("float32-False", "mixed_bfloat16-True", "mixed_float16-False", "bfloat16-True"),
+)
 @pytest.mark.parametrize("at_positions", [False, True])
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16", "mixed_float16", "bfloat16"])
 def test_logits_are_float32_under_every_policy(dtype, at_positions, tiny):
@@ -113,6 +77,7 @@ def test_logits_are_float32_under_every_policy(dtype, at_positions, tiny):
     assert keras.backend.standardize_dtype(hidden.dtype) == model.compute_dtype
 
 
+@pytest.mark.quick_cases("mixed_bfloat16-*", "float16-*")
 @pytest.mark.parametrize(
     ("dtype", "bound"),
     [("mixed_bfloat16", 0.15), ("bfloat16", 0.15), ("mixed_float16", 0.02), ("float16", 0.02)],
@@ -122,6 +87,8 @@ def test_half_precision_loads_and_its_logits_are_close(
 ):
     arrays = recorded("word")
     model = RoFormerForMaskedLM.from_pretrained(released("word"), dtype=dtype)
+    held = {keras.backend.standardize_dtype(weight.dtype) for weight in model.encoder.weights}
+    assert held == {"float32" if dtype.startswith("mixed") else dtype}
     real = real_positions(arrays["token_ids"])
     logits = to_float64(model(inputs_of(arrays)))
     of_tokens = np.take_along_axis(logits, arrays["token_ids"][..., None], -1)[..., 0]
@@ -150,8 +117,7 @@ def test_a_released_checkpoint_brings_its_tokenizer(masked_lm, released):
 
 
 @pytest.mark.quick_cases(
-    *("interleaved-word", "half-char", "interleaved-word_project", "half-word_adam"),
-    "half-hf_word",
+    *("interleaved-word_project", "half-char", "half-hf_word"),
 )
 @pytest.mark.parametrize("name", ["word", "char", "word_project", "word_adam", "hf_word"])
 @pytest.mark.parametrize("style", ["interleaved", "half"])
@@ -170,6 +136,7 @@ def test_saved_and_loaded_again_every_weight_is_equal_in_every_bit(
     assert again.tokenizer.tokenize("今天天气很好") == model.tokenizer.tokenize("今天天气很好")
 
 
+@pytest.mark.quick_cases("word_project")
 @pytest.mark.parametrize("name", ["word", "char", "word_project"])
 def test_a_half_and_half_model_of_a_released_zip_gives_the_same_numbers(
     name, released, masked_lm, recorded, inputs_of, real_positions, to_float64
@@ -221,14 +188,6 @@ def test_a_checkpoint_that_lacks_weights_is_refused(left_out, message, released,
         RoFormerForMaskedLM.from_pretrained(folder)
 
 
-def test_weights_are_put_into_a_model_that_is_there(tiny, tmp_path, to_float64):
-    first, second = RoFormerForMaskedLM(tiny()), RoFormerForMaskedLM(tiny())
-    inputs = {"token_ids": np.arange(1, 13).reshape(2, 6)}
-    first.save_pretrained(tmp_path)
-    second.load_pretrained(tmp_path)
-    np.testing.assert_array_equal(to_float64(first(inputs)), to_float64(second(inputs)))
-
-
 def test_an_unknown_override_is_refused(released):
     with pytest.raises(InputError, match="has no hidden_dropot_prob"):
         RoFormerForMaskedLM.from_pretrained(released("word"), hidden_dropot_prob=0.0)
@@ -242,9 +201,8 @@ def test_an_override_reaches_the_layers(released):
     assert (layer.output_drop.rate, layer.attention.dropout) == (0.0, 0.25)
 
 
-@pytest.mark.parametrize("changes", [{}, {"rotary_style": "half", "embedding_size": 16}])
-def test_it_is_saved_as_a_keras_file_and_loaded(changes, tiny, tmp_path, to_float64):
-    model = RoFormerForMaskedLM(tiny(**changes))
+def test_it_is_saved_as_a_keras_file_and_loaded(tiny, tmp_path, to_float64):
+    model = RoFormerForMaskedLM(tiny(rotary_style="half", embedding_size=16))
     model.mlm.bias.assign(np.arange(50.0))
     inputs = {"token_ids": np.arange(1, 13).reshape(2, 6)}
     model.save(tmp_path / "model.keras")

@@ -137,7 +137,7 @@ def test_where_the_text_comes_from_may_be_said(recipe, tmp_path, text):
 def test_the_settings_of_a_run_are_a_recipe(pretrained):
     name, read, shape = read_recipe(pretrained / "settings.yaml", None)
     (whole,) = costs(name, read, shape)
-    assert (whole["rows"], whole["tokens"]) == (22 * 8, 22 * 8 * 32)
+    assert (whole["rows"], whole["tokens"]) == (8 * 8, 8 * 8 * 32)
 
 
 @pytest.mark.parametrize(

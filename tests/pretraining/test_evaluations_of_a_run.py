@@ -131,11 +131,11 @@ def test_no_rate_is_above_or_below_what_the_clock_allows(timed):
 @pytest.mark.parametrize(
     ("lines", "best"),
     [
-        ([(8, 32, 3.0), (16, 32, 2.0), (22, 32, 2.5)], 16),
-        ([(8, 32, 3.0), (16, 32, 2.5), (22, 32, 2.0)], 22),
-        ([(0, 32, 1.0), (8, 32, 3.0), (16, 32, 2.0), (22, 32, 2.0)], 16),  # the first of equals
-        ([(8, 32, 1.0), (16, 64, 2.0), (22, 64, 2.5)], 16),
-        ([(8, 32, 1.0), (16, 32, 2.0), (22, 64, 2.5)], 22),
+        ([(3, 32, 3.0), (6, 32, 2.0), (8, 32, 2.5)], 6),
+        ([(3, 32, 3.0), (6, 32, 2.5), (8, 32, 2.0)], 8),
+        ([(0, 32, 1.0), (3, 32, 3.0), (6, 32, 2.0), (8, 32, 2.0)], 6),  # the first of equals
+        ([(3, 32, 1.0), (6, 64, 2.0), (8, 64, 2.5)], 6),
+        ([(3, 32, 1.0), (6, 32, 2.0), (8, 64, 2.5)], 8),
     ],
 )
 def test_best_is_the_lowest_loss_since_rows_have_their_length(pretrained, tmp_path, lines, best):
@@ -145,7 +145,7 @@ def test_best_is_the_lowest_loss_since_rows_have_their_length(pretrained, tmp_pa
         {"step": step, "held_out_loss": loss, "length": length} for step, length, loss in lines
     ]
     (run / "evaluations.jsonl").write_text("".join(json.dumps(line) + "\n" for line in output))
-    for step in (16, 22):
+    for step in (6, 8):
         publish_checkpoint(run, run / "checkpoints" / f"step-{step:08}")
     weights = "model/model.safetensors"
     want = (run / "checkpoints" / f"step-{best:08}" / weights).read_bytes()

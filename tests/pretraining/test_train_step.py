@@ -172,7 +172,7 @@ def test_neither_a_loss_nor_a_gradient_may_be_other_than_finite(value):
         assert bool(good) == taken
 
 
-@pytest.mark.quick_cases("nan")
+@pytest.mark.quick_cases("inf")  # the spike below is skipped in a trace
 @pytest.mark.parametrize("value", [np.nan, np.inf])
 def test_a_batch_without_a_finite_loss_is_skipped(value, request):
     if np.isinf(value):

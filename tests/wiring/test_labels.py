@@ -111,22 +111,6 @@ CASES = {
         Classification(labels=ABC), tokenizer=tokenizer(False), lost_tokenizer=tokenizer(True)
     ),
 }
-NEEDED = {"keras": [], "onnx": ["onnx", "onnxruntime"], "openvino": ["openvino"]}
-
-
-def way(name, engine):
-    missing = [item for item in NEEDED[engine] if not find_spec(item)]
-    served = name.startswith("serve") and not find_spec("fastapi")
-    skipped = pytest.mark.skipif(bool(missing or served), reason="needs extras")
-    return pytest.param(name, engine, marks=skipped, id=f"{name}-{engine}")
-
-
-WAYS = [
-    *(way(name, engine) for name in ("load", "predict", "serve") for engine in NEEDED),
-    *(way("evaluate", engine) for engine in ("keras", "onnx")),
-    *(way("serve --workers", engine) for engine in ("onnx", "openvino")),
-    *(way(f"export, {name}", "onnx") for name in ("load", "predict", "serve", "evaluate")),
-]
 
 
 class Answers(NamedTuple):
@@ -323,8 +307,8 @@ TABLE = [
 ]
 
 
-@pytest.mark.quick_cases(  # by Keras, all open a model as `load` and `evaluate` do
-    *("*-onnx", "*-openvino", "*-export", "*-load-keras", "*-evaluate-keras"),
+@pytest.mark.quick_cases(  # the others open a model as `load` does
+    *("*-onnx", "*-load-openvino", "*-load-export", "*-load-keras"),
 )
 @pytest.mark.parametrize(("way", "engine", "exported"), TABLE)
 @pytest.mark.parametrize("case", CASES)

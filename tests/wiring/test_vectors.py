@@ -282,6 +282,7 @@ TABLE = [
 ]
 
 
+@pytest.mark.quick_cases("*-onnx", "*-load-keras", "*-load-openvino")  # the others open as `load`
 @pytest.mark.parametrize(("way", "engine"), TABLE)
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_kept_with_a_model_decides_on_its_vectors(

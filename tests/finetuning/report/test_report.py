@@ -536,6 +536,7 @@ def test_truncated_texts_uneven_labels_and_unpredicted_labels_are_reported():
 
 
 @pytest.mark.usefixtures("pictures")
+@pytest.mark.quick_cases("classification", "tagging", "spans", "embedding", "question-answering")
 @pytest.mark.parametrize("name", REPORTED)
 def test_text_of_the_data_means_nothing_in_a_page(name):
     run = make_run(name, leaked=0, text=EVIL, settings={EVIL: EVIL}, baseline=EVIL)
