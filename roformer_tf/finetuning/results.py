@@ -171,7 +171,7 @@ class Results:
             test=reported if search.sets.test or trial.cross_validated else None,
             baseline=name,
             other_baselines=baselines[1:],
-            teacher=[search.taught[id(x)] for x in self.examples] if search.taught else [],
+            teacher=self._of_teacher(),
             lexical=_described(self.best),
             method=search.method,
             no_baseline=problem,
@@ -189,6 +189,12 @@ class Results:
                 "baseline": fitted,
             },
         )
+
+    def _of_teacher(self) -> list[Prediction]:
+        """The teacher's predictions for the reported examples; none unless it has all."""
+        taught = [self.search.taught.get(id(example)) for example in self.examples]
+        known = [prediction for prediction in taught if prediction is not None]
+        return known if len(known) == len(taught) else []
 
     def _baselines(self) -> tuple[list[tuple[str, list[Prediction]]], str]:
         """Name and predictions of each baseline, the best first; and why there is none.

@@ -12,7 +12,7 @@ import numpy as np
 from roformer_tf.errors import DivergedError, InputError
 from roformer_tf.finetuning.frozen import Folds, cross_validation
 from roformer_tf.finetuning.settings import FinetuneConfig
-from roformer_tf.finetuning.teacher import teacher_predictions
+from roformer_tf.finetuning.teacher import COLUMNS, stored_predictions, teacher_predictions
 from roformer_tf.finetuning.trainer import InitialState, Trainer
 from roformer_tf.finetuning.trial import Trial, TrialResult, run_trial
 from roformer_tf.inference.embed import VectorSettings
@@ -66,17 +66,21 @@ class Search:
         labelled = [*self.sets.train, *self.sets.valid, *self.sets.test]
         examples = [*labelled, *self.sets.unlabelled]
         source = str(self.config.loss.teacher)
-        predictions = teacher_predictions(source, self.task, examples)
+        predictions: Sequence[Prediction | None]
+        if source == COLUMNS:
+            predictions = stored_predictions(self.config, self.task, examples)
+        else:
+            predictions = teacher_predictions(source, self.task, examples)
         # Training data have labels, even where these do not count.
         unlabelled = [
-            example._replace(label=prediction.label)
+            example._replace(label=None if prediction is None else prediction.label)
             for example, prediction in zip(examples, predictions, strict=True)
         ][len(labelled) :]
         known = zip([*labelled, *unlabelled], predictions, strict=True)
         return dataclasses.replace(
             self,
             sets=dataclasses.replace(self.sets, unlabelled=unlabelled),
-            taught={id(example): prediction for example, prediction in known},
+            taught={id(example): x for example, x in known if x is not None},
         )
 
     def first(self, trainer: Trainer | None = None) -> TrialResult:
@@ -177,7 +181,7 @@ class Search:
             config=dataclasses.replace(self.config, optimizer=optimizer),
             metric=self.metric,
             unlabelled=unlabelled,
-            soft_targets=[self.task.decoding.logits(self.taught[id(x)].scores) for x in examples],
+            soft_targets=[self.task.decoding.soft_targets(self.taught[id(x)]) for x in examples],
             teacher=partial(teacher_vectors, source) if source else None,
             fit_tfidf=partial(self._tfidf, train, valid, crossed),
             folds=parts,

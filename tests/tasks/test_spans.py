@@ -97,6 +97,44 @@ def test_the_loss_is_that_of_float64(scale):
     assert want[4] == 0
 
 
+def test_soft_targets_count_by_their_fraction():
+    """Of the third sequence, in float64: (1 − t) exp s and t exp −s of every span."""
+    pointers = drawn(1, 7, 2)
+    given = {(1, 3, 0): 0.25, (2, 2, 0): 1.0, (4, 5, 1): 0.9}
+    targets = np.zeros((1, 5, 4), "float32")
+    targets[0, 0] = 7, 0, 0, 0.5  # its tokens, the last one before the text, and a weight
+    targets[0, 1:4] = [[*span, t] for span, t in given.items()]
+    want = []
+    for label in range(2):
+        sums = [1.0, 1.0]
+        for i in range(1, 6):
+            for j in range(i, 6):
+                s, t = score(pointers[0], i, j, label), given.get((i, j, label), 0)
+                sums = [sums[0] + (1 - t) * np.exp(s), sums[1] + t * np.exp(-s)]
+        want.append(np.log(sums).sum())
+    got = float(np.asarray(span_losses(targets, keras.ops.convert_to_tensor(pointers)))[0])
+    assert got == pytest.approx(np.mean(want), rel=1e-5)
+
+
+def test_the_teachers_scores_have_the_lowest_loss():
+    teacher = drawn(1, 8, 2, 0.5)
+    rows = candidates(teacher[0], np.arange(1, 7))
+    assert len(rows) == 2 * 21  # all spans are likely enough
+    rows = rows + [1, 2, 0, 0]  # the first character is token 1; ends are exclusive
+    text = Example(("今天天气很好",), [], "a:1")
+    data = TASK.labelling.training_data([text], tokenizer_of())
+    taught = TASK.labelling.with_soft_targets(data, [rows - [1, 1, 0, 0]], labelled=0)
+    assert taught.targets.shape == (1, 2, 43, 4)
+    assert taught.targets[0, :, 0].tolist() == [[8, 0, 0, 1]] * 2
+
+    def loss(pointers):
+        tensor = keras.ops.convert_to_tensor(pointers)
+        return float(np.asarray(TASK.objective.taught_losses(taught.targets, tensor))[0])
+
+    lowest = loss(teacher)
+    assert all(loss(teacher + drawn(1, 8, 2, 0.1, seed)) > lowest for seed in range(1, 9))
+
+
 def test_padding_changes_no_loss():
     pointers = drawn(5, 9, 2)
     longer = np.concatenate([pointers, drawn(5, 5, 2, 9.0, seed=3)], axis=1)
