@@ -12,7 +12,7 @@ import numpy as np
 from roformer_tf.errors import DivergedError, InputError
 from roformer_tf.finetuning.frozen import Folds, cross_validation
 from roformer_tf.finetuning.settings import FinetuneConfig
-from roformer_tf.finetuning.teacher import COLUMNS, stored_predictions, teacher_predictions
+from roformer_tf.finetuning.teacher import teacher_predictions
 from roformer_tf.finetuning.trainer import InitialState, Trainer
 from roformer_tf.finetuning.trial import Trial, TrialResult, run_trial
 from roformer_tf.inference.embed import VectorSettings
@@ -65,12 +65,7 @@ class Search:
         """The same with the teacher's predictions of all examples; see `teacher_predictions`."""
         labelled = [*self.sets.train, *self.sets.valid, *self.sets.test]
         examples = [*labelled, *self.sets.unlabelled]
-        source = str(self.config.loss.teacher)
-        predictions: Sequence[Prediction | None]
-        if source == COLUMNS:
-            predictions = stored_predictions(self.config, self.task, examples)
-        else:
-            predictions = teacher_predictions(source, self.task, examples)
+        predictions = teacher_predictions(self.config, self.task, examples)
         # Training data have labels, even where these do not count.
         unlabelled = [
             example._replace(label=None if prediction is None else prediction.label)

@@ -43,11 +43,17 @@ def read_unlabelled(config: FinetuneConfig, task: Task) -> list[Example]:
     return examples
 
 
-def teacher_predictions(source: str, task: Task, examples: Sequence[Example]) -> list[Prediction]:
-    """What a teacher predicts for each example.
+def teacher_predictions(
+    config: FinetuneConfig, task: Task, examples: Sequence[Example]
+) -> Sequence[Prediction | None]:
+    """What a teacher predicts for each example; None where the columns of its file have nothing.
 
-    Raises InputError for a model that is not fine-tuned, of another task, or with other labels.
+    Raises InputError for a model that is not fine-tuned, of another task, or with other labels, and
+    as `stored_predictions`.
     """
+    source = str(config.loss.teacher)
+    if source == COLUMNS:
+        return stored_predictions(config, task, examples)
     with open_model(source, precision="float32") as opened:
         if opened.task is not None:
             check_teacher(source, opened.task, task)

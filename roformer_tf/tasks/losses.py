@@ -195,16 +195,6 @@ def sigmoid_distillation(
     return temperature**2 * ops.mean(yes + no, axis=-1)
 
 
-def span_distillation(
-    teacher: "Tensor", logits: "Tensor", temperature: float = TEMPERATURE
-) -> "Tensor":
-    """`softmax_distillation` of the first and of the last token, mean of both: (B, T, 2) → (B,)."""
-    from keras import ops
-
-    of_tokens = (ops.transpose(x, (0, 2, 1)) for x in (teacher, logits))
-    return ops.mean(softmax_distillation(*of_tokens, temperature), axis=-1)
-
-
 def number_distillation(
     teacher: "Tensor", logits: "Tensor", temperature: float = TEMPERATURE
 ) -> "Tensor":

@@ -94,7 +94,7 @@ def test_nobody_differs_from_oneself_as_the_teacher(name):
 
 
 def test_a_teacher_of_answers_may_have_other_tokens():
-    """Words ("今天", "天气", "很好") and characters: probabilities of tokens are sums over these."""
+    """Words (今天, 天气, 很好) and characters: probabilities of tokens are sums over these."""
     words, characters = (
         np.array([[-1, -1], *([i, i + size] for i in range(0, 6, size)), [-1, -1]])
         for size in (2, 1)
@@ -254,7 +254,10 @@ def test_a_teacher_in_columns(typed, capsys):
     files = [
         word
         for name in ("train", "test")
-        for word in (f"--{name}", with_columns(folder / f"{name}.tsv", folder, f"p{name}.tsv", right))
+        for word in (
+            f"--{name}",
+            with_columns(folder / f"{name}.tsv", folder, f"p{name}.tsv", right),
+        )
     ]
     columns = ["--text-columns", "text", "--label-column", "label", "--teacher", "columns"]
     assert typed.finetune("columns", *files, *columns) == 0
@@ -287,7 +290,10 @@ def test_cells_that_are_no_prediction_are_refused(typed, tmp_path, cells, messag
 @pytest.mark.parametrize(
     ("task", "message"),
     [
-        (Classification(labels=("坏", "好", "中")), r"train.tsv: .* there is no p\(坏\), p\(好\), p"),
+        (
+            Classification(labels=("坏", "好", "中")),
+            r"train.tsv: .* there is no p\(坏\), p\(好\), p",
+        ),
         (Regression(label_column="score"), "what a teacher of regression predicts is the label"),
         (QuestionAnswering(), "predicts is not in columns. Give a model"),
     ],

@@ -37,7 +37,7 @@ from roformer_tf.tasks.extraction.answer_scoring import (
     text_of,
 )
 from roformer_tf.tasks.labelling import Labelling, teacher_weights
-from roformer_tf.tasks.losses import FAR_BELOW, mixed, span_distillation, span_losses
+from roformer_tf.tasks.losses import FAR_BELOW, mixed, softmax_distillation, span_losses
 from roformer_tf.tasks.objective import TrainingObjective
 from roformer_tf.tasks.probabilities import shortest
 
@@ -200,7 +200,7 @@ class QuestionObjective(TrainingObjective):
     """Cross-entropy of the first and the last token of the answer."""
 
     losses = staticmethod(span_losses)
-    soft_losses = staticmethod(span_distillation)
+    soft_losses = staticmethod(softmax_distillation)
     # Measured on CMRC 2018 with our small checkpoint, which has no dropout (docs/LOG.md).
     epochs: ClassVar[int] = 12
     dropout: ClassVar[float | None] = 0.1
@@ -211,15 +211,18 @@ class QuestionObjective(TrainingObjective):
 
     @classmethod
     def taught_losses(cls, targets: "Tensor", logits: "Tensor", *settings: Any) -> "Tensor":
-        """The cross-entropy, and the divergence from a teacher over the possible tokens.
+        """The cross-entropy, and the divergences from a teacher over the possible tokens.
 
-        targets (B, T, 5): the usual ones, the teacher's logits, and its weight.
+        targets (B, T, 5): the usual ones, the teacher's logits, and its weight. Both losses are
+        means of the first and the last token.
         """
         from keras import ops
 
-        hard, share = targets[..., :2], targets[:, 0, 4]
-        possible = (ops.where(hard > 0, x, FAR_BELOW) for x in (targets[..., 2:4], logits))
-        return mixed(span_losses(hard, logits), span_distillation(*possible), share)
+        hard, both = targets[..., :2], (targets[..., 2:4], logits)
+        # (B, 2, T)
+        possible = (ops.transpose(ops.where(hard > 0, x, FAR_BELOW), (0, 2, 1)) for x in both)
+        soft = ops.mean(softmax_distillation(*possible), axis=-1)
+        return mixed(span_losses(hard, logits), soft, targets[:, 0, 4])
 
     @classmethod
     def model_class(cls) -> "type[PretrainedModel]":
