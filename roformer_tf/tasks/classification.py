@@ -134,16 +134,6 @@ class Classification(Task):
     decoding = part(LabelDecoding)
     metrics = part(ClassificationMetrics)
 
-    @classmethod
-    def from_settings(cls, **settings: Any) -> Task:
-        """The task with these settings: with a pattern, a cloze whose candidates are the labels."""
-        if "pattern" not in settings:
-            return cls(**settings)
-        # It imports this module.
-        from roformer_tf.tasks.choices.label_words import LabelWords
-
-        return LabelWords(**settings)
-
 
 class Pair(Classification):
     """Two texts in one sequence, one of the labels."""

@@ -132,7 +132,7 @@ def test_spans_of_a_teacher_are_in_the_tokens_of_the_student(prompts):
         assert targets[0, 0].tolist() == [[7, 0, 0, 0.5], [1, 2, 1, 1], [0, 0, 0, 0]]
         np.testing.assert_allclose(targets[0, 1], [[7, 0, 0, 0.5], [4, 5, 0, t], [1, 2, 1, 0.5]])
         return
-    # PER first, because the text has it; both labels are unknown words of three tokens.
+    # PER first, because the text has it.
     for row, (hard, soft) in enumerate(targets):
         begin = int(hard[0, 1]) + 1
         assert hard[0, [0, 3]].tolist() == [begin + 6, 0.5]

@@ -100,16 +100,16 @@ def test_the_loss_is_that_of_float64(scale):
 def test_soft_targets_count_by_their_fraction():
     """Of the third sequence, in float64: (1 − t) exp s and t exp −s of every span."""
     pointers = drawn(1, 7, 2)
-    given = {(1, 3, 0): 0.25, (2, 2, 0): 1.0, (4, 5, 1): 0.9}
+    shares = {(1, 3, 0): 0.25, (2, 2, 0): 1.0, (4, 5, 1): 0.9}
     targets = np.zeros((1, 5, 4), "float32")
     targets[0, 0] = 7, 0, 0, 0.5  # its tokens, the last one before the text, and a weight
-    targets[0, 1:4] = [[*span, t] for span, t in given.items()]
+    targets[0, 1:4] = [[*span, t] for span, t in shares.items()]
     want = []
     for label in range(2):
         sums = [1.0, 1.0]
         for i in range(1, 6):
             for j in range(i, 6):
-                s, t = score(pointers[0], i, j, label), given.get((i, j, label), 0)
+                s, t = score(pointers[0], i, j, label), shares.get((i, j, label), 0)
                 sums = [sums[0] + (1 - t) * np.exp(s), sums[1] + t * np.exp(-s)]
         want.append(np.log(sums).sum())
     got = float(np.asarray(span_losses(targets, keras.ops.convert_to_tensor(pointers)))[0])

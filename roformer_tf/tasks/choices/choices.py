@@ -137,7 +137,7 @@ class ChoiceLabelling(ListLabelling):
                 f"one of {shown}"
             )
         right = candidates[int(number)]
-        if candidates.count(right) > 1:  # no score could tell them apart
+        if candidates.count(right) > 1:  # their scores are equal
             raise BadCellError(f"has the right candidate {right!r} twice")
         return int(number)
 

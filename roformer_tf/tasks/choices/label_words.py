@@ -9,7 +9,7 @@ training, Schick and Schütze, arXiv 2001.07676, without its unlabelled texts).
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -17,9 +17,13 @@ from roformer_tf.errors import InputError
 from roformer_tf.labelled.batches import TrainingData
 from roformer_tf.labelled.choices import GAP, ChoiceBatches, EncodedChoices, encode_cloze
 from roformer_tf.labelled.encoding import EncodedTexts, Rows
-from roformer_tf.tasks.base import Examples, part
+from roformer_tf.tasks.base import Examples, Task, part
 from roformer_tf.tasks.choices.cloze import ClozeDecoding, ClozeLabelling, ClozeObjective
-from roformer_tf.tasks.classification import Classification, ClassificationLabelling
+from roformer_tf.tasks.classification import (
+    Classification,
+    ClassificationLabelling,
+    ClassificationMetrics,
+)
 from roformer_tf.tasks.decoding import LabelDecoding
 
 if TYPE_CHECKING:
@@ -64,13 +68,25 @@ class LabelWordsDecoding(LabelDecoding, ClozeDecoding):
 
 
 @dataclass(frozen=True, kw_only=True)
-class LabelWords(Classification):
+class LabelWords(Task):
     """One text, one of the labels, whose names fill the gap of a sentence."""
 
+    name: ClassVar[str] = Classification.name
+    title: ClassVar[str] = Classification.title
     compares: ClassVar[bool] = True
     labelling = part(LabelWordsLabelling)
     objective = part(ClozeObjective)
     decoding = part(LabelWordsDecoding)
+    metrics = part(ClassificationMetrics)
 
     pattern: str
     """The sentence, with {text} and {label}."""
+
+
+class TextClassification(Classification):
+    """The task of `--task classification`: `Classification`, or `LabelWords` with a pattern."""
+
+    @classmethod
+    def from_settings(cls, **settings: Any) -> Task:
+        """The task with these settings."""
+        return (LabelWords if "pattern" in settings else Classification)(**settings)

@@ -87,9 +87,9 @@ def span_losses(
     row = ops.zeros_like(start) + ops.arange(batch, dtype="int32")[:, None]
     indices = ops.reshape(ops.stack([row, label, start, last], axis=-1), (-1, 4))
     # A target of zeros is no span: token 0 is [CLS].
-    given = targets[:, 1:, 3] if targets.shape[-1] > 3 else ops.cast(start > 0, "float32")
+    shares = targets[:, 1:, 3] if targets.shape[-1] > 3 else ops.cast(start > 0, "float32")
     shape = batch, labels, length, length
-    wanted = ops.minimum(ops.scatter(indices, ops.reshape(given, (-1,)), shape), 1.0)
+    wanted = ops.minimum(ops.scatter(indices, ops.reshape(shares, (-1,)), shape), 1.0)
 
     def log_of_sum(scores: "Tensor", factors: "Tensor") -> "Tensor":
         """log(1 + Σ factors · exp scores): (B, C)."""

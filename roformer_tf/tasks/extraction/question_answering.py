@@ -219,9 +219,10 @@ class QuestionObjective(TrainingObjective):
         from keras import ops
 
         hard, both = targets[..., :2], (targets[..., 2:4], logits)
-        # (B, 2, T)
-        possible = (ops.transpose(ops.where(hard > 0, x, FAR_BELOW), (0, 2, 1)) for x in both)
-        soft = ops.mean(softmax_distillation(*possible), axis=-1)
+        teacher, student = (  # (B, 2, T)
+            ops.transpose(ops.where(hard > 0, x, FAR_BELOW), (0, 2, 1)) for x in both
+        )
+        soft = ops.mean(softmax_distillation(teacher, student), axis=-1)
         return mixed(span_losses(hard, logits), soft, targets[:, 0, 4])
 
     @classmethod
