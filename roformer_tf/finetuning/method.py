@@ -62,8 +62,8 @@ def settle_method(
             problem = f"its cross-validation is not possible: {error}"
     if config.method != "auto":
         if problem:
-            name = config.method
-            raise InputError(f"--method {name}: {problem.rstrip('.')}. Give --method full.")
+            problem = problem.rstrip(".")
+            raise InputError(f"--method {config.method}: {problem}. Give --method full.")
         return config
     if problem or max(counted_labels(examples)) > MOST:
         return dataclasses.replace(config, method="full")

@@ -149,6 +149,7 @@ class Results:
     def for_report(self, settings: Mapping[str, Any], with_baseline: bool) -> ReportData:
         """The data of the report. Fits the baseline."""
         search, trial = self.search, self.best.trial
+        taught, ids = search.taught, list(map(id, self.examples))
         began = time.perf_counter()
         baselines, problem = self._baselines() if with_baseline else ([], "")
         fitted = time.perf_counter() - began
@@ -171,7 +172,8 @@ class Results:
             test=reported if search.sets.test or trial.cross_validated else None,
             baseline=name,
             other_baselines=baselines[1:],
-            teacher=self._of_teacher(),
+            # A teacher in columns may have no predictions for them.
+            teacher=[taught[number] for number in ids] if taught.keys() >= {*ids} else [],
             lexical=_described(self.best),
             method=search.method,
             no_baseline=problem,
@@ -189,12 +191,6 @@ class Results:
                 "baseline": fitted,
             },
         )
-
-    def _of_teacher(self) -> list[Prediction]:
-        """The teacher's predictions for the reported examples; none unless it has all."""
-        taught = [self.search.taught.get(id(example)) for example in self.examples]
-        known = [prediction for prediction in taught if prediction is not None]
-        return known if len(known) == len(taught) else []
 
     def _baselines(self) -> tuple[list[tuple[str, list[Prediction]]], str]:
         """Name and predictions of each baseline, the best first; and why there is none.
@@ -234,9 +230,8 @@ class Results:
             tokenizer = self.search.initial.tokenizer
             baselines = search_baselines(result.task, trial.valid, test or trial.valid, tokenizer)
             return [FittedBaseline(name, x, x) for name, x in baselines]
-        tfidf = result.tfidf
+        sets, tfidf = (trial.train, trial.valid), result.tfidf
         if tfidf is None and trial.cross_validated:
-            sets = trial.train, trial.valid
             tfidf = fit_tfidf(task, *sets, self.search.metric, trial.folds)
         if tfidf is not None:
             name, of = tfidf.name, partial(tfidf.predictions, task, valid=trial.valid)

@@ -107,11 +107,10 @@ def _stored(row: Row, task: Task) -> Prediction:
     prediction = task.decoding.predict(task.decoding.logits(scores))
     # A sum that is not 1, and a number that is no probability, would be changed.
     if not np.allclose(prediction.scores, scores, rtol=1e-4, atol=TOLERANCE):
-        kind = "probabilities of all labels" if len(names) > 1 else "a number"
-        shown = ", ".join(f"{x}" for x in (row.cells.get(name) for name in names[:SHOWN]))
+        shown = ", ".join(f"{name} {row.cells.get(name)}" for name in names[:SHOWN])
         raise InputError(
-            f"{row.place} has {shown} in the columns {', '.join(names[:SHOWN])}, but needs {kind}. "
-            "Correct it, or remove the row."
+            f"{row.place} has no prediction of {task.name} in its columns: {shown}. Correct it, or "
+            "remove the row."
         )
     return prediction
 

@@ -273,10 +273,10 @@ def test_a_teacher_in_columns(typed, capsys):
 @pytest.mark.parametrize(
     ("cells", "message"),
     [
-        ("0.5\t0.7", r"ptrain.tsv:2 has 0.5, 0.7 in the columns p\(坏\), p\(好\), but needs"),
-        ("1.2\t-0.2", "ptrain.tsv:2 has 1.2, -0.2 in"),
-        ("0.5\t", "ptrain.tsv:2 has 0.5, .* in the columns"),
-        ("0.5\tnan", "ptrain.tsv:2 has 0.5, nan in the columns"),
+        ("0.5\t0.7", r"ptrain.tsv:2 has no prediction of class.*: p\(坏\) 0.5, p\(好\) 0.7. Co"),
+        ("1.2\t-0.2", "ptrain.tsv:2 has no prediction .* 1.2, .* -0.2. Correct"),
+        ("0.5\t", "ptrain.tsv:2 has no prediction .* 0.5, "),
+        ("0.5\tnan", "ptrain.tsv:2 has no prediction .* 0.5, .* nan. Correct"),
     ],
 )
 def test_cells_that_are_no_prediction_are_refused(typed, tmp_path, cells, message):

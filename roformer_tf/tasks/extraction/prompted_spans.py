@@ -90,12 +90,11 @@ class PromptedLabelling(SpansLabelling):
     def row_spans(self, encoded: EncodedTexts, spans: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The spans with the label of each row, as label 0."""
         assert isinstance(encoded, EncodedPrompts)
-        counted = []
-        for of_text, label in zip(super().row_spans(encoded, spans), encoded.label, strict=True):
-            of_row = of_text[of_text[:, 2] == label]
-            of_row[:, 2] = 0
-            counted.append(of_row)
-        return counted
+        spans = super().row_spans(encoded, spans)
+        return [
+            of_text[of_text[:, 2] == label] * np.array([1, 1, 0, 1])[: of_text.shape[1]]
+            for of_text, label in zip(spans, encoded.label, strict=True)
+        ]
 
     def in_rows(self, encoded: EncodedTexts, spans: Sequence[np.ndarray]) -> np.ndarray:
         """As of `SpansLabelling`, with the number of the last token before the text."""

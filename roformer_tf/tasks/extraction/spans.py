@@ -120,8 +120,7 @@ class SpansLabelling(UnitLabelling):
         spans = []
         for of_text in logits:
             first, end, label, p = of_text.T
-            t = p**2 / (p**2 + (1 - p) ** 2)
-            spans.append(np.stack([first, end - 1, label, t], axis=1))
+            spans.append(np.stack([first, end - 1, label, p**2 / (p**2 + (1 - p) ** 2)], axis=1))
         hard, soft = data.targets, self.in_rows(data.encoded, spans)
         longest = max(hard.shape[1], soft.shape[1])
         targets = np.zeros((len(hard), 2, longest, 4), np.float32)
