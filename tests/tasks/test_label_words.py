@@ -85,10 +85,11 @@ def test_method_and_pattern_belong_together(settings):
 
 def test_a_run(shallow, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")  # takes long
-    rows = [f"{word}天气很{word}\t{'pn'[word == '坏']}\n" for word in "好坏" * 12]
-    for name in ("train", "test"):
+    rows = [f"{word}天气{x}\t{'pn'[word == '坏']}\n" for x in "今我们去公园学习" for word in "好坏"]
+    for name in ("train", "valid", "test"):
         (tmp_path / f"{name}.tsv").write_text("text\tlabel\n" + "".join(rows), "utf-8")
-    words = ["--train", str(tmp_path / "train.tsv"), "--test", str(tmp_path / "test.tsv")]
+    files = [(f"--{name}", str(tmp_path / f"{name}.tsv")) for name in ("train", "valid", "test")]
+    words = [word for pair in files for word in pair]
     words += ["--checkpoint", str(shallow), "--output", str(tmp_path / "run"), "--epochs", "2"]
     words += ["--method", "cloze", "--pattern", "{text}很{label}", "--label-names", "坏", "好"]
     words += ["--learning-rate", "1e-2", "--precision", "float32", "--no-baseline"]
@@ -101,11 +102,11 @@ def test_a_run(shallow, tmp_path, monkeypatch, capsys):
     predicted = roformer_tf.load(str(model), precision="float32")(["好天气很好", "坏天气很坏"])
     assert set(predicted[0]["scores"]) == {"坏", "好"}
     capsys.readouterr()
-    words[1] = str(tmp_path / "pairs.tsv")
+    pairs = ["--train", str(tmp_path / "pairs.tsv"), *words[len(files) * 2 :]]
     (tmp_path / "pairs.tsv").write_text(
         "text_a\ttext_b\tlabel\n" + "".join(f"天{row}" for row in rows).replace("天气", "\t"),
         "utf-8",
     )
-    words[words.index("--output") + 1] = str(tmp_path / "other")
-    assert main(["finetune", *words]) == 2
+    pairs[pairs.index("--output") + 1] = str(tmp_path / "other")
+    assert main(["finetune", *pairs]) == 2
     assert "--method cloze: it is not for the task pair" in capsys.readouterr().err
