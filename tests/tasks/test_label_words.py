@@ -93,6 +93,7 @@ def test_a_run(shallow, tmp_path, monkeypatch, capsys):
     words += ["--checkpoint", str(shallow), "--output", str(tmp_path / "run"), "--epochs", "2"]
     words += ["--method", "cloze", "--pattern", "{text}很{label}", "--label-names", "坏", "好"]
     words += ["--learning-rate", "1e-2", "--precision", "float32", "--no-baseline"]
+    words += ["--lexical-features", "yes"]
     assert main(["finetune", *words]) == 0
     model = tmp_path / "run" / "model"
     task = load_task(model)

@@ -25,6 +25,7 @@ from roformer_tf.tasks.classification import (
     ClassificationMetrics,
 )
 from roformer_tf.tasks.decoding import LabelDecoding
+from roformer_tf.tasks.losses import softmax_losses
 
 if TYPE_CHECKING:
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -63,6 +64,12 @@ class LabelWordsLabelling(ClassificationLabelling):
         return ChoiceBatches(self.encode(examples, tokenizer), targets)
 
 
+class LabelWordsObjective(ClozeObjective):
+    """As of a cloze."""
+
+    losses = staticmethod(softmax_losses)  # by which lexical features are weighted
+
+
 class LabelWordsDecoding(LabelDecoding, ClozeDecoding):
     """Scores of the labels in the gap (C,) → the most probable label, by a softmax over them."""
 
@@ -75,7 +82,7 @@ class LabelWords(Task):
     title: ClassVar[str] = Classification.title
     compares: ClassVar[bool] = True
     labelling = part(LabelWordsLabelling)
-    objective = part(ClozeObjective)
+    objective = part(LabelWordsObjective)
     decoding = part(LabelWordsDecoding)
     metrics = part(ClassificationMetrics)
 
