@@ -38,7 +38,7 @@ from roformer_tf.finetuning.report.analysis import analyse
 from roformer_tf.finetuning.report.pages import model_card, write_report
 from roformer_tf.finetuning.results import Results, print_summary
 from roformer_tf.finetuning.search import Search, Sets
-from roformer_tf.finetuning.settings import FinetuneConfig, VectorConfig
+from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.finetuning.teacher import read_unlabelled
 from roformer_tf.finetuning.trainer import InitialState
 from roformer_tf.finetuning.trial import labels_of
@@ -110,11 +110,10 @@ def _finetune(config: FinetuneConfig, adapt: Adapt) -> None:
         check_export(to, output / "export" / to)
     layout = find_layout(config.train, config.columns, config.task, TASKS)
     say(layout.report)
-    check_vector_settings(layout.task, config.vectors)
-    check_lexical_features(layout.task, config)
+    check_uses(layout.task, config)
     sets = read_sets(config, layout)
     config = settle_method(config, layout.task, sets.train)
-    if config.method == "full" or config.folds:
+    if config.method in ("full", "cloze") or config.folds:
         sets = split_sets(config, layout, sets)
     if layout.task.reranks:
         sets = searched(sets, config.vectors.hard_negatives or NEGATIVES)
@@ -233,26 +232,29 @@ def choose_rate(
     return _with_rate(config, rate)
 
 
-def check_vector_settings(task: type[Task], config: VectorConfig) -> None:
-    """Raise InputError for settings of vectors if the task has none."""
-    for field in dataclasses.fields(config):
-        is_set = getattr(config, field.name) != field.default
-        if is_set and field.name not in task.objective.vector_settings:
-            raise InputError(
-                f"{field.name} is a setting for sentence vectors, which the task {task.name} does "
-                f"not train. Remove --{field.name.replace('_', '-')}."
-            )
+def check_uses(task: type[Task], config: FinetuneConfig) -> None:
+    """Raise InputError for a setting that the task has no use for.
 
-
-def check_lexical_features(task: type[Task], config: FinetuneConfig) -> None:
-    """Raise InputError if the task has none; print why "auto" does not try them."""
-    if task.metrics.linear_model:
-        if config.lexical_features == "auto" and config.export:
-            say("no lexical features, because a model with them cannot be exported")
-    elif config.lexical_features == "yes":
-        raise InputError(
-            f"lexical features are not for the task {task.name}. Remove --lexical-features."
-        )
+    Prints why "auto" tries no lexical features, if the task has them.
+    """
+    kind, lexical = task.labelling, config.lexical_features
+    # What settings are for, if they are set and the task is something else.
+    useless = {
+        "crf": config.crf and (kind.has_spans or not kind.has_units) and "sequences of labels",
+        "label_prompts": config.label_prompts and not kind.has_spans and "entities (spans)",
+        "label_names": config.label_names and not kind.may_name_labels and "labels of whole texts",
+        "lexical_features": lexical == "yes" and not task.metrics.linear_model and "whole texts",
+    }
+    for field in dataclasses.fields(config.vectors):
+        is_set = getattr(config.vectors, field.name) != field.default
+        is_useless = is_set and field.name not in task.objective.vector_settings
+        useless[field.name] = is_useless and "sentence vectors"
+    for name, what in useless.items():
+        if what:
+            flag = name.replace("_", "-")
+            raise InputError(f"{name} is for {what}, not for {task.name}. Remove --{flag}.")
+    if task.metrics.linear_model and lexical == "auto" and config.export:
+        say("no lexical features, because a model with them cannot be exported")
 
 
 def read_sets(config: FinetuneConfig, layout: Layout) -> Sets:
@@ -279,13 +281,8 @@ def split_sets(config: FinetuneConfig, layout: Layout, sets: Sets) -> Sets:
 def name_labels(names: tuple[str, ...], task: Task, sets: Sets) -> tuple[Task, Sets]:
     """The task and the examples with these names of the labels, in the order of the labels.
 
-    Raises InputError for a task without labels, and for another number of names.
+    Raises InputError for another number of names.
     """
-    if not task.labelling.may_name_labels:
-        raise InputError(
-            f"label_names is for whole texts with labels, not for the task {task.name}. Remove "
-            "--label-names."
-        )
     if len(names) != len(task.labels) or len(set(names)) < len(names):
         raise InputError(
             f"label_names has {len(set(names))} different names, but there are {len(task.labels)} "
@@ -308,17 +305,6 @@ def define_task(config: FinetuneConfig, layout: Layout, sets: Sets) -> Task:
     Raises InputError for a label of the other sets that training does not have, and for settings
     that the task has no use for.
     """
-    kind = layout.task.labelling
-    if config.crf and (kind.has_spans or not kind.has_units):
-        raise InputError(
-            f"crf needs a sequence of labels, which the task {layout.task.name} does not have. "
-            "Remove --crf."
-        )
-    if config.label_prompts and not kind.has_spans:
-        raise InputError(
-            f"label_prompts is for entities, the task spans, and not for {layout.task.name}. Give "
-            "--task spans, or remove --label-prompts."
-        )
     task = layout.task.from_examples(
         sets.train,
         text_columns=layout.text_columns,
@@ -328,6 +314,7 @@ def define_task(config: FinetuneConfig, layout: Layout, sets: Sets) -> Task:
         max_length=UNLIMITED,
         crf=config.crf,
         **({"label_prompts": True} if config.label_prompts else {}),
+        **({"pattern": config.pattern} if config.pattern else {}),
     )
     # Micro-batches are part of the training step, not of the task.
     names = [name for name in task.objective.vector_settings if name != "micro_batches"]

@@ -10,7 +10,7 @@ from keras import ops
 from roformer_tf.errors import InputError
 from roformer_tf.kernels.forms import Tensor
 from roformer_tf.tasks.base import Task
-from roformer_tf.tasks.losses import LossConfig, mixed
+from roformer_tf.tasks.losses import LossConfig
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.training.training_model import WeightedMeanLoss
 
@@ -65,9 +65,11 @@ class TaskLoss(WeightedMeanLoss):
     which is half of equation 4 in arXiv 2106.14448: that adds the two cross-entropies.
 
     With `crf` the model returns the losses of its tokens instead of logits. With `taught` targets
-    also hold a teacher's logits and a weight w: see `TrainingObjective.soft_losses`. Then
+    also hold what a teacher predicts and a weight w: see `TrainingObjective.taught_losses`. Then
 
         loss = (1 − w) · the task's loss + w · T² · KL(teacher‖model) at the temperature T
+
+    or, for spans, the loss of the teacher's spans in place of the divergence.
     """
 
     def __init__(
@@ -93,12 +95,8 @@ class TaskLoss(WeightedMeanLoss):
         if self.crf:
             return logits
         objective = TASKS[self.task].objective
-        last = logits.shape[-1] + 1  # a teacher's logits and their weight
-        hard = objective.hard_targets(y_true[..., :-last]) if self.taught else y_true
-        losses = objective.losses(hard, logits, self.settings, self.class_weights)
-        if self.taught and objective.soft_losses is not None:
-            soft = objective.soft_losses(y_true[..., -last:-1], logits)
-            losses = mixed(losses, soft, y_true[..., -1])
+        compute = objective.taught_losses if self.taught else objective.losses
+        losses = compute(y_true, logits, self.settings, self.class_weights)
         if not self.settings.r_drop:
             return losses
         # (B/2, …) each: the second half has the same sequences under another dropout.

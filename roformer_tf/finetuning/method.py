@@ -44,13 +44,15 @@ def settle_method(
 ) -> FinetuneConfig:
     """Replace "auto" by "full" where there is no choice for these training examples.
 
-    Raises InputError where "vectors" is not possible.
+    Raises InputError where "vectors" or "cloze" is not possible.
     """
     if config.method == "full":
         return config
     problem = ""
     if not task.has_vector_method:
         problem = f"it is not for the task {task.name}"
+    elif config.method == "cloze":
+        return config
     elif config.seeds > 1 or config.sweep or config.loss.teacher:
         problem = "it has no use for --seeds, --sweep and --teacher"
     else:
@@ -58,9 +60,10 @@ def settle_method(
             cross_validation(examples, task, config.seed)
         except InputError as error:
             problem = f"its cross-validation is not possible: {error}"
-    if config.method == "vectors":
+    if config.method != "auto":
         if problem:
-            raise InputError(f"--method vectors: {problem.rstrip('.')}. Give --method full.")
+            problem = problem.rstrip(".")
+            raise InputError(f"--method {config.method}: {problem}. Give --method full.")
         return config
     if problem or max(counted_labels(examples)) > MOST:
         return dataclasses.replace(config, method="full")
@@ -83,7 +86,7 @@ def with_method(search: "Search", split: "Callable[[Sets], Sets]") -> "Search":
     known: dict[str, Any] = {}
     if path.exists():
         known = read_json(path, "Give another --output to start anew.")
-    elif config.method == "full":
+    elif config.method != "vectors":
         return search
     name = known.get("name", config.method)
     crossed = name == "vectors" and not (search.sets.valid or search.sets.folds)

@@ -149,6 +149,7 @@ class Results:
     def for_report(self, settings: Mapping[str, Any], with_baseline: bool) -> ReportData:
         """The data of the report. Fits the baseline."""
         search, trial = self.search, self.best.trial
+        taught, ids = search.taught, list(map(id, self.examples))
         began = time.perf_counter()
         baselines, problem = self._baselines() if with_baseline else ([], "")
         fitted = time.perf_counter() - began
@@ -171,7 +172,8 @@ class Results:
             test=reported if search.sets.test or trial.cross_validated else None,
             baseline=name,
             other_baselines=baselines[1:],
-            teacher=[search.taught[id(x)] for x in self.examples] if search.taught else [],
+            # A teacher in columns may have no predictions for them.
+            teacher=[taught[number] for number in ids] if taught.keys() >= {*ids} else [],
             lexical=_described(self.best),
             method=search.method,
             no_baseline=problem,
@@ -228,9 +230,8 @@ class Results:
             tokenizer = self.search.initial.tokenizer
             baselines = search_baselines(result.task, trial.valid, test or trial.valid, tokenizer)
             return [FittedBaseline(name, x, x) for name, x in baselines]
-        tfidf = result.tfidf
+        sets, tfidf = (trial.train, trial.valid), result.tfidf
         if tfidf is None and trial.cross_validated:
-            sets = trial.train, trial.valid
             tfidf = fit_tfidf(task, *sets, self.search.metric, trial.folds)
         if tfidf is not None:
             name, of = tfidf.name, partial(tfidf.predictions, task, valid=trial.valid)

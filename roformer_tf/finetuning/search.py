@@ -65,18 +65,17 @@ class Search:
         """The same with the teacher's predictions of all examples; see `teacher_predictions`."""
         labelled = [*self.sets.train, *self.sets.valid, *self.sets.test]
         examples = [*labelled, *self.sets.unlabelled]
-        source = str(self.config.loss.teacher)
-        predictions = teacher_predictions(source, self.task, examples)
+        predictions = teacher_predictions(self.config, self.task, examples)
         # Training data have labels, even where these do not count.
         unlabelled = [
-            example._replace(label=prediction.label)
+            example._replace(label=None if prediction is None else prediction.label)
             for example, prediction in zip(examples, predictions, strict=True)
         ][len(labelled) :]
         known = zip([*labelled, *unlabelled], predictions, strict=True)
         return dataclasses.replace(
             self,
             sets=dataclasses.replace(self.sets, unlabelled=unlabelled),
-            taught={id(example): prediction for example, prediction in known},
+            taught={id(example): x for example, x in known if x is not None},
         )
 
     def first(self, trainer: Trainer | None = None) -> TrialResult:
@@ -177,7 +176,7 @@ class Search:
             config=dataclasses.replace(self.config, optimizer=optimizer),
             metric=self.metric,
             unlabelled=unlabelled,
-            soft_targets=[self.task.decoding.logits(self.taught[id(x)].scores) for x in examples],
+            soft_targets=[self.task.decoding.soft_targets(self.taught[id(x)]) for x in examples],
             teacher=partial(teacher_vectors, source) if source else None,
             fit_tfidf=partial(self._tfidf, train, valid, crossed),
             folds=parts,

@@ -87,11 +87,15 @@ class FinetuneConfig:
     pooling: Literal["cls", "mean", "pooler"] | None = None
     """What a prediction is computed from. Default: the first token ("mean" for ranking); for
     vectors, what the checkpoint was trained with: a sim model's pooler, otherwise the mean."""
-    method: Literal["auto", "full", "vectors"] = "auto"
+    method: Literal["auto", "full", "vectors", "cloze"] = "auto"
     """For classification: "full" trains all weights; "vectors" keeps the encoder as it is, and
     fits a logistic regression to its vectors of all examples of --train. "auto", with at most 64
     examples of each label and no setting of the training: what is better on the validation set, or
-    without --valid in a cross-validation; with fewer than 8 it is "vectors". Otherwise "full"."""
+    without --valid in a cross-validation; with fewer than 8 it is "vectors". Otherwise "full".
+    "cloze" has the checkpoint's head for masks fill the names of the labels into --pattern, and
+    trains all weights."""
+    pattern: Annotated[str, "TEXT"] = ""
+    """For --method cloze: a sentence with one {text} and one {label}."""
     crf: bool = False
     """For tagging: also learn scores for each pair of successive labels (a conditional random
     field), at --crf-learning-rate."""
@@ -174,6 +178,13 @@ class FinetuneConfig:
             raise InputError(
                 "valid_share is 0, but the best weights need a validation set. Give --valid, or a "
                 "fraction above 0."
+            )
+        marks = self.pattern.count("{text}") == self.pattern.count("{label}") == 1
+        if (self.method == "cloze") != bool(self.pattern) or (self.pattern and not marks):
+            raise InputError(
+                f"method is {self.method} and pattern {self.pattern!r}, but --method cloze needs a "
+                "sentence with one {text} and one {label}, such as --pattern "
+                "'这是一条{label}新闻。{text}'. Give both or neither."
             )
         if self.lexical_features == "yes" and self.export:
             raise InputError(

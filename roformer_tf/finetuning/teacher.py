@@ -1,17 +1,22 @@
 """Distillation: what a teacher predicts becomes targets for a smaller model (Hinton et al., 2015).
 
 A teacher of labels is a fine-tuned model of the same task. It predicts all examples once, before
-the training, with its own tokenizer and maximum length. The teacher of paraphrases, which may be
-any model with vectors, is in `search`.
+the training, with its own tokenizer and maximum length. Or its predictions are in columns of the
+files, as `predict` writes them. The teacher of paraphrases, which may be any model with vectors, is
+in `search`.
 """
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from roformer_tf.errors import InputError
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.inference.opening import open_model
+from roformer_tf.labelled.cells import to_number
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import good_examples, open_unanswered
+from roformer_tf.readers.tables import Row
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.terminal import Progress, say
 from roformer_tf.translation import Message
@@ -19,6 +24,10 @@ from roformer_tf.translation import Message
 # Examples between two updates of the progress; those of similar length form batches.
 CHUNK = 1024
 SHOWN = 10  # labels that an error names
+# As --teacher: the predictions are in the files.
+COLUMNS = "columns"
+# How much the probabilities in a row may differ from those with the sum 1.
+TOLERANCE = 0.01
 
 
 def read_unlabelled(config: FinetuneConfig, task: Task) -> list[Example]:
@@ -34,11 +43,17 @@ def read_unlabelled(config: FinetuneConfig, task: Task) -> list[Example]:
     return examples
 
 
-def teacher_predictions(source: str, task: Task, examples: Sequence[Example]) -> list[Prediction]:
-    """What a teacher predicts for each example.
+def teacher_predictions(
+    config: FinetuneConfig, task: Task, examples: Sequence[Example]
+) -> Sequence[Prediction | None]:
+    """What a teacher predicts for each example; None where the columns of its file have nothing.
 
-    Raises InputError for a model that is not fine-tuned, of another task, or with other labels.
+    Raises InputError for a model that is not fine-tuned, of another task, or with other labels, and
+    as `stored_predictions`.
     """
+    source = str(config.loss.teacher)
+    if source == COLUMNS:
+        return stored_predictions(config, task, examples)
     with open_model(source, precision="float32") as opened:
         if opened.task is not None:
             check_teacher(source, opened.task, task)
@@ -51,6 +66,53 @@ def teacher_predictions(source: str, task: Task, examples: Sequence[Example]) ->
             predictions += finetuned.predict(examples[start : start + CHUNK])
             bar.update(len(predictions) - start)
     return predictions
+
+
+def stored_predictions(
+    config: FinetuneConfig, task: Task, examples: Sequence[Example]
+) -> list[Prediction | None]:
+    """The predictions of a teacher in the columns of the files; None for a row that has none.
+
+    Rows of --train and --unlabelled need them. Raises InputError for a file without the columns,
+    and for a row whose cells are no prediction.
+    """
+    names = task.decoding.score_columns
+    if not names or task.label_column in names:
+        reason = "is the label here" if names else "is not in columns"
+        raise InputError(
+            f"--teacher {COLUMNS}: what a teacher of {task.name} predicts {reason}. Give a model."
+        )
+    stored: dict[str, Prediction] = {}
+    places = {example.place for example in examples}
+    for path in (config.train, *config.unlabelled, config.valid, config.test):
+        table = config.columns.open(path, names) if path else None
+        if table is not None and {*names} <= {*table.columns}:
+            rows = (row for row in table.rows if row.place in places)
+            stored.update((row.place, _stored(row, task)) for row in rows)
+        elif table is not None and path not in (config.valid, config.test):
+            missing = ", ".join([name for name in names if name not in table.columns][:SHOWN])
+            raise InputError(
+                f"{path}: --teacher {COLUMNS} reads the columns that `predict` writes, but there "
+                f"is no {missing}. Add what the teacher predicts, or give a model as --teacher."
+            )
+    say("the teacher is {described}", described=", ".join(names[:SHOWN]))
+    return [stored.get(example.place) for example in examples]
+
+
+def _stored(row: Row, task: Task) -> Prediction:
+    """The prediction in the cells of a row."""
+    names = task.decoding.score_columns
+    numbers = [to_number(row.cells.get(name)) for name in names]
+    scores = np.array([np.nan if x is None else x for x in numbers], np.float32)
+    prediction = task.decoding.predict(task.decoding.logits(scores))
+    # A sum that is not 1, and a number that is no probability, would be changed.
+    if not np.allclose(prediction.scores, scores, rtol=1e-4, atol=TOLERANCE):
+        shown = ", ".join(f"{name} {row.cells.get(name)}" for name in names[:SHOWN])
+        raise InputError(
+            f"{row.place} has no prediction of {task.name} in its columns: {shown}. Correct it, or "
+            "remove the row."
+        )
+    return prediction
 
 
 def check_teacher(source: str, teacher: Task, task: Task) -> None:

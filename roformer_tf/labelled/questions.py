@@ -39,6 +39,7 @@ SHORTEST = _SPECIALS + 2  # with a token of each
 # Probability of a window of a long context that need not hold the answer.
 ELSEWHERE = 0.25
 SHOWN = 30  # characters of an answer in a message
+NEVER = -1e30  # a logit whose probability is 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,6 +236,35 @@ def _row_target(spans: Ints, answers: np.ndarray) -> np.ndarray:
     return target
 
 
+def character_logits(windows: Iterable[tuple[np.ndarray, Ints]], characters: int) -> np.ndarray:
+    """Logits of the tokens of a context → of its characters, less that of [CLS]: float32 (C, 2).
+
+    windows: of each the logits (T, 2) and the characters (T, 2) of its tokens. An answer begins at
+    the first character of a token and ends at the last one of a token; `NEVER` at all others. What
+    several windows have is the highest, as in `best_span`.
+    """
+    logits = np.full((characters, 2), NEVER, np.float32)
+    for of_tokens, spans in windows:
+        inside = spans[:, 0] >= 0
+        for column, places in enumerate((spans[inside, 0], spans[inside, 1] - 1)):
+            relative = (of_tokens[inside] - of_tokens[0])[:, column]
+            np.maximum.at(logits[:, column], places, relative)
+    return logits
+
+
+def token_logits(logits: np.ndarray, spans: Ints) -> np.ndarray:
+    """Logits of characters → of the tokens at `spans`, (T, 2) float32; 0 for all others.
+
+    The probability of a token is that of its characters, so a teacher may have other tokens.
+    """
+    of_tokens = np.zeros(spans.shape, np.float32)
+    inside = np.flatnonzero(spans[:, 0] >= 0)
+    if len(inside):
+        begins, ends = spans[inside].T
+        of_tokens[inside] = np.logaddexp.reduceat(logits[: ends[-1]], begins, axis=0)
+    return of_tokens
+
+
 @dataclass(frozen=True)
 class QuestionBatches(TrainingData):
     """Questions with a window of their contexts, which is drawn anew in every epoch.
@@ -247,6 +277,11 @@ class QuestionBatches(TrainingData):
     tokens: TokenizedQuestions
     answers: Sequence[np.ndarray]
     """For each question (answers, 2) int32, characters."""
+    soft: Sequence[np.ndarray] = ()
+    """With a teacher: for each question (characters, 2) float32 as of `character_logits`."""
+    shares: Sequence[float] | np.ndarray = ()
+    """With a teacher: its weight for each question. Targets are then (B, T, 5) float32: the usual
+    ones, its logits and the weight."""
 
     @cached_property
     def lengths(self) -> Ints:
@@ -265,9 +300,14 @@ class QuestionBatches(TrainingData):
         for item in items.tolist():
             row = self.tokens.row(item, *self._window(item, generators(item)))
             rows.append(row)
-            targets.append(_row_target(row.spans, self.answers[item]))
+            target = _row_target(row.spans, self.answers[item])
+            if len(self.soft):
+                share = np.full((len(target), 1), self.shares[item])
+                logits = token_logits(self.soft[item], row.spans)
+                target = np.hstack([target, logits, share]).astype(np.float32)
+            targets.append(target)
         inputs = row_inputs(rows, batch_size)
-        shape = (*inputs["token_ids"].shape, 2)
+        shape = (*inputs["token_ids"].shape, targets[0].shape[1])
         return inputs, padded(targets, shape), first_weights(len(items), batch_size)
 
     def _window(self, item: int, rng: np.random.Generator) -> tuple[int, int]:

@@ -76,6 +76,15 @@ class Decoding(Part):
         """Logits float64 for which `predict` gives these scores, in the shape of the scores."""
         raise NotImplementedError(f"{type(self).__name__} computes no logits from scores")
 
+    def soft_targets(self, prediction: Prediction) -> np.ndarray:
+        """What a student learns from a teacher's prediction: `Labelling.with_soft_targets`."""
+        return self.logits(prediction.scores)
+
+    @property
+    def score_columns(self) -> tuple[str, ...]:
+        """Columns with the scores of a prediction as `predict` writes them; () for none."""
+        return ()
+
     # What decoding depends on besides logits: trained weights, choices on the validation set
 
     def with_arrays(self, arrays: Mapping[str, np.ndarray]) -> Any:
@@ -224,10 +233,15 @@ class LabelDecoding(Decoding):
         indices = range(len(scores)) if self.listed is None else likeliest(scores, self.listed)
         return {self.names[i]: shortest(scores[i]) for i in indices}
 
+    @property
+    def score_columns(self) -> tuple[str, ...]:
+        """p(…) of each label."""
+        return tuple(f"p({name})" for name in self.names)
+
     def cell_names(self) -> list[str]:
         """label, p(…) of each label; if only some are listed: label, score, label_2, …."""
         if self.listed is None:
-            return ["label", *(f"p({name})" for name in self.names)]
+            return ["label", *self.score_columns]
         return ["label", "score", *listed_cells(range(2, self.listed + 1))]
 
     def cells(self, example: Example, prediction: Prediction) -> list[Any]:
@@ -247,6 +261,11 @@ class NumberDecoding(Decoding):
 
     number_name: ClassVar[str]
     """What the number is called."""
+
+    @property
+    def score_columns(self) -> tuple[str, ...]:
+        """The number's name."""
+        return (self.number_name,)
 
     def cell_names(self) -> list[str]:
         """The number's name."""

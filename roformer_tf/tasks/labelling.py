@@ -191,15 +191,15 @@ class Labelling(Part):
     def with_soft_targets(
         self, data: Any, logits: Sequence[np.ndarray], labelled: int
     ) -> TrainingData:
-        """The data with targets as of `TrainingObjective.soft_losses`.
+        """The data with targets as of `TrainingObjective.taught_losses`.
 
-        logits: a teacher's of each example, as of `Decoding.logits`. The first `labelled` examples
-        have labels; for the others the divergence from the teacher is the whole loss.
+        logits: a teacher's of each example, as of `Decoding.soft_targets`. The first `labelled`
+        examples have labels; for the others the divergence from the teacher is the whole loss.
         """
         soft, of_row = self.soft_rows(data.encoded, logits), data.encoded.example
         # Where examples have several candidates, targets are of examples, not of sequences.
         numbers = of_row if len(of_row) == len(soft) else np.arange(len(soft))
-        shares = np.where(numbers < labelled, TEACHER_WEIGHT, 1.0)
+        shares = teacher_weights(numbers, labelled)
         targets = [_joined(*each) for each in zip(data.targets, soft, shares, strict=True)]
         # A list where sequences have targets of different shapes, as `RowBatches` expects it.
         stacked = targets if isinstance(soft, list) else np.stack(targets)
@@ -228,6 +228,11 @@ class Labelling(Part):
                 f"which has {known}. Correct it, name the right column by --label-column, or train "
                 "on examples of it."
             ) from None
+
+
+def teacher_weights(examples: np.ndarray, labelled: int) -> np.ndarray:
+    """The weight of a teacher for each example (N,), by its number."""
+    return np.where(examples < labelled, TEACHER_WEIGHT, 1.0)
 
 
 def _joined(hard: np.ndarray, soft: np.ndarray, share: float) -> np.ndarray:

@@ -47,9 +47,10 @@ class LossConfig:
     computed before and after the step, which doubles the time."""
     teacher: Annotated[str | None, "MODEL"] = None
     """Distillation: a fine-tuned model of the same task and labels, whose probabilities are targets
-    besides the labels: half of the loss is the divergence from them at a temperature of 2. For
-    paraphrases: any model with vectors; its cosines between the texts replace the softmax over a
-    batch, the second stage of RoFormer-Sim."""
+    besides the labels: half of the loss is the divergence from them at a temperature of 2.
+    "columns": they are in --train already, in the columns that `predict` writes. For paraphrases:
+    any model with vectors; its cosines between the texts replace the softmax over a batch, the
+    second stage of RoFormer-Sim."""
 
     def __post_init__(self) -> None:
         check_numbers(self, "label_smoothing", at_least=0, below=1)
@@ -65,7 +66,7 @@ def softmax_losses(
     config: LossConfig = PLAIN,
     class_weights: Sequence[Any] | None = None,
 ) -> "Tensor":
-    """Cross-entropy of labels (…) int and logits (…, C): (…).
+    """Cross-entropy of labels (…) or (…, 1) and logits (…, C): (…).
 
     The focal loss is this times (1 − p)^focal, where p is the label's probability
     (arXiv 1708.02002).
@@ -73,6 +74,7 @@ def softmax_losses(
     from keras import ops
 
     classes = logits.shape[-1]
+    labels = labels[..., 0] if len(labels.shape) == len(logits.shape) else labels
     chosen = ops.one_hot(ops.cast(labels, "int32"), classes)  # (…, C)
     wanted = (1 - config.label_smoothing) * chosen + config.label_smoothing / classes
     losses = -ops.sum(wanted * ops.log_softmax(logits), axis=-1)

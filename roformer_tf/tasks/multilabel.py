@@ -109,7 +109,7 @@ class MultilabelDecoding(LabelDecoding):
 
     def cells(self, example: Example, prediction: Prediction) -> list[Any]:
         """The labels and all probabilities; or their own, and then the most probable labels."""
-        label, scores = prediction
+        label, scores, _ = prediction
         if self.listed is None:
             return super().cells(example, prediction)
         predicted = tuple(shortest(scores[self.task.label_numbers[name]]) for name in label)
@@ -117,7 +117,7 @@ class MultilabelDecoding(LabelDecoding):
 
     def as_json(self, example: Example, prediction: Prediction) -> dict[str, Any]:
         """labels, scores: of all labels, or of those predicted or listed, in order."""
-        label, scores = prediction
+        label, scores, _ = prediction
         probabilities = self.probabilities(scores)
         if self.listed is not None:
             # A predicted label may be less probable than those listed: thresholds differ.

@@ -11,6 +11,7 @@ import numpy as np
 from roformer_tf.tasks.losses import (
     balanced_weights,
     balanced_yes_and_no,
+    mixed,
     sigmoid_distillation,
     sigmoid_divergence,
     sigmoid_losses,
@@ -81,13 +82,19 @@ class TrainingObjective(Part):
     R-Drop."""
     soft_losses: "ClassVar[Callable[..., Tensor] | None]" = None
     """Of a teacher's logits and the model's: the divergence, in the shape of `losses`. None if the
-    task has no teacher. Targets then hold the usual ones, the teacher's logits and the weight of
-    the divergence, along the last axis."""
+    task has no teacher."""
 
     @classmethod
-    def hard_targets(cls, targets: "Tensor") -> "Tensor":
-        """Targets for `losses`, from the first part of those with a teacher's logits."""
-        return targets
+    def taught_losses(cls, targets: "Tensor", logits: "Tensor", *settings: Any) -> "Tensor":
+        """Losses for targets as of `Labelling.with_soft_targets`; settings as of `losses`.
+
+        Here these are the usual targets, a teacher's logits and the weight of the divergence, along
+        the last axis.
+        """
+        last = logits.shape[-1] + 1
+        losses = cls.losses(targets[..., :-last], logits, *settings)
+        assert cls.soft_losses is not None
+        return mixed(losses, cls.soft_losses(targets[..., -last:-1], logits), targets[..., -1])
 
     def class_weights(self, targets: Sequence[np.ndarray]) -> np.ndarray:
         """Weights by which a rare label counts for as much as a frequent one: (C,)."""
@@ -119,11 +126,6 @@ class SoftmaxObjective(TrainingObjective):
     losses = staticmethod(softmax_losses)
     divergence = staticmethod(softmax_divergence)
     soft_losses = staticmethod(softmax_distillation)
-
-    @classmethod
-    def hard_targets(cls, targets: "Tensor") -> "Tensor":
-        """The label's index (…), from (…, 1)."""
-        return targets[..., 0]
 
 
 class SigmoidObjective(TrainingObjective):

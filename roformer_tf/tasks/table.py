@@ -8,6 +8,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.files import parse_json
 from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.choices.cloze import MultipleChoice
+from roformer_tf.tasks.choices.label_words import TextClassification
 from roformer_tf.tasks.choices.reranking import Reranking
 from roformer_tf.tasks.classification import Classification, Pair
 from roformer_tf.tasks.extraction.prompted_spans import Extraction
@@ -23,7 +24,7 @@ from roformer_tf.tasks.vectors.paraphrase import Paraphrase
 TASKS: dict[str, type[Task]] = {
     task.name: task
     for task in (
-        Classification,
+        TextClassification,
         Multilabel,
         MultipleChoice,
         Reranking,

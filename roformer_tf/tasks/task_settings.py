@@ -31,6 +31,8 @@ class Prediction(NamedTuple):
     """As spelled in training; of several labels, possibly none: ()."""
     scores: np.ndarray
     """float32: probabilities, one for each logit of the example, or what the task defines."""
+    soft: np.ndarray | None = None
+    """What a student learns from, where that is more than the scores."""
 
 
 Predictions: TypeAlias = Sequence[Prediction]

@@ -139,7 +139,7 @@ def test_pairs_become_a_model_that_finds(released, tmp_path, eagerly, capsys, mo
         (["--r-drop", 1], "--r-drop is about"),
         (["--label-smoothing", 0.1], "--label-smoothing is about"),
         (["--class-weights", "balanced"], "--class-weights is about"),
-        (["--crf"], "crf needs a sequence of labels"),
+        (["--crf"], "crf is for sequences of labels"),
         (["--long-texts", "head-tail"], "--long-texts is head-tail"),
         (["--loss", "cosent"], "Give --loss softmax"),
         (["--metric", "spearman"], "no metric 'spearman'"),
@@ -157,7 +157,7 @@ def test_flags_of_vectors_are_refused_where_there_are_none(released, tmp_path, c
     flags = ["--checkpoint", released("char"), "--train", tmp_path / "train.tsv"]
     flags += ["--output", tmp_path / "run", "--hard-negatives", 2]
     assert main(["finetune", *map(str, flags)]) == 2
-    assert "--hard-negatives is a setting for sentence vectors" in capsys.readouterr().err
+    assert "--hard-negatives is for sentence vectors" in capsys.readouterr().err
 
 
 def test_texts_alone_are_enough(released, tmp_path, eagerly, capsys):

@@ -243,6 +243,13 @@ TABLES = {
             ),
             Row("--ema 0.5", "run/model/model.safetensors"),
             Row("--method vectors", "run/model/model.safetensors"),
+            Row(
+                "--pattern {{text}}{{label}}",
+                "exit",
+                base=f"{FINETUNE} --method cloze",
+                exits=(2, 0),
+                slow=True,
+            ),
             Row("--metric macro_f1", REPORT, slow=True),
             Row(
                 "--patience 1",

@@ -17,12 +17,16 @@ from roformer_tf.errors import InputError
 from roformer_tf.finetuning.losses import make_loss
 from roformer_tf.finetuning.report import pages as report_pages
 from roformer_tf.finetuning.settings import FinetuneConfig
-from roformer_tf.finetuning.teacher import check_teacher
+from roformer_tf.finetuning.teacher import check_teacher, stored_predictions
 from roformer_tf.inference.opening import Finetuned
 from roformer_tf.labelled.examples import Example
+from roformer_tf.labelled.questions import character_logits, token_logits
 from roformer_tf.tasks.choices.choices import Choices
 from roformer_tf.tasks.choices.reranking import Reranking
 from roformer_tf.tasks.classification import Classification, Pair
+from roformer_tf.tasks.extraction.prompted_spans import PromptedSpans
+from roformer_tf.tasks.extraction.question_answering import QuestionAnswering
+from roformer_tf.tasks.extraction.spans import Spans
 from roformer_tf.tasks.losses import LossConfig
 from roformer_tf.tasks.multilabel import Multilabel
 from roformer_tf.tasks.ranking import Ranking
@@ -42,6 +46,10 @@ TASKS = {
     # The second text is read in windows.
     "tagging": (Tagging(**LABELS, long_texts="windows"), [((OTHER,), "abcab"), ((LONG,), None)]),
     "multiple-choice": (Choices(), [((TEXT, "学", "人民", OTHER), 1), ((OTHER, "好", "去"), 0)]),
+    "question-answering": (
+        QuestionAnswering(max_length=32, unanswerable=True),
+        [((OTHER, LONG), (("公园学", 9),)), ((TEXT, LONG), ())],
+    ),
     "reranking": (Reranking(), [((TEXT, "学", OTHER), (0, 1)), ((OTHER, "好"), (1,))]),
 }
 
@@ -68,11 +76,12 @@ def test_nobody_differs_from_oneself_as_the_teacher(name):
     keras.utils.set_random_seed(1)
     model = random_model(task)
     teacher = Finetuned(model, model.tokenizer, task, Choice("keras", "float32"))
-    logits = [task.decoding.logits(x.scores) for x in teacher.predict(examples)]
+    logits = [task.decoding.soft_targets(x) for x in teacher.predict(examples)]
     data = task.labelling.training_data(examples, model.tokenizer)
 
     def loss(data, **settings):
-        inputs, targets, weights = data.build(np.arange(len(data.lengths)), 6, None)
+        rng = np.random.default_rng(0)
+        inputs, targets, weights = data.build(np.arange(len(data.lengths)), 6, lambda _: rng)
         taken = {name: inputs[name] for name in ("token_ids", "segment_ids")}
         outputs = model(taken)
         if task.compares:
@@ -85,6 +94,54 @@ def test_nobody_differs_from_oneself_as_the_teacher(name):
     assert loss(alone, teacher="it") == pytest.approx(0, abs=1e-6)
     moved = [x + 1 + np.arange(x.size).reshape(x.shape) for x in logits]
     assert loss(task.labelling.with_soft_targets(data, moved, labelled=0), teacher="it") > 1e-3
+
+
+def test_a_teacher_of_answers_may_have_other_tokens():
+    """Words (今天, 天气, 很好) and characters: probabilities of tokens are sums over these."""
+    words, characters = (
+        np.array([[-1, -1], *([i, i + size] for i in range(0, 6, size)), [-1, -1]])
+        for size in (2, 1)
+    )
+    rng = np.random.default_rng(0)
+    of_words, of_characters = rng.normal(size=(5, 2)), rng.normal(size=(8, 2))
+    logits = token_logits(character_logits([(of_characters, characters)], 6), words)
+    relative = np.exp(of_characters - of_characters[0])[1:-1]
+    want = np.log(relative.reshape(3, 2, 2).sum(axis=1))
+    np.testing.assert_allclose(logits[1:-1], want, rtol=1e-5)
+    assert (logits[[0, -1]] == 0).all()
+    logits = token_logits(character_logits([(of_words, words)], 6), characters)[1:-1]
+    want = (of_words - of_words[0])[1:-1]
+    # A word begins at its first character and ends at its last.
+    np.testing.assert_allclose(logits[::2, 0], want[:, 0], rtol=1e-5)
+    np.testing.assert_allclose(logits[1::2, 1], want[:, 1], rtol=1e-5)
+    assert logits[1::2, 0].max() < -1e29 > logits[::2, 1].max()
+
+
+def test_of_two_windows_the_higher_logit_counts():
+    first, second = (np.array([[-1, -1], [start, start + 1]]) for start in (0, 1))
+    windows = [(np.eye(2), first), (np.float32([[1, 0], [5, 3]]), second), (-np.eye(2), second)]
+    assert character_logits(windows, 2).tolist() == [[-1, 1], [4, 3]]
+
+
+@pytest.mark.parametrize("prompts", [False, True])
+def test_spans_of_a_teacher_are_in_the_tokens_of_the_student(prompts):
+    task = (PromptedSpans if prompts else Spans)(labels=("LOC", "PER"), max_length=32)
+    example = Example((OTHER,), [("PER", 0, 2)], "a:1")  # 我们去公园
+    data = task.labelling.training_data([example], random_model(task).tokenizer)
+    spans = np.float32([[3, 5, 0, 0.9], [0, 2, 1, 0.5]])
+    targets = task.labelling.with_soft_targets(data, [spans], labelled=1).targets
+    t = 0.81 / (0.81 + 0.01)
+    if not prompts:
+        assert targets[0, 0].tolist() == [[7, 0, 0, 0.5], [1, 2, 1, 1], [0, 0, 0, 0]]
+        np.testing.assert_allclose(targets[0, 1], [[7, 0, 0, 0.5], [4, 5, 0, t], [1, 2, 1, 0.5]])
+        return
+    # PER first, because the text has it.
+    for row, (hard, soft) in enumerate(targets):
+        begin = int(hard[0, 1]) + 1
+        assert hard[0, [0, 3]].tolist() == [begin + 6, 0.5]
+        expected = [begin, begin + 1, 0, 0.5] if row == 0 else [begin + 3, begin + 4, 0, t]
+        np.testing.assert_allclose(soft[1], expected)
+        assert hard[1].tolist() == ([begin, begin + 1, 0, 1] if row == 0 else [0] * 4)
 
 
 def test_windows_of_a_text_have_its_probabilities():
@@ -183,3 +240,78 @@ def test_a_teacher_that_is_no_model_of_the_task_leaves_no_run(typed, capsys):
     assert typed.finetune("other", "--teacher", str(other)) == 2
     assert "its task is pair, not classification" in capsys.readouterr().err
     assert not (typed.folder / "other" / "settings.yaml").exists()
+
+
+def with_columns(source, folder, name, cells):
+    """The file of `source` with columns p(坏) and p(好), as cells(label) gives them."""
+    header, *rows = source.read_text("utf-8").splitlines()
+    lines = [f"{header}\tp(坏)\tp(好)", *(f"{row}\t{cells(row[-1])}" for row in rows)]
+    (folder / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return str(folder / name)
+
+
+@pytest.mark.usefixtures("eager_steps")
+def test_a_teacher_in_columns(typed, capsys):
+    folder = typed.folder
+    right = {"好": "0.25\t0.75", "坏": "0.9\t0.1"}.__getitem__
+    files = [
+        word
+        for name in ("train", "test")
+        for word in (
+            f"--{name}",
+            with_columns(folder / f"{name}.tsv", folder, f"p{name}.tsv", right),
+        )
+    ]
+    columns = ["--text-columns", "text", "--label-column", "label", "--teacher", "columns"]
+    assert typed.finetune("columns", *files, *columns) == 0
+    assert "the teacher is p(坏), p(好)" in capsys.readouterr().out
+    report = json.loads((folder / "columns" / "report.json").read_text(encoding="utf-8"))
+    assert report["teacher"]["test"]["accuracy"] == 1
+    # The test set need not have them.
+    assert typed.finetune("columns2", *files[:2], *columns) == 0
+    report = json.loads((folder / "columns2" / "report.json").read_text(encoding="utf-8"))
+    assert "teacher" not in report
+
+
+@pytest.mark.parametrize(
+    ("cells", "message"),
+    [
+        ("0.5\t0.7", r"ptrain.tsv:2 has no prediction of class.*: p\(坏\) 0.5, p\(好\) 0.7. Co"),
+        ("1.2\t-0.2", "ptrain.tsv:2 has no prediction .* 1.2, .* -0.2. Correct"),
+        ("0.5\t", "ptrain.tsv:2 has no prediction .* 0.5, "),
+        ("0.5\tnan", "ptrain.tsv:2 has no prediction .* 0.5, .* nan. Correct"),
+    ],
+)
+def test_cells_that_are_no_prediction_are_refused(typed, tmp_path, cells, message):
+    path = with_columns(typed.folder / "train.tsv", tmp_path, "ptrain.tsv", lambda label: cells)
+    config = FinetuneConfig(train=path, output="")
+    examples = [Example(("今天",), "好", f"{path}:{line}") for line in (2, 3)]
+    with pytest.raises(InputError, match=message):
+        stored_predictions(config, Classification(labels=("坏", "好")), examples)
+
+
+@pytest.mark.parametrize(
+    ("task", "message"),
+    [
+        (
+            Classification(labels=("坏", "好", "中")),
+            r"train.tsv: .* there is no p\(坏\), p\(好\), p",
+        ),
+        (Regression(label_column="score"), "what a teacher of regression predicts is the label"),
+        (QuestionAnswering(), "predicts is not in columns. Give a model"),
+    ],
+)
+def test_files_without_the_columns_are_refused(typed, task, message):
+    config = FinetuneConfig(train=str(typed.folder / "train.tsv"), output="")
+    with pytest.raises(InputError, match=message):
+        stored_predictions(config, task, [])
+
+
+def test_a_number_in_a_column(tmp_path):
+    path = tmp_path / "rows.csv"
+    path.write_text("text,value,score\n今天,3,7\n公园,1,-2.5\n", encoding="utf-8")
+    task = Regression(mean=3.0, deviation=2.0, label_column="value")
+    examples = [Example(("公园",), 1.0, f"{path}:3"), Example(("今天",), 3.0, f"{path}:2")]
+    config = FinetuneConfig(train=str(path), output="")
+    predictions = stored_predictions(config, task, examples)
+    assert [task.decoding.soft_targets(x).tolist() for x in predictions] == [[-2.75], [2]]

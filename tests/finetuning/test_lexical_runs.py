@@ -189,5 +189,5 @@ def test_what_cannot_be_is_refused_before_training(shallow, tmp_path, capsys):
     path.write_text("a\tb\n" + "今天好\t今天很好\n中国\t人民\n" * 20, encoding="utf-8")
     words = ["--checkpoint", str(shallow), "--train", str(path), "--output", str(tmp_path / "run")]
     assert main(["finetune", *words, "--task", "embedding", "--lexical-features", "yes"]) == 2
-    assert "lexical features are not for the task embedding" in capsys.readouterr().err
+    assert "--lexical-features is for whole texts, not for embedding" in capsys.readouterr().err
     assert not (tmp_path / "run" / "model").exists()

@@ -155,6 +155,8 @@ BAD = [
     ({"label": "中"}, "has the label '中'"),
     ({"choices": ["好"]}, "has 1 texts in 'choices', but needs 2 or more"),
     ({"choices": ["好", " "]}, "has an empty text in 'choices'"),
+    ({"choices": ["坏", "坏"]}, "has the right candidate '坏' twice"),
+    ({"choices": ["坏", "坏"], "label": "坏"}, "has the right candidate '坏' twice"),
     ({"choices": "好"}, "has no list of texts in 'choices', but '好'"),
 ]
 

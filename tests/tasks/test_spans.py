@@ -97,6 +97,44 @@ def test_the_loss_is_that_of_float64(scale):
     assert want[4] == 0
 
 
+def test_soft_targets_count_by_their_fraction():
+    """Of the third sequence, in float64: (1 − t) exp s and t exp −s of every span."""
+    pointers = drawn(1, 7, 2)
+    shares = {(1, 3, 0): 0.25, (2, 2, 0): 1.0, (4, 5, 1): 0.9}
+    targets = np.zeros((1, 5, 4), "float32")
+    targets[0, 0] = 7, 0, 0, 0.5  # its tokens, the last one before the text, and a weight
+    targets[0, 1:4] = [[*span, t] for span, t in shares.items()]
+    want = []
+    for label in range(2):
+        sums = [1.0, 1.0]
+        for i in range(1, 6):
+            for j in range(i, 6):
+                s, t = score(pointers[0], i, j, label), shares.get((i, j, label), 0)
+                sums = [sums[0] + (1 - t) * np.exp(s), sums[1] + t * np.exp(-s)]
+        want.append(np.log(sums).sum())
+    got = float(np.asarray(span_losses(targets, keras.ops.convert_to_tensor(pointers)))[0])
+    assert got == pytest.approx(np.mean(want), rel=1e-5)
+
+
+def test_the_teachers_scores_have_the_lowest_loss():
+    teacher = drawn(1, 6, 2, 0.5)
+    rows = candidates(teacher[0], np.arange(1, 5))
+    assert len(rows) == 2 * 10  # all spans are likely enough
+    text = Example(("今天天气",), [], "a:1")
+    data = TASK.labelling.training_data([text], tokenizer_of())
+    rows[:, 1] += 1  # ends are exclusive
+    taught = TASK.labelling.with_soft_targets(data, [rows], labelled=0)
+    assert taught.targets.shape == (1, 2, 21, 4)
+    assert taught.targets[0, :, 0].tolist() == [[6, 0, 0, 1]] * 2
+
+    def loss(pointers):
+        tensor = keras.ops.convert_to_tensor(pointers)
+        return float(np.asarray(TASK.objective.taught_losses(taught.targets, tensor))[0])
+
+    lowest = loss(teacher)
+    assert all(loss(teacher + drawn(1, 6, 2, 0.1, seed)) > lowest for seed in range(1, 9))
+
+
 def test_padding_changes_no_loss():
     pointers = drawn(5, 9, 2)
     longer = np.concatenate([pointers, drawn(5, 5, 2, 9.0, seed=3)], axis=1)
@@ -135,6 +173,11 @@ def oracle_pointers(row_ids, wanted, tokenizer):
             pointers[ids.index(first), 2 * SIZE + label] = 6.0
             pointers[ids.index(last), 2 * SIZE + 2 + label] = 6.0
     return pointers
+
+
+def test_without_an_entity_nothing_can_be_learnt():
+    with pytest.raises(InputError, match="no training text has an entity"):
+        Spans.from_examples([Example(("今天",), [], "a:1"), Example(("天气",), (), "a:2")])
 
 
 def test_a_span_is_found_once_in_the_window_with_most_context():
@@ -371,7 +414,7 @@ def test_settings_without_effect_are_refused(run, tmp_path):
             )
         )
 
-    with pytest.raises(InputError, match="crf needs a sequence of labels"):
+    with pytest.raises(InputError, match="crf is for sequences of labels, not for spans"):
         start(crf=True)
     with pytest.raises(InputError, match="focal treats labels separately; spans have one loss"):
         start(loss=dataclasses.replace(FinetuneConfig(train="", output="").loss, focal=2.0))

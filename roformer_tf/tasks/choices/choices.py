@@ -127,15 +127,18 @@ class ChoiceLabelling(ListLabelling):
     def of_label(cls, value: Any, candidates: Sequence[str]) -> Label:
         """The index of the right candidate, from its index or its text."""
         name = read_label(value)
-        if name in candidates and not isinstance(value, int):
-            return candidates.index(name)
-        number = to_number(name)  # 1.0 next to missing labels in pandas
+        is_text = name in candidates and not isinstance(value, int)
+        # 1.0 next to missing labels in pandas
+        number = candidates.index(name) if is_text else to_number(name)
         if number is None or number not in range(len(candidates)):
             shown = "、".join(candidates[:SHOWN]) + ("…" if len(candidates) > SHOWN else "")
             raise BadCellError(
                 f"has the label {name!r}, but it is an index from 0 to {len(candidates) - 1}, or "
                 f"one of {shown}"
             )
+        right = candidates[int(number)]
+        if candidates.count(right) > 1:  # their scores are equal
+            raise BadCellError(f"has the right candidate {right!r} twice")
         return int(number)
 
     @classmethod

@@ -70,7 +70,9 @@ def span_losses(
 
     log(1 + Σ exp s) over the spans without the label + log(1 + Σ exp −s) over those that have it
     (Su Jianlin, kexue.fm, 7359). targets (B, 1 + P, 3) int32 as of `SpansLabelling.row_targets`;
-    the settings are for other losses.
+    the settings are for other losses. With a fourth column, targets t from 0 to 1 (B, 1 + P, 4)
+    float32, the loss is log(1 + Σ (1 − t) exp s) + log(1 + Σ t exp −s) over all spans (kexue.fm,
+    9064), which is the same for 0 and 1.
     """
     from keras import ops
 
@@ -78,21 +80,24 @@ def span_losses(
     batch, labels, length = ops.shape(scores)[:3]
     positions = ops.arange(length)
     # All tokens of the text: not [CLS], what is before the text, [SEP] and padding.
-    counts = (positions > targets[:, 0, 1:2]) & (positions < targets[:, 0, :1] - 1)  # (B, T)
+    ends = ops.cast(targets[:, 0, :2], "int32")
+    counts = (positions > ends[:, 1:]) & (positions < ends[:, :1] - 1)  # (B, T)
     pairs = counts[:, :, None] & counts[:, None] & (positions[:, None] <= positions)
-    start, last, label = (targets[:, 1:, i] for i in range(3))  # (B, P)
+    start, last, label = (ops.cast(targets[:, 1:, i], "int32") for i in range(3))  # (B, P)
     row = ops.zeros_like(start) + ops.arange(batch, dtype="int32")[:, None]
     indices = ops.reshape(ops.stack([row, label, start, last], axis=-1), (-1, 4))
     # A target of zeros is no span: token 0 is [CLS].
-    ones = ops.cast(ops.reshape(start, (-1,)) > 0, "float32")
-    wanted = ops.scatter(indices, ones, (batch, labels, length, length)) > 0
+    shares = targets[:, 1:, 3] if targets.shape[-1] > 3 else ops.cast(start > 0, "float32")
+    shape = batch, labels, length, length
+    wanted = ops.minimum(ops.scatter(indices, ops.reshape(shares, (-1,)), shape), 1.0)
 
-    def log_of_sum(scores: "Tensor", counted: "Tensor") -> "Tensor":
-        """log(1 + Σ exp scores): (B, C)."""
-        counted_scores = ops.where(counted, scores, -FAR)
-        return ops.softplus(ops.logsumexp(counted_scores, axis=(-2, -1)))
+    def log_of_sum(scores: "Tensor", factors: "Tensor") -> "Tensor":
+        """log(1 + Σ factors · exp scores): (B, C)."""
+        logarithms = ops.log(ops.where(factors > 0, factors, 1.0))
+        counted = ops.where(factors > 0, scores + logarithms, -FAR)
+        return ops.softplus(ops.logsumexp(counted, axis=(-2, -1)))
 
-    without = pairs[:, None] & ops.logical_not(wanted)
+    without = ops.where(pairs[:, None], 1 - wanted, 0.0)
     return ops.mean(log_of_sum(scores, without) + log_of_sum(-scores, wanted), axis=-1)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.batches import RowBatches, TrainingData
-from roformer_tf.labelled.encoding import EncodedTexts, Rows, rows_of
+from roformer_tf.labelled.encoding import EncodedTexts, rows_of
 from roformer_tf.tasks.base import Examples, Task, check_asked, part
 from roformer_tf.tasks.extraction.spans import (
     Spans,
@@ -87,21 +87,21 @@ class PromptedLabelling(SpansLabelling):
             label=np.array([label for _, label in rows], np.int32),
         )
 
-    def row_spans(self, encoded: EncodedTexts, examples: Examples) -> list[np.ndarray]:
+    def row_spans(self, encoded: EncodedTexts, spans: Sequence[np.ndarray]) -> list[np.ndarray]:
         """The spans with the label of each row, as label 0."""
         assert isinstance(encoded, EncodedPrompts)
-        spans = super().row_spans(encoded, examples)
+        spans = super().row_spans(encoded, spans)
         return [
-            of_text[of_text[:, 2] == label] * np.array([1, 1, 0], np.int32)
+            of_text[of_text[:, 2] == label] * np.array([1, 1, 0, 1])[: of_text.shape[1]]
             for of_text, label in zip(spans, encoded.label, strict=True)
         ]
 
-    def row_targets(self, encoded: EncodedTexts, examples: Examples) -> tuple[Rows, Rows]:
+    def in_rows(self, encoded: EncodedTexts, spans: Sequence[np.ndarray]) -> np.ndarray:
         """As of `SpansLabelling`, with the number of the last token before the text."""
-        targets, weights = super().row_targets(encoded, examples)
+        targets = super().in_rows(encoded, spans)
         for target, segments in zip(targets, encoded.segment_ids, strict=True):
             target[0, 1] = np.argmax(segments) - 1
-        return targets, weights
+        return targets
 
     def training_data(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> TrainingData:
         """A text for each of its labels, and for at most `NEGATIVES` others, drawn at random."""

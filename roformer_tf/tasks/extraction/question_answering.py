@@ -23,6 +23,7 @@ from roformer_tf.labelled.questions import (
     QuestionBatches,
     TokenizedQuestions,
     answer_targets,
+    character_logits,
     encode_questions,
     read_answers,
 )
@@ -35,13 +36,14 @@ from roformer_tf.tasks.extraction.answer_scoring import (
     kind_of_answers,
     text_of,
 )
-from roformer_tf.tasks.labelling import Labelling
-from roformer_tf.tasks.losses import span_losses
+from roformer_tf.tasks.labelling import Labelling, teacher_weights
+from roformer_tf.tasks.losses import FAR_BELOW, mixed, softmax_distillation, span_losses
 from roformer_tf.tasks.objective import TrainingObjective
 from roformer_tf.tasks.probabilities import shortest
 
 if TYPE_CHECKING:
     from roformer_tf.config import RoFormerConfig
+    from roformer_tf.kernels.forms import Tensor
     from roformer_tf.models.pretrained import PretrainedModel
     from roformer_tf.readers.tables import Row
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -186,11 +188,19 @@ class QuestionLabelling(Labelling):
                 )
         return data
 
+    def with_soft_targets(
+        self, data: Any, logits: Sequence[np.ndarray], labelled: int
+    ) -> TrainingData:
+        """The data with a teacher's logits of characters: each window has those of its tokens."""
+        shares = teacher_weights(np.arange(len(logits)), labelled)
+        return dataclasses.replace(data, soft=logits, shares=shares)
+
 
 class QuestionObjective(TrainingObjective):
     """Cross-entropy of the first and the last token of the answer."""
 
     losses = staticmethod(span_losses)
+    soft_losses = staticmethod(softmax_distillation)
     # Measured on CMRC 2018 with our small checkpoint, which has no dropout (docs/LOG.md).
     epochs: ClassVar[int] = 12
     dropout: ClassVar[float | None] = 0.1
@@ -198,6 +208,22 @@ class QuestionObjective(TrainingObjective):
         ("label_smoothing", "focal", "class_weights", "r_drop"),
         "is for labels, which answers do not have.",
     )
+
+    @classmethod
+    def taught_losses(cls, targets: "Tensor", logits: "Tensor", *settings: Any) -> "Tensor":
+        """The cross-entropy, and the divergences from a teacher over the possible tokens.
+
+        targets (B, T, 5): the usual ones, the teacher's logits, and its weight. Both losses are
+        means of the first and the last token.
+        """
+        from keras import ops
+
+        hard, both = targets[..., :2], (targets[..., 2:4], logits)
+        teacher, student = (  # (B, 2, T)
+            ops.transpose(ops.where(hard > 0, x, FAR_BELOW), (0, 2, 1)) for x in both
+        )
+        soft = ops.mean(softmax_distillation(teacher, student), axis=-1)
+        return mixed(span_losses(hard, logits), soft, targets[:, 0, 4])
 
     @classmethod
     def model_class(cls) -> "type[PretrainedModel]":
@@ -240,8 +266,14 @@ class AnswerDecoding(Decoding):
             scores = np.exp([best.margin - rest, nothing]) if best.end else np.array([0.0, 1.0])
             span = encoded.contexts[number][best.start : best.end], best.start
             label = (span,) if best.end else ()
-            predictions.append(self.reread(Prediction(label, scores.astype(np.float32))))
+            soft = character_logits(windows, len(encoded.contexts[number]))
+            predictions.append(self.reread(Prediction(label, scores.astype(np.float32), soft)))
         return predictions
+
+    def soft_targets(self, prediction: Prediction) -> np.ndarray:
+        """The logits of the characters, as of `character_logits`."""
+        assert prediction.soft is not None
+        return prediction.soft
 
     def reread(self, prediction: Prediction) -> Prediction:
         """No answer where that is as probable as the threshold."""

@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from roformer_tf.engines.network import Part as NetworkPart
+from roformer_tf.errors import InputError
+from roformer_tf.labelled.batches import TrainingData
 from roformer_tf.labelled.encoding import EncodedTexts, Rows, encode_units, rows_of
 from roformer_tf.labelled.examples import Example, Label, Span, ordered
 from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task, part
 from roformer_tf.tasks.decoding import Decoding
 from roformer_tf.tasks.extraction.global_pointer import candidates, span_losses
 from roformer_tf.tasks.extraction.span_scoring import SpanMetrics
+from roformer_tf.tasks.labelling import teacher_weights
+from roformer_tf.tasks.losses import mixed
 from roformer_tf.tasks.multilabel import STEPS
 from roformer_tf.tasks.objective import TrainingObjective
 from roformer_tf.tasks.probabilities import shortest
@@ -23,6 +27,7 @@ from roformer_tf.tasks.tagging import UnitLabelling, words_are_units
 from roformer_tf.tasks.tags.schemes import entities
 
 if TYPE_CHECKING:
+    from roformer_tf.kernels.forms import Tensor
     from roformer_tf.models.pretrained import PretrainedModel
     from roformer_tf.tokenizers.huggingface import Units
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -44,6 +49,15 @@ class SpansLabelling(UnitLabelling):
         """Tags of units become spans of characters; units that are words are joined by spaces."""
         between = " " if words_are_units(examples) else ""
         return [_with_spans(example, between) if example.units else example for example in examples]
+
+    @classmethod
+    def learned(cls, training: Examples) -> dict[str, Any]:
+        """The labels, and whether units are words."""
+        if not any(example.label for example in training):
+            raise InputError(
+                "no training text has an entity: nothing can be learnt. Give some that have."
+            )
+        return super().learned(training)
 
     def for_prediction(self, example: Example) -> Example:
         """Join the units of a CoNLL sentence as training does."""
@@ -70,28 +84,51 @@ class SpansLabelling(UnitLabelling):
         ]
         return np.array(spans, np.int32).reshape(-1, 3)
 
-    def row_spans(self, encoded: EncodedTexts, examples: Examples) -> list[np.ndarray]:
-        """The targets (P, 3) of each row's example, whether or not they are in its window."""
-        spans = [self.target(example) for example in examples]
+    def row_spans(self, encoded: EncodedTexts, spans: Sequence[np.ndarray]) -> list[np.ndarray]:
+        """Of the spans (P, …) of examples, those that count in each row, in its window or not."""
         return [spans[number] for number in encoded.example]
 
-    def row_targets(self, encoded: EncodedTexts, examples: Examples) -> tuple[Rows, Rows]:
-        """Targets (rows, 1 + P, 3) int32, and a weight of 1 for each sequence.
+    def in_rows(self, encoded: EncodedTexts, spans: Sequence[np.ndarray]) -> np.ndarray:
+        """The spans (P, K) of examples, in the tokens of rows: (rows, 1 + P, K).
 
-        First the number of a sequence's tokens, the last one before the text, and a zero. Then the
-        spans in it: first and last token, and the label; zeros after the last one.
+        First the number of a sequence's tokens, the last one before the text, and zeros. Then the
+        spans in it: first and last token, and the rest as it is; zeros after the last one.
         """
-        placed = [
-            _in_window(spans, units)
-            for spans, units in zip(
-                self.row_spans(encoded, examples), encoded.first_units, strict=True
-            )
-        ]
-        targets = np.zeros((len(placed), 1 + max(map(len, placed), default=0), 3), np.int32)
+        rows = zip(self.row_spans(encoded, spans), encoded.first_units, strict=True)
+        placed = [_in_window(of_row, units) for of_row, units in rows]
+        shape = len(placed), 1 + max(map(len, placed), default=0), spans[0].shape[1]
+        targets = np.zeros(shape, spans[0].dtype)
         targets[:, 0, 0] = encoded.row_lengths
         for target, of_row in zip(targets, placed, strict=True):
             target[1 : 1 + len(of_row)] = of_row
-        return targets, np.ones(len(placed), np.float32)
+        return targets
+
+    def row_targets(self, encoded: EncodedTexts, examples: Examples) -> tuple[Rows, Rows]:
+        """Targets (rows, 1 + P, 3) int32 as of `in_rows`, and a weight of 1 for each sequence."""
+        targets = self.in_rows(encoded, [self.target(example) for example in examples])
+        return targets, np.ones(len(targets), np.float32)
+
+    def with_soft_targets(
+        self, data: Any, logits: Sequence[np.ndarray], labelled: int
+    ) -> TrainingData:
+        """Targets (rows, 2, 1 + P, 4) float32: the usual ones, and a teacher's likeliest spans.
+
+        The fourth column is 1 for spans of the data, t for those of a teacher, and in the first
+        place the teacher's weight. A score s is the best for t = σ(2s) in `span_losses`, so that is
+        the target for a probability of σ(s).
+        """
+        spans = []
+        for of_text in logits:
+            first, end, label, p = of_text.T
+            spans.append(np.stack([first, end - 1, label, p**2 / (p**2 + (1 - p) ** 2)], axis=1))
+        hard, soft = data.targets, self.in_rows(data.encoded, spans)
+        longest = max(hard.shape[1], soft.shape[1])
+        targets = np.zeros((len(hard), 2, longest, 4), np.float32)
+        targets[:, 0, : hard.shape[1], :3] = hard
+        targets[:, 0, :, 3] = targets[:, 0, :, 0] > 0
+        targets[:, 1, : soft.shape[1]] = soft
+        targets[:, :, 0, 3] = teacher_weights(data.encoded.example, labelled)[:, None]
+        return dataclasses.replace(data, targets=targets)
 
 
 def _with_spans(example: Example, between: str) -> Example:
@@ -102,12 +139,13 @@ def _with_spans(example: Example, between: str) -> Example:
 
 
 def _in_window(spans: np.ndarray, first_units: np.ndarray) -> np.ndarray:
-    """The spans (P, 3) of characters that are in a window, in its tokens."""
+    """The spans (P, …) of characters that are in a window, in its tokens."""
     tokens = np.flatnonzero(first_units >= 0)
     units = first_units[tokens]  # they follow each other
     begin, end = (units[0], units[-1]) if len(units) else (0, -1)
     inside = spans[(spans[:, 0] >= begin) & (spans[:, 1] <= end)]
-    return np.stack([tokens[inside[:, 0] - begin], tokens[inside[:, 1] - begin], inside[:, 2]], 1)
+    first, last = tokens[inside[:, :2].astype(int).T - begin]
+    return np.column_stack([first, last, inside[:, 2:]]).astype(spans.dtype)
 
 
 class SpansObjective(TrainingObjective):
@@ -117,6 +155,13 @@ class SpansObjective(TrainingObjective):
         ("label_smoothing", "focal", "class_weights", "r_drop"), ONE_LOSS
     )
     losses = staticmethod(span_losses)
+    soft_losses = staticmethod(span_losses)
+
+    @classmethod
+    def taught_losses(cls, targets: "Tensor", logits: "Tensor", *settings: Any) -> "Tensor":
+        """The loss of the data's spans, and that of a teacher's in place of a divergence."""
+        losses, soft = (span_losses(targets[:, i], logits) for i in range(2))
+        return mixed(losses, soft, targets[:, 0, 0, 3])
 
     @classmethod
     def model_class(cls) -> "type[PretrainedModel]":
@@ -149,6 +194,10 @@ class SpansDecoding(Decoding):
         """The spans above the current threshold."""
         above = prediction.scores[:, 3].astype(np.float64) > self.task.threshold
         return prediction._replace(label=ordered(self.task.spans_of(prediction.scores[above])))
+
+    def logits(self, scores: np.ndarray) -> np.ndarray:
+        """The same."""
+        return scores
 
     def with_choices(self, gold: Gold, predictions: Predictions) -> "Spans":
         """The threshold with the highest F1; of equally good ones the nearest to ½."""
