@@ -14,8 +14,9 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import Scope
 
-from roformer_tf.errors import InputError
+from roformer_tf.errors import DamagedError, InputError
 from roformer_tf.serving.schemas import CohereFailure, Failure, OpenAiFailure
+from roformer_tf.tasks.base import FIXED_LABELS
 
 FAILURE = "the service failed; its log has the reason"
 # Where each of several models has its routes.
@@ -76,6 +77,8 @@ async def http_error(request: Request, error: Exception) -> JSONResponse:
 
 async def bad_input(request: Request, error: Exception) -> JSONResponse:
     """What the model of a route cannot do."""
+    if isinstance(error, DamagedError):
+        raise error  # for `unexpected`, and for the log
     return failure(request, 422, str(error))
 
 
@@ -94,12 +97,14 @@ async def invalid_request(request: Request, error: Exception) -> JSONResponse:
         # The first is "body". Names in brackets are those of `schemas`, not of the request.
         names = map(str, mistake["loc"][1:])
         where = ".".join(name for name in names if not name.startswith("("))
-        reasons.append(f"{where}: {mistake['msg']}" if where else mistake["msg"])
+        unknown = mistake["type"] == "extra_forbidden" and where == "labels"
+        reason = FIXED_LABELS if unknown else mistake["msg"]
+        reasons.append(f"{where}: {reason}" if where else reason)
     return failure(request, 422, "; ".join(reasons))
 
 
 async def unexpected(request: Request, error: Exception) -> JSONResponse:
-    """A bug."""
+    """A bug, or a damaged file."""
     return failure(request, 500, FAILURE)
 
 
