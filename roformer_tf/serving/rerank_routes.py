@@ -20,7 +20,7 @@ from fastapi import APIRouter, Body
 from roformer_tf.labelled.examples import Example
 from roformer_tf.search.retrieval import relevant_label
 from roformer_tf.serving.application import check_lengths
-from roformer_tf.serving.failures import COHERE_FAILURES, OPENAI_FAILURES
+from roformer_tf.serving.failures import COHERE_ERRORS, OPENAI_ERRORS
 from roformer_tf.serving.schemas import (
     SAMPLE,
     AnyRerankRequest,
@@ -52,8 +52,8 @@ def add_rerank(router: APIRouter, name: str, task: Task, predict: Predict, limit
         router.post, summary="Order documents, best first", response_model_exclude_none=True
     )
 
-    @post("/v1/rerank", responses=OPENAI_FAILURES)
-    @post("/v2/rerank", responses=COHERE_FAILURES)
+    @post("/v1/rerank", responses=OPENAI_ERRORS)
+    @post("/v2/rerank", responses=COHERE_ERRORS)
     async def ranked(
         body: Annotated[RerankRequest, Body(examples=[EXAMPLE])],
     ) -> RerankResults:

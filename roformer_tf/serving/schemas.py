@@ -11,8 +11,6 @@ from pydantic import (
     Discriminator,
     Field,
     FiniteFloat,
-    StrictBool,
-    StrictInt,
     Tag,
     create_model,
     model_validator,
@@ -212,11 +210,11 @@ class GenerateRequest(TextsRequest[Text]):
     stop: list[Annotated[str, Field(max_length=MAX_STOP_LENGTH)]] = Field(
         [], max_length=MAX_STOPS, fail_fast=True, description="Texts that end a generated text."
     )
-    seed: StrictInt | None = Field(None, description="Default: a new one, which is returned.")
+    seed: int | None = Field(None, description="Default: a new one, which is returned.")
     paraphrases: int = Field(
         0, ge=0, description="Of a sim model: number of paraphrases, the nearest first."
     )
-    stream: StrictBool = Field(
+    stream: bool = Field(
         False, description="For one text: send it as it is generated, as server-sent events."
     )
 
