@@ -21,6 +21,10 @@ class InputError(ValueError):
         return Translator(terminal_language())(message) if is_message else super().__str__()
 
 
+class DamagedError(InputError):
+    """A model or an index that is damaged, or was changed: for a service, no fault of a request."""
+
+
 class DivergedError(RuntimeError):
     """Training gave NaN or an exploding loss: commands print the message and exit with code 1."""
 

@@ -100,6 +100,7 @@ FRAMEWORKS = {  # whose own files these read, loaded lazily
     "roformer_tf.checkpoints.tf1": "tensorflow",
     "roformer_tf.checkpoints.huggingface": "torch",
     "roformer_tf.conversion.other_libraries": "torch",
+    "roformer_tf.engines.model": "tensorflow",
 }
 WITH_BACKENDS = {
     "internals",

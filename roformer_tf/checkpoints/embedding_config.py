@@ -23,6 +23,8 @@ class EmbeddingConfig:
     """Maximum tokens of a text, including [CLS] and [SEP]; the rest is cut."""
     dimensions: tuple[int, ...] | None = None
     """Lengths to which vectors can be cut, in rising order. None: not trained for that."""
+    fingerprint: str | None = None
+    """Of an export: `TextEmbedder.fingerprint` of the model that it was made from."""
 
     def __post_init__(self) -> None:
         # The class is frozen, hence object.__setattr__.
@@ -44,7 +46,8 @@ class EmbeddingConfig:
 
     def as_json(self) -> str:
         """Content of the file."""
-        return json_text(asdict(self))
+        values = asdict(self)
+        return json_text({k: x for k, x in values.items() if k != "fingerprint" or x is not None})
 
     def save(self, folder: str | Path) -> None:
         """Write embedding.json into a model's folder."""
@@ -59,7 +62,8 @@ def parse(content: bytes, name: str) -> EmbeddingConfig:
     dimensions = values.get("dimensions")
     try:
         cuts = None if dimensions is None else tuple(dimensions)
-        return EmbeddingConfig(values["pooling"], values["max_length"], cuts)
+        mark = values.get("fingerprint")
+        return EmbeddingConfig(values["pooling"], values["max_length"], cuts, mark)
     except (InputError, TypeError) as error:
         raise InputError(f"{name}: {error} {_PUT_BACK}") from None
 

@@ -1,6 +1,6 @@
 """A network, or a graph on disk → a model that runs on the CPU."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -8,19 +8,20 @@ from typing import Any
 
 import numpy as np
 
-from roformer_tf.engines.choice import Engine, Precision
-from roformer_tf.engines.network import BYTE, PRECISION, SEVEN_BITS, Network
+from roformer_tf.engines.choice import EXTRAS, MODULES, Engine, Precision
+from roformer_tf.engines.network import BYTE, OUTPUTS, PRECISION, SEVEN_BITS, Network
 from roformer_tf.errors import InputError, check_packages
 from roformer_tf.machine import instructions, usable_cores
 
-# The graph's file in a folder that `export` wrote as onnx or int8.
-ONNX = "model.onnx"
+# The graph's file in a folder that `export` wrote, and what runs it.
+ONNX, OPENVINO, SAVED_MODEL = "model.onnx", "openvino_model.xml", "saved_model.pb"
+ENGINES: dict[str, Engine] = {ONNX: "onnx", OPENVINO: "openvino", SAVED_MODEL: "keras"}
 # The inputs of a graph of standard operators, as transformers has them.
 STANDARD_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 # The outputs of such a graph for an answer's first and last token, instead of `logits`.
 ANSWER_OUTPUTS = ("start_logits", "end_logits")
-# The graph's file in a folder that `export` wrote as openvino.
-OPENVINO = "openvino_model.xml"
+# The output of such a graph for a vector, next to the hidden states.
+VECTOR = "sentence_embedding"
 # Of a batch, with padding: more of them do not fit into the CPU's caches.
 TOKENS = 1024
 # The first ONNX Runtime with correct masks: 1.20 and 1.21 ignore a bias of the scores.
@@ -67,7 +68,7 @@ def graph_model(
     """
     if engine == "openvino":
         return _openvino(network, precision, threads)
-    return onnx_session(_onnx_bytes(network, precision), network.output, threads=threads)
+    return onnx_session(_onnx_bytes(network, precision), threads=threads)
 
 
 def share_onnx(network: Network, precision: Precision, folder: Path) -> Path:
@@ -101,18 +102,37 @@ def _onnx_bytes(network: Network, precision: Precision) -> bytes:
     return onnx_model(network, largest).SerializeToString()
 
 
-def onnx_session(
-    graph: bytes | str | Path,
-    output: str,
-    precision: Precision = "float32",
-    threads: int | None = None,
-) -> GraphModel:
-    """Open an ONNX model for one of its outputs.
+def exported_graph(folder: Path) -> Path | None:
+    """The graph in a folder that `export` wrote; None for another folder, or no folder."""
+    return next((folder / name for name in ENGINES if (folder / name).is_file()), None)
 
-    precision: of a file without that metadata. threads: default: one for each core that the process
-    may use. Raises InputError where it cannot be opened.
+
+def open_graph(file: Path, threads: int | None = None) -> GraphModel:
+    """Open the graph of an export.
+
+    threads: default: one for each core that the process may use. Raises InputError where it cannot
+    be opened.
     """
-    check_packages("an ONNX model", "onnx", "onnxruntime")
+    engine = ENGINES[file.name]
+    check_packages(str(file), EXTRAS.get(engine, ""), *MODULES.get(engine, ()))
+    try:
+        if engine == "onnx":
+            return onnx_session(file, threads=threads)
+        return _openvino_file(file, threads) if engine == "openvino" else _saved_model(file)
+    except InputError:
+        raise
+    except Exception as error:  # each runtime has classes of its own, without a common base class
+        raise InputError(f"cannot read {file}: {error}. Export it again.") from None
+
+
+def onnx_session(
+    graph: bytes | Path, precision: Precision = "float32", threads: int | None = None
+) -> GraphModel:
+    """Open an ONNX model.
+
+    precision: of a file without that metadata. threads: as of `open_graph`. Raises InputError for
+    an ONNX Runtime that is too old.
+    """
     import onnxruntime
 
     if not is_sound(onnxruntime):
@@ -121,14 +141,9 @@ def onnx_session(
             "Upgrade it: `pip install 'onnxruntime>=1.22'`."
         )
     options = session_options(threads)
-    try:
-        session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # of several classes of its own, without a common base class
-        if isinstance(graph, bytes):
-            raise
-        raise InputError(f"cannot read {graph}: {error}. Export it again.") from None
+    session = onnxruntime.InferenceSession(graph, options, providers=["CPUExecutionProvider"])
     names = [tensor.name for tensor in session.get_inputs()]
-    outputs = _wanted([tensor.name for tensor in session.get_outputs()], output)
+    outputs = _predicted(tensor.name for tensor in session.get_outputs())
     if session.get_modelmeta().custom_metadata_map.get(PRECISION) == "int8":
         precision = "int8"
 
@@ -147,22 +162,38 @@ def standard_rows(rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {name: x.astype(np.int64) for name, x in zip(STANDARD_INPUTS, arrays, strict=True)}
 
 
-def openvino_file(path: Path, output: str) -> GraphModel:
-    """Open OpenVINO's file of a graph of standard operators, for one of its outputs."""
-    settings = {"INFERENCE_PRECISION_HINT": "f32"}
-    model = _openvino_core().compile_model(path, "CPU", settings)
-    outputs = _wanted([name for tensor in model.outputs for name in tensor.names], output)
+def _openvino_file(file: Path, threads: int | None) -> GraphModel:
+    """Open OpenVINO's file of a graph of standard operators."""
+    model = _openvino_compiled(file, "float32", threads)
+    outputs = _predicted(name for tensor in model.outputs for name in tensor.names)
 
     def run(rows: Mapping[str, np.ndarray]) -> np.ndarray:
         results = model(standard_rows(rows))
         return _joined([results[name] for name in outputs])
 
-    return GraphModel(run, "openvino", "float32")
+    return GraphModel(run, "openvino", "float32", step=OPENVINO_STEP)
 
 
-def _wanted(names: Sequence[str], output: str) -> Sequence[str]:
-    """The outputs of a graph to compute, among its own: `ANSWER_OUTPUTS`, or this one."""
-    return ANSWER_OUTPUTS if ANSWER_OUTPUTS[0] in names else (output,)
+def _saved_model(file: Path) -> GraphModel:
+    """Open a SavedModel, whatever the backend of Keras."""
+    import tensorflow as tf
+
+    call = tf.saved_model.load(str(file.parent)).signatures["serving_default"]
+    names, outputs = call.structured_input_signature[1], _predicted(call.structured_outputs)
+
+    def run(rows: Mapping[str, np.ndarray]) -> np.ndarray:
+        results = call(**{name: tf.constant(rows[name]) for name in names})
+        return _joined([results[name].numpy() for name in outputs])
+
+    return GraphModel(run, "keras", "float32")
+
+
+def _predicted(names: Iterable[str]) -> Sequence[str]:
+    """The outputs of a graph to compute, among all: the others can be computed from them."""
+    existing = set(names)
+    if existing.issuperset(ANSWER_OUTPUTS):
+        return ANSWER_OUTPUTS
+    return [*existing & {"logits", VECTOR, *OUTPUTS.values()}]
 
 
 def _joined(outputs: Sequence[np.ndarray]) -> np.ndarray:
@@ -198,10 +229,8 @@ def _openvino_core() -> Any:
     return openvino.Core()
 
 
-def _openvino(network: Network, precision: Precision, threads: int | None) -> GraphModel:
-    """Compile for OpenVINO, with all cores for one request."""
-    from roformer_tf.engines.openvino_graph import openvino_model, rotation_tables
-
+def _openvino_compiled(model: Any, precision: Precision, threads: int | None) -> Any:
+    """Compile a model, or a file, with all cores for one request."""
     settings: dict[str, Any] = {
         "INFERENCE_PRECISION_HINT": "bf16" if precision == "bfloat16" else "f32",
         "INFERENCE_NUM_THREADS": threads or usable_cores(),
@@ -211,9 +240,16 @@ def _openvino(network: Network, precision: Precision, threads: int | None) -> Gr
         "ENABLE_CPU_PINNING": False,  # a tenth slower where other processes use the cores, too
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": GROUP if precision == "int8" else 0,
     }
+    return _openvino_core().compile_model(model, "CPU", settings)
+
+
+def _openvino(network: Network, precision: Precision, threads: int | None) -> GraphModel:
+    """Write a network for OpenVINO, and compile it."""
+    from roformer_tf.engines.openvino_graph import openvino_model, rotation_tables
+
     # without instructions for bytes the plugin multiplies in float32, where nothing overflows
     model = openvino_model(network, BYTE if precision == "int8" else None)
-    request = _openvino_core().compile_model(model, "CPU", settings).create_infer_request()
+    request = _openvino_compiled(model, precision, threads).create_infer_request()
     config = network.config
     tables: dict[str, np.ndarray] = {}
 

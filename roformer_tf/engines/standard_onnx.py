@@ -14,7 +14,7 @@ import numpy as np
 from onnx import ModelProto, TensorProto, helper
 
 from roformer_tf.config import RoFormerConfig
-from roformer_tf.engines.model import ANSWER_OUTPUTS, STANDARD_INPUTS
+from roformer_tf.engines.model import ANSWER_OUTPUTS, STANDARD_INPUTS, VECTOR
 from roformer_tf.engines.network import (
     EACH_TOKEN,
     FIRST,
@@ -28,7 +28,7 @@ from roformer_tf.engines.network import (
 )
 from roformer_tf.engines.onnx_graph import OnnxGraph
 
-LOGITS, HIDDEN, VECTOR = "logits", "last_hidden_state", "sentence_embedding"
+LOGITS, HIDDEN = "logits", "last_hidden_state"
 # All inputs and outputs that a graph may have.
 NAMED = {*STANDARD_INPUTS, *ANSWER_OUTPUTS, LOGITS, HIDDEN, VECTOR}
 # Names of the network's inputs here.

@@ -118,6 +118,7 @@ def _of_vectors(opened: OpenedModel, dimensions: int | None) -> Exportable:
 
         return {"vectors": ops.normalize(embedder.pooled(inputs)[:, :dimensions], axis=-1)}
 
-    settings, tokenizer = embedder.config, embedder.tokenizer.with_units(None)
+    settings = replace(embedder.config, fingerprint=embedder.fingerprint)
+    tokenizer = embedder.tokenizer.with_units(None)
     network = opened.vector_network(settings.pooling, "vectors", dimensions=dimensions)
     return Exportable(opened, model, outputs, network, tokenizer, settings, "RoFormerModel")

@@ -24,7 +24,7 @@ from roformer_tf.checkpoints import embedding_config
 from roformer_tf.checkpoints.detection import TASK_FILE
 from roformer_tf.checkpoints.huggingface import MODEL_CARD, write_graph_config
 from roformer_tf.engines.choice import unsupported_reason
-from roformer_tf.engines.model import ONNX, OPENVINO, onnx_session, openvino_file
+from roformer_tf.engines.model import ONNX, OPENVINO, exported_graph, open_graph
 from roformer_tf.engines.network import INPUTS, MASKED_POSITIONS, SEVEN_BITS, Network
 from roformer_tf.errors import DifferenceError, InputError, check_packages
 from roformer_tf.files import check_writable, temporary_folder, write_text
@@ -94,6 +94,8 @@ def write_export(exported: Exportable, output: Path, to: Format) -> None:
             print(f"int8 may change some answers: `{measured}` measures its accuracy.")
         exported.tokenizer.save_pretrained(folder, max_length=max_length)
         exported.settings.save(folder)
+        if task is None and exported.opened.task is not None:  # of vectors, for `evaluate`
+            exported.opened.task.save(folder)
         if to in STANDARD:
             checkpoint = exported.opened.checkpoint
             architecture = exported.architecture
@@ -175,11 +177,9 @@ def write_graph(network: Network, model: Forward, folder: Path, to: Format) -> N
     Raises DifferenceError where the results differ.
     """
     from roformer_tf.engines.onnx_graph import onnx_model
-    from roformer_tf.engines.standard_onnx import LOGITS, NAMED, VECTOR, scale_of, standard_model
+    from roformer_tf.engines.standard_onnx import NAMED, scale_of, standard_model
 
-    path, scale, output = folder / ONNX, None, network.output
-    if to in STANDARD:
-        scale, output = scale_of(network), VECTOR if network.part == "vectors" else LOGITS
+    path, scale = folder / ONNX, scale_of(network) if to in STANDARD else None
     graph = standard_model(network) if to in STANDARD else onnx_model(network)
     path.write_bytes(graph.SerializeToString())
     if to == "openvino":
@@ -193,15 +193,14 @@ def write_graph(network: Network, model: Forward, folder: Path, to: Format) -> N
         # in float32: float16 would change the numbers
         openvino.save_model(converted, folder / OPENVINO, compress_to_fp16=False)
         path.unlink()
-        runtime, session = "OpenVINO", openvino_file(folder / OPENVINO, output)
-    else:
-        runtime, session = "ONNX Runtime", onnx_session(path, output)
+        path = folder / OPENVINO
+    session = open_graph(path)
 
     def expected(rows: Any) -> np.ndarray:
         outputs = np.asarray(model(rows))
         return outputs if scale is None else outputs * scale.scale + scale.offset
 
-    name = f"{output} of {runtime}"
+    name = f"{network.output} of {'OpenVINO' if to == 'openvino' else 'ONNX Runtime'}"
     difference = largest_difference(session, expected, network.config.vocab_size, network.inputs)
     if not difference <= LARGEST_DIFFERENCE:  # also for NaN
         raise DifferenceError(
@@ -244,4 +243,4 @@ def _is_export(folder: Path) -> bool:
     """Whether a folder is empty, or looks like an export."""
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else {""}
     has_settings = bool(names & {TASK_FILE, embedding_config.FILE})
-    return not names or (has_settings and bool(names & {ONNX, OPENVINO, "saved_model.pb"}))
+    return not names or (has_settings and exported_graph(folder) is not None)

@@ -61,8 +61,7 @@ class EvaluateConfig:
     """
 
     model: Annotated[str, "MODEL"]
-    """The model/ folder of a run of `finetune`, or its export to ONNX; --model itself may be
-    omitted."""
+    """The model/ folder of a run of `finetune`, or its export; --model itself may be omitted."""
     data: Annotated[str, "FILE"]
     """Labelled examples that the model was not trained on, in a file as for `finetune`."""
     output: Path | None = None

@@ -10,18 +10,19 @@ pooler, and any other model the mean of its hidden states.
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from roformer_tf.checkpoints import embedding_config
 from roformer_tf.checkpoints.detection import check_pooling, embedding_settings
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig, Pooling
 from roformer_tf.checkpoints.sources import Checkpoint
 from roformer_tf.engines.choice import Choice, Engine, Precision
 from roformer_tf.engines.model import graph_model
-from roformer_tf.errors import InputError, check_numbers
+from roformer_tf.errors import DamagedError, InputError, check_numbers
 from roformer_tf.inference.opening import OpenedModel, open_model
 from roformer_tf.inference.text_files import chunks
 from roformer_tf.labelled.encoding import windows
@@ -157,13 +158,13 @@ class TextEmbedder:
         return self.finished(np.stack(run_rows(self.pooled, rows, None, batch_size)))
 
     def _check(self, vectors: np.ndarray, texts: Sequence[Any], done: int) -> None:
-        """Raise InputError, with its text, for a bad vector; `done` texts came before."""
+        """Raise DamagedError, with its text, for a bad vector; `done` texts came before."""
         # Vectors have length 1, except zero ones; a comparison with NaN is false.
         bad = ~(np.linalg.norm(vectors, axis=1) > 0.5)
         if bad.any():
             number = int(bad.argmax())
             finite = np.isfinite(vectors[number]).all()
-            raise InputError(
+            raise DamagedError(
                 f"the vector of text {done + number + 1:,}, {texts[number][:40]!r}, is "
                 f"{'zero' if finite else 'not finite'}: the weights of {self.source} are damaged, "
                 "or its training has diverged. Give another model."
@@ -206,6 +207,8 @@ def embedder_from(opened: OpenedModel, settings: VectorSettings | None = None) -
     model, and for one without a vocabulary, the weights of the pooling, or so many dimensions.
     """
     settings = settings or VectorSettings()
+    if opened.is_export:
+        return _of_export(opened, settings)
     pooling, dimensions, max_length = settings.pooling, settings.dimensions, settings.max_length
     checkpoint, files = opened.checkpoint, opened.files
     config = embedding_settings(checkpoint, files)
@@ -240,6 +243,30 @@ def embedder_from(opened: OpenedModel, settings: VectorSettings | None = None) -
     return TextEmbedder(opened.name, pooled, hidden, dimensions, tokenizer, config, mark, choice)
 
 
+def _of_export(opened: OpenedModel, settings: VectorSettings) -> TextEmbedder:
+    """Use an export for its vectors. Raises InputError for settings that are not its own."""
+    content, name = opened.files.read(embedding_config.FILE), opened.name
+    file = f"{name}: its {embedding_config.FILE}"
+    config = None if content is None else embedding_config.parse(content, file)
+    if config is None or config.fingerprint is None:
+        raise InputError(
+            f"{name} is an export without vectors, or of an older version. Give the model/ folder "
+            "that it was exported from, or export that again."
+        )
+    pooled, tokenizer = opened.exported(), RoFormerTokenizer.from_source(opened.files)
+    ids = np.array([[tokenizer.cls_id, tokenizer.sep_id]], np.int32)
+    size = pooled({"token_ids": ids, "segment_ids": np.zeros_like(ids)}).shape[1]
+    own = {"pooling": config.pooling, "dimensions": size, "max_length": config.max_length}
+    for key, value in own.items():
+        if (asked := getattr(settings, key)) not in (None, value):
+            raise InputError(
+                f"{name} is an export, with {key} {value}, not {asked}. Give the model/ folder "
+                "that it was exported from."
+            )
+    choice, mark = Choice(pooled.engine, pooled.precision), config.fingerprint
+    return TextEmbedder(name, pooled, size, None, tokenizer, config, mark, choice)
+
+
 def fingerprint(
     checkpoint: Checkpoint,
     tokenizer: RoFormerTokenizer,
@@ -264,7 +291,8 @@ def fingerprint(
         "size": size,
         **{key: getattr(checkpoint.config, key) for key in ARCHITECTURE},
         **checkpoint.config.chosen_forms(),
-        **{key: x for key, x in asdict(config).items() if key != "dimensions"},
+        "pooling": config.pooling,
+        "max_length": config.max_length,
     }
     digest.update(json.dumps(settings, sort_keys=True).encode())
     return digest.hexdigest()

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import numpy as np
 
 from roformer_tf.checkpoints import embedding_config
+from roformer_tf.checkpoints.archives import WEIGHT_FILES
 from roformer_tf.checkpoints.detection import (
     LEXICAL_FILE,
     TASK_FILE,
@@ -34,7 +35,14 @@ from roformer_tf.checkpoints.embedding_config import Pooling
 from roformer_tf.checkpoints.names import MULTIPLE_CHOICE
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.engines.choice import Choice, Engine, Precision, choose, unsupported_reason
-from roformer_tf.engines.model import ONNX, graph_model, onnx_session, share_onnx
+from roformer_tf.engines.model import (
+    GraphModel,
+    exported_graph,
+    graph_model,
+    onnx_session,
+    open_graph,
+    share_onnx,
+)
 from roformer_tf.engines.network import Network
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.encoding import EncodedTexts
@@ -154,7 +162,16 @@ class OpenedModel:
     @property
     def generates(self) -> bool:
         """Whether it generates text: a causal or UniLM language model."""
+        if self.is_export:
+            return False
         return self.attention != "bidirectional" and is_language_model(self.checkpoint)
+
+    @property
+    def is_export(self) -> bool:
+        """Whether `export` wrote it: a graph without the checkpoint that it was made from."""
+        folder = self.files.path
+        has_weights = any((folder / name).is_file() for name in WEIGHT_FILES)
+        return exported_graph(folder) is not None and not has_weights
 
     @cached_property
     def scores_vocabulary(self) -> bool:
@@ -255,8 +272,10 @@ class OpenedModel:
                     file=TASK_FILE,
                 )
             )
-        if (self.files.path / ONNX).is_file():
-            return self._exported(self.task, threads)
+        if self.is_export:
+            model = self.exported(threads)
+            choice = Choice(model.engine, model.precision)
+            return Finetuned(model, RoFormerTokenizer.from_source(self.files), self.task, choice)
         # task.json and the weights may come from different runs, if a folder was put together by
         # hand: predictions would have wrong labels.
         config, task = self.checkpoint.config, self.task
@@ -288,7 +307,7 @@ class OpenedModel:
             model = self.keras_model(task.objective.model_class(), choice.precision)
         elif shared is not None:
             # One of several server processes maps the graph that the first one has written.
-            model = onnx_session(shared, "logits", choice.precision, threads)
+            model = onnx_session(shared, choice.precision, threads)
         else:
             part, pooling = task.decoding.graph_part, cast(Pooling, self.checkpoint.config.pooling)
             network = self.vector_network(pooling, part) if part == "pooled" else self.network(part)
@@ -298,17 +317,22 @@ class OpenedModel:
         segments = gives_segments(self.files)
         return Finetuned(model, tokenizer, task, choice, tuple(notes), has_segments=segments)
 
-    def _exported(self, task: Task, threads: int | None) -> Finetuned:
-        """An export runs in ONNX Runtime, in the precision in which it was written."""
-        if self.engine not in ("auto", "onnx") or self.precision == "bfloat16":
-            asked = "bfloat16" if self.engine in ("auto", "onnx") else f"--engine {self.engine}"
+    def exported(self, threads: int | None = None) -> GraphModel:
+        """The graph of an export, which runs in its own engine, and in its own precision.
+
+        Raises InputError for another engine or precision, and for a graph that cannot be opened.
+        """
+        file = exported_graph(self.files.path)
+        assert file is not None
+        model = open_graph(file, threads)
+        own_engine = self.engine in ("auto", model.engine)
+        if not own_engine or self.precision not in (None, "float32", model.precision):
+            asked = self.precision if own_engine else f"--engine {self.engine}"
             raise InputError(
-                f"{self.name} is an export, which ONNX Runtime runs in its own precision, not "
-                f"{asked}. Give the model/ folder that it was exported from, or omit the flag."
+                f"{self.name} is an export, for {model.engine} in {model.precision}, not {asked}. "
+                "Give the model/ folder that it was exported from, or omit the flag."
             )
-        model = onnx_session(self.files.path / ONNX, "logits", threads=threads)
-        choice = Choice("onnx", model.precision)
-        return Finetuned(model, RoFormerTokenizer.from_source(self.files), task, choice)
+        return model
 
 
 @contextmanager
@@ -342,14 +366,9 @@ def share_weights(folder: str | Path, choice: Choice, target: Path) -> Path | No
     models than fine-tuned ones are not shared.
     """
     with open_model(folder, choice.engine, choice.precision) as opened:
-        is_export = (opened.files.path / ONNX).is_file()
-        if (
-            choice.engine != "onnx"
-            or is_export
-            or opened.task is None
-            or opened.task.separate_texts
-        ):
+        if choice.engine != "onnx" or opened.is_export or not opened.is_finetuned:
             return None
+        assert opened.task is not None
         return share_onnx(opened.network(opened.task.decoding.graph_part), choice.precision, target)
 
 

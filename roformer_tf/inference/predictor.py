@@ -150,7 +150,7 @@ def load(
 ) -> Predictor:
     """Open any model as a function of texts: `load(source)(texts)` → a list of dictionaries.
 
-    source: the `model/` of a run, its export to ONNX, or a folder that transformers wrote;
+    source: the `model/` of a run, its export, or a folder that transformers wrote;
     a released checkpoint by its name, zip or folder; or `owner/name[@revision]`, a model of Hugging
     Face, or `modelscope:owner/name[@revision]`. A fine-tuned model predicts as
     `predict` and `serve` do. A masked language model fills the `[MASK]`s of a text, a sim model

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from roformer_tf.errors import InputError
+from roformer_tf.errors import DamagedError
 from roformer_tf.tokenizers.padding import Ints, bucket, padded
 
 # {"token_ids": (B, T), "segment_ids": (B, T)} int32 → (B, …), or (B, T, …) for each token.
@@ -122,14 +122,14 @@ def masked_logits(
 
 
 def check_finite(outputs: Iterable[Any]) -> None:
-    """Raise InputError where a model's outputs, an array for each text, are not all finite.
+    """Raise DamagedError where a model's outputs, an array for each text, are not all finite.
 
     Weights are checked when a checkpoint is read. Those of an exported graph are not, and products
     may overflow in a narrow dtype: so outputs are checked where they are used.
     """
     for number, output in enumerate(outputs):
         if not np.isfinite(output).all():
-            raise InputError(
+            raise DamagedError(
                 f"the model's output for text {number + 1:,} is not finite: its weights are "
                 "damaged, its training has diverged, or its precision is too low. Give another "
                 "model, or float32."

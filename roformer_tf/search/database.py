@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from roformer_tf.errors import InputError
+from roformer_tf.errors import DamagedError
 
 # On Linux, TensorFlow exports a SQLite of its own to all libraries that are loaded after it, one
 # without full-text search. With this flag Python's module prefers the SQLite that it came with.
@@ -70,19 +70,19 @@ DAMAGED = "If it is damaged, remove it, and make the index again from its docume
 
 
 def is_index(folder: Path) -> bool:
-    """Whether a folder holds an index. Raises InputError if it holds something else."""
+    """Whether a folder holds an index. Raises DamagedError if it holds something else."""
     if not folder.exists():
         return False
     # One listing: between two looks another process may create the index.
     names = {path.name for path in folder.iterdir()} if folder.is_dir() else {folder.name}
     if names and FILE not in names:
-        raise InputError(f"{folder} exists, and is not an index. Choose another --index.")
+        raise DamagedError(f"{folder} exists, and is not an index. Choose another --index.")
     return FILE in names
 
 
-def no_index(folder: Path) -> InputError:
+def no_index(folder: Path) -> DamagedError:
     """The error for a folder without an index, which is to be searched."""
-    return InputError(
+    return DamagedError(
         f"{folder} is no index. Make one: `roformer-tf search --model M --documents F --index "
         f"{folder}`."
     )
@@ -148,7 +148,7 @@ def transaction(connection: Connection, kind: str = "IMMEDIATE") -> Iterator[Non
 
 @contextmanager
 def explained(folder: Path) -> Iterator[None]:
-    """Raise what SQLite reports as InputError, or as OSError for a full or failing disk."""
+    """Raise what SQLite reports as DamagedError, or as OSError for a full or failing disk."""
     try:
         yield
     except sqlite3.Error as error:
@@ -159,4 +159,4 @@ def explained(folder: Path) -> Iterator[None]:
         if "no such table" in reason:  # a process was killed while it created the tables
             raise no_index(folder) from None
         advice = next((x for text, x in ADVICE.items() if text in reason), DAMAGED)
-        raise InputError(f"{folder} cannot be used: {reason}. {advice}") from None
+        raise DamagedError(f"{folder} cannot be used: {reason}. {advice}") from None

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from roformer_tf.checkpoints.embedding_config import Pooling
-from roformer_tf.errors import InputError
+from roformer_tf.errors import DamagedError
 from roformer_tf.search.database import (
     VERSION,
     Connection,
@@ -73,11 +73,11 @@ class Manifest:
         )
 
     def check_model(self, folder: Path, embedder: "TextEmbedder") -> None:
-        """Raise InputError unless a model gives the vectors of the index in this folder."""
+        """Raise DamagedError unless a model gives the vectors of the index in this folder."""
         if embedder.fingerprint == self.fingerprint:
             return
         cut = f", cut to {self.dimensions}" if self.dimensions else ""
-        raise InputError(
+        raise DamagedError(
             f"{folder} was made with another model, or other settings: {self.model}, pooling "
             f"{self.pooling}{cut}, texts of at most {self.max_length} tokens. {embedder.source} "
             "gives other vectors. Give that model, or make an index with this one in another "
@@ -127,7 +127,7 @@ class SearchIndex:
     """An index that is open; threads may share it, one at a time searches.
 
     A search sees what was committed before it, such as documents that another process has just
-    added. Raises InputError for a folder that holds no index, or a damaged one.
+    added. Raises DamagedError for a folder that holds no index, or a damaged one.
     """
 
     def __init__(self, folder: str | Path) -> None:
@@ -225,11 +225,11 @@ class SearchIndex:
 
 
 def read_manifest(connection: Connection, folder: Path) -> Manifest:
-    """The settings of an index. Raises InputError for those of another version."""
+    """The settings of an index. Raises DamagedError for those of another version."""
     (text,) = connection.execute("SELECT manifest FROM settings").fetchone()
     values = json.loads(text)
     if values.get("version") != VERSION:
-        raise InputError(
+        raise DamagedError(
             f"{folder} was made by another version of roformer-tf. Remove it, and make the index "
             "again from its documents."
         )

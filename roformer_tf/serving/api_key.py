@@ -7,7 +7,7 @@ import secrets
 from fastapi import FastAPI, Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from roformer_tf.serving.failures import failure, own_path
+from roformer_tf.serving.failures import error_response, own_path
 
 # Paths that load balancers ask, without a key.
 OPEN = ("/health", "/healthz", "/readyz")
@@ -27,7 +27,7 @@ class ApiKey:
         if scope["type"] != "http" or own_path(scope) in OPEN or self._is_allowed(scope):
             await self._app(scope, receive, send)
             return
-        await failure(Request(scope), 401, REASON, CHALLENGE)(scope, receive, send)
+        await error_response(Request(scope), 401, REASON, CHALLENGE)(scope, receive, send)
 
     def _is_allowed(self, scope: Scope) -> bool:
         header = dict(scope["headers"]).get(b"authorization", b"")

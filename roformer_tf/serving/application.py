@@ -28,7 +28,7 @@ from roformer_tf.engines.choice import Choice
 from roformer_tf.errors import InputError
 from roformer_tf.serving.api_key import ApiKey, describe_key
 from roformer_tf.serving.batching import Batcher
-from roformer_tf.serving.failures import FAILURES, HANDLERS, OPENAI_FAILURES, failure
+from roformer_tf.serving.failures import ERRORS, HANDLERS, OPENAI_ERRORS, error_response
 from roformer_tf.serving.model_choice import add_choice, prefix, unknown_model
 from roformer_tf.serving.monitoring import ServiceMetrics
 from roformer_tf.serving.schemas import ServedModel, ServedModels
@@ -77,7 +77,7 @@ def create_app(
         redoc_url=None,
         lifespan=lifespan,
         exception_handlers=HANDLERS,  # FastAPI's own errors have several forms
-        responses=FAILURES,
+        responses=ERRORS,
     )
     app.add_middleware(JsonBodies, max_bytes=config.limits.max_megabytes * MEGABYTE)
     # The fastest level: vectors as text hardly become smaller with more work.
@@ -171,7 +171,7 @@ def _add_models(router: FastAPI | APIRouter, names: Sequence[str]) -> None:
     async def models() -> ServedModels:
         return ServedModels(data=list(served.values()))
 
-    @router.get("/v1/models/{model:path}", summary="One of them", responses=OPENAI_FAILURES)
+    @router.get("/v1/models/{model:path}", summary="One of them", responses=OPENAI_ERRORS)
     async def model(model: str) -> ServedModel:
         if model not in served:
             raise HTTPException(404, unknown_model(model, names))
@@ -204,7 +204,7 @@ class JsonBodies:
             status, reason = 408, f"the body took longer than {BODY_SECONDS} seconds"
             if isinstance(error, HTTPException):
                 status, reason = error.status_code, error.detail
-            await failure(Request(scope), status, reason)(scope, receive, send)
+            await error_response(Request(scope), status, reason)(scope, receive, send)
             return
         messages = iter([{"type": "http.request", "body": body}])
 

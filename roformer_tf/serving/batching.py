@@ -2,10 +2,10 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Hashable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Generic, TypeAlias, TypeVar
+from typing import Any, Generic, TypeAlias, TypeVar
 
 from fastapi import HTTPException
 
@@ -20,16 +20,12 @@ Other = TypeVar("Other")
 Deliver: TypeAlias = Callable[[int, Result], None]
 
 
-def deliver_all(
-    predict: Callable[[list[Item]], list[Result]],
-) -> Callable[[list[Item], Deliver[Result]], None]:
-    """Adapt a function that returns all results of a batch at once to what `Batcher` calls."""
-
-    def run(items: list[Item], deliver: Deliver[Result]) -> None:
-        for index, result in enumerate(predict(items)):
-            deliver(index, result)
-
-    return run
+def grouped(items: Iterable[Any], key: Callable[[Any], Hashable]) -> dict[Any, list[int]]:
+    """The indices of the items that have the same key, by the key."""
+    groups: dict[Any, list[int]] = {}
+    for index, item in enumerate(items):
+        groups.setdefault(key(item), []).append(index)
+    return groups
 
 
 class Batcher(Generic[Item, Result]):

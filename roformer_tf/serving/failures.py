@@ -14,17 +14,18 @@ from pydantic import BaseModel
 from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import Scope
 
-from roformer_tf.errors import InputError
+from roformer_tf.errors import DamagedError, InputError
 from roformer_tf.serving.schemas import CohereFailure, Failure, OpenAiFailure
+from roformer_tf.tasks.base import FIXED_LABELS
 
-FAILURE = "the service failed; its log has the reason"
+SERVICE_FAILED = "the service failed; its log has the reason"
 # Where each of several models has its routes.
 MODELS = "/models/"
 # `code` of an error under /v1, where the status does not say it all.
 CODES = {401: "invalid_api_key", 404: "not_found", 503: "overloaded"}
 
 
-def failures(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
+def documented_errors(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
     """Error responses of routes, for their documentation."""
     description = (
         "A failure. 400: the body is not JSON; 401: the API key is missing or wrong; 404: there is "
@@ -36,9 +37,9 @@ def failures(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:
     return {"default": {"model": model, "description": description}}
 
 
-FAILURES = failures(Failure)
-OPENAI_FAILURES = failures(OpenAiFailure)
-COHERE_FAILURES = failures(CohereFailure)
+ERRORS = documented_errors(Failure)
+OPENAI_ERRORS = documented_errors(OpenAiFailure)
+COHERE_ERRORS = documented_errors(CohereFailure)
 
 
 def own_path(scope: Scope) -> str:
@@ -46,7 +47,7 @@ def own_path(scope: Scope) -> str:
     return str(scope["path"]).removeprefix(scope.get("root_path", ""))
 
 
-def failure(request: Request, status: int, reason: str, headers: Any = None) -> JSONResponse:
+def error_response(request: Request, status: int, reason: str, headers: Any = None) -> JSONResponse:
     """The response to a request that failed, in the shape of its route."""
     # /v1/embeddings, or of one of several models /models/NAME/v1/embeddings
     match = re.match(rf"(?:{MODELS}[^/]*)?/(v1|v2)/", own_path(request.scope))
@@ -71,12 +72,14 @@ async def http_error(request: Request, error: Exception) -> JSONResponse:
         reason = (
             f"there is no {request.url.path} for the model of this service; /docs lists what is"
         )
-    return failure(request, error.status_code, reason, error.headers)
+    return error_response(request, error.status_code, reason, error.headers)
 
 
 async def bad_input(request: Request, error: Exception) -> JSONResponse:
     """What the model of a route cannot do."""
-    return failure(request, 422, str(error))
+    if isinstance(error, DamagedError):
+        raise error  # for `unexpected`, and for the log
+    return error_response(request, 422, str(error))
 
 
 async def invalid_request(request: Request, error: Exception) -> JSONResponse:
@@ -85,22 +88,24 @@ async def invalid_request(request: Request, error: Exception) -> JSONResponse:
     mistakes = error.errors()
     first = mistakes[0]
     if first["type"] == "json_invalid":
-        return failure(request, 400, f"the body is not JSON: {first['ctx']['error']}")
+        return error_response(request, 400, f"the body is not JSON: {first['ctx']['error']}")
     if first["loc"] == ("body",) and first["type"] == "missing":
-        return failure(request, 400, "the body is empty; send JSON")
+        return error_response(request, 400, "the body is empty; send JSON")
     # Three are enough to correct a request, and a response stays short.
     reasons = []
     for mistake in mistakes[:3]:
         # The first is "body". Names in brackets are those of `schemas`, not of the request.
         names = map(str, mistake["loc"][1:])
         where = ".".join(name for name in names if not name.startswith("("))
-        reasons.append(f"{where}: {mistake['msg']}" if where else mistake["msg"])
-    return failure(request, 422, "; ".join(reasons))
+        unknown = mistake["type"] == "extra_forbidden" and where == "labels"
+        reason = FIXED_LABELS if unknown else mistake["msg"]
+        reasons.append(f"{where}: {reason}" if where else reason)
+    return error_response(request, 422, "; ".join(reasons))
 
 
 async def unexpected(request: Request, error: Exception) -> JSONResponse:
-    """A bug."""
-    return failure(request, 500, FAILURE)
+    """A bug, or a damaged file."""
+    return error_response(request, 500, SERVICE_FAILED)
 
 
 HANDLERS: dict[Any, Any] = {

@@ -28,7 +28,7 @@ from roformer_tf.models.generation_config import GenerationConfig
 from roformer_tf.models.rows import BATCH_SIZE
 from roformer_tf.serving.application import check_texts
 from roformer_tf.serving.batching import Batcher, Deliver
-from roformer_tf.serving.failures import FAILURE, failure
+from roformer_tf.serving.failures import SERVICE_FAILED, error_response
 from roformer_tf.serving.schemas import GenerateRequest
 from roformer_tf.serving.settings import GenerationLimits, ServeConfig
 
@@ -252,7 +252,7 @@ def _streamed(
                 yield lines(rest)
             yield lines(whole)
         except Exception:
-            yield f"data: {bytes(failure(request, 500, FAILURE).body).decode()}\n\n"
+            yield f"data: {bytes(error_response(request, 500, SERVICE_FAILED).body).decode()}\n\n"
             raise  # for the log
         finally:  # also when the client disconnects
             job.cancelled.set()  # the batch drops it at its next token

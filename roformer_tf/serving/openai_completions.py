@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, Body, Request
 
 from roformer_tf.errors import MAX_SEED, InputError
-from roformer_tf.serving.failures import OPENAI_FAILURES
+from roformer_tf.serving.failures import OPENAI_ERRORS
 from roformer_tf.serving.generation_jobs import (
     GenerationJob,
     GenerationQueue,
@@ -48,7 +48,7 @@ def add_completions(router: APIRouter, queue: GenerationQueue) -> None:
         "/v1/completions",
         summary="Continue one text, or several, as at OpenAI",
         response_model=Completions,
-        responses={200: {"content": {"text/event-stream": {}}}, **OPENAI_FAILURES},
+        responses={200: {"content": {"text/event-stream": {}}}, **OPENAI_ERRORS},
     )
     async def completions(
         body: Annotated[CompletionsRequest, Body(examples=[EXAMPLE])], request: Request

@@ -14,7 +14,7 @@ from fastapi import APIRouter, Body, Response
 from roformer_tf.errors import InputError
 from roformer_tf.serving.application import check_lengths, json_response
 from roformer_tf.serving.batching import Batcher
-from roformer_tf.serving.failures import OPENAI_FAILURES
+from roformer_tf.serving.failures import OPENAI_ERRORS
 from roformer_tf.serving.schemas import SAMPLE, Embeddings, EmbeddingsRequest
 from roformer_tf.serving.settings import ServeConfig
 from roformer_tf.serving.vector_batches import ServedVectors, TextVector, VectorQuery, cut, numbers
@@ -36,7 +36,7 @@ def add_embeddings(
         "/v1/embeddings",
         summary="Vectors of one text, or several, as at OpenAI",
         response_model=Embeddings,
-        responses=OPENAI_FAILURES,
+        responses=OPENAI_ERRORS,
     )
     async def embeddings(body: Annotated[EmbeddingsRequest, Body(examples=[EXAMPLE])]) -> Response:
         _check_inputs(body.input, tokenizer, config)

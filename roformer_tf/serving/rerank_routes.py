@@ -10,8 +10,9 @@ The relevance is the probability of the label 1, or what a regression predicts; 
 """
 
 import uuid
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Annotated
+from typing import Annotated, TypeAlias
 
 import numpy as np
 from fastapi import APIRouter, Body
@@ -19,8 +20,7 @@ from fastapi import APIRouter, Body
 from roformer_tf.labelled.examples import Example
 from roformer_tf.search.retrieval import relevant_label
 from roformer_tf.serving.application import check_lengths
-from roformer_tf.serving.batching import Batcher
-from roformer_tf.serving.failures import COHERE_FAILURES, OPENAI_FAILURES
+from roformer_tf.serving.failures import COHERE_ERRORS, OPENAI_ERRORS
 from roformer_tf.serving.schemas import (
     SAMPLE,
     AnyRerankRequest,
@@ -34,31 +34,26 @@ from roformer_tf.serving.settings import Limits
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.probabilities import SMALLEST, shortest
 
+# Texts, and the task if it is not that of the model → the examples and their predictions.
+Predict: TypeAlias = Callable[..., Awaitable[list[tuple[Example, Prediction]]]]
 EXAMPLE = {"query": SAMPLE, "documents": [SAMPLE], "top_n": 1}
 
 
-def add_rerank(
-    router: APIRouter,
-    name: str,
-    task: Task,
-    batcher: Batcher[Example, Prediction],
-    limits: Limits,
-) -> None:
+def add_rerank(router: APIRouter, name: str, task: Task, predict: Predict, limits: Limits) -> None:
     """Add the routes of a model of pairs."""
 
     async def scores(query: str, texts: list[str], log_odds: bool = False) -> list[float]:
         label = relevant_label(task, name)
         check_lengths([query, *texts], limits)
-        examples = [Example((query, text), None, "the request") for text in texts]
-        predictions = await batcher.results(list(map(task.labelling.for_prediction, examples)))
-        return [relevance(x, task, label, log_odds) for x in predictions]
+        predictions = await predict([(query, text) for text in texts])
+        return [relevance(x, task, label, log_odds) for _, x in predictions]
 
     post = partial(
         router.post, summary="Order documents, best first", response_model_exclude_none=True
     )
 
-    @post("/v1/rerank", responses=OPENAI_FAILURES)
-    @post("/v2/rerank", responses=COHERE_FAILURES)
+    @post("/v1/rerank", responses=OPENAI_ERRORS)
+    @post("/v2/rerank", responses=COHERE_ERRORS)
     async def ranked(
         body: Annotated[RerankRequest, Body(examples=[EXAMPLE])],
     ) -> RerankResults:

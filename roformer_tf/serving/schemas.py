@@ -11,8 +11,6 @@ from pydantic import (
     Discriminator,
     Field,
     FiniteFloat,
-    StrictBool,
-    StrictInt,
     Tag,
     create_model,
     model_validator,
@@ -212,11 +210,11 @@ class GenerateRequest(TextsRequest[Text]):
     stop: list[Annotated[str, Field(max_length=MAX_STOP_LENGTH)]] = Field(
         [], max_length=MAX_STOPS, fail_fast=True, description="Texts that end a generated text."
     )
-    seed: StrictInt | None = Field(None, description="Default: a new one, which is returned.")
+    seed: int | None = Field(None, description="Default: a new one, which is returned.")
     paraphrases: int = Field(
         0, ge=0, description="Of a sim model: number of paraphrases, the nearest first."
     )
-    stream: StrictBool = Field(
+    stream: bool = Field(
         False, description="For one text: send it as it is generated, as server-sent events."
     )
 
@@ -286,6 +284,17 @@ def _either(first: Any, second: Any, is_second: Callable[[Any], bool]) -> Any:
     forms = Annotated[first, Tag("(first)")] | Annotated[second, Tag("(second)")]
     choice = Discriminator(lambda value: "(second)" if is_second(value) else "(first)")
     return Annotated[forms, choice]
+
+
+def _no_number(value: Any) -> Any:
+    """Refuse 0 and 1, which a `Literal` would take for False and True, since they are equal."""
+    if isinstance(value, int | float) and not isinstance(value, bool):
+        raise PydanticCustomError("bool_type", "Input should be a valid boolean")
+    return value
+
+
+OnlyFalse = Annotated[Literal[False] | None, BeforeValidator(_no_number)]
+OnlyTrue = Annotated[Literal[True] | None, BeforeValidator(_no_number)]
 
 
 def _has(key: str) -> Callable[[Any], bool]:
@@ -377,7 +386,7 @@ class CompletionsRequest(CompatibleRequest):
     stream: bool | None = Field(None, description="Of one completion: as server-sent events.")
     stream_options: StreamOptions | None = None
     best_of: int | None = Field(None, ge=1, le=1, description="Not supported: 1.")
-    echo: Literal[False] | None = Field(None, description="Not supported.")
+    echo: OnlyFalse = Field(None, description="Not supported.")
     logprobs: None = Field(None, description="Not supported.")
     suffix: None = Field(None, description="Not supported.")
     logit_bias: dict[str, float] | None = Field(None, max_length=0, description="Not supported.")
@@ -492,7 +501,7 @@ class TeiEmbedRequest(CompatibleRequest):
     """Text Embeddings Inference's request for vectors; long texts are always truncated."""
 
     inputs: TextOrTexts
-    normalize: Literal[True] | None = Field(None, description="Vectors always have length 1.")
+    normalize: OnlyTrue = Field(None, description="Vectors always have length 1.")
     dimensions: int | None = Field(None, ge=1, description="Cut vectors to so many numbers.")
 
 
@@ -510,7 +519,7 @@ class TeiPredictRequest(CompatibleRequest):
     """Text Embeddings Inference's request for labels; long texts are always truncated."""
 
     inputs: Any
-    raw_scores: Literal[False] | None = Field(None, description="Scores are probabilities.")
+    raw_scores: OnlyFalse = Field(None, description="Scores are probabilities.")
 
 
 def predict_request(columns: int, of_labels: bool, can_be_asked: bool) -> Any:

@@ -11,9 +11,8 @@ the routes of `rerank_routes`. A question may also be {"question": Q, "context":
 choice X is {"text": X, "choices": [X, …]}, or {"texts": [{"text": X, "choices": [X, …]}, …]}.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
-from functools import partial
 from typing import Annotated, Any, NamedTuple
 
 from fastapi import APIRouter, Body, Response
@@ -23,9 +22,9 @@ from roformer_tf.inference.opening import open_finetuned
 from roformer_tf.inference.text_files import report
 from roformer_tf.labelled.examples import Example
 from roformer_tf.serving.application import ModelRoutes, check_texts, json_response
-from roformer_tf.serving.batching import Batcher, deliver_all
+from roformer_tf.serving.batching import Batcher, Deliver, grouped
 from roformer_tf.serving.monitoring import ServiceMetrics
-from roformer_tf.serving.rerank_routes import add_rerank
+from roformer_tf.serving.rerank_routes import Predict, add_rerank
 from roformer_tf.serving.schemas import (
     CHOICES_REQUEST,
     QUESTION_REQUEST,
@@ -53,6 +52,14 @@ class ServedTask(NamedTuple):
     predict: Callable[..., list[Prediction]]
     """Of a list of examples, and of the task with the labels of a request, if it names some."""
     choice: Choice = Choice("keras", "float32")
+
+
+class TaskQuery(NamedTuple):
+    """One example of a request."""
+
+    example: Example
+    asked: Task | None = None
+    """The task with the labels of the request, if it names some."""
 
 
 def load_served_task(
@@ -87,13 +94,27 @@ def task_routes(served: ServedTask, metrics: ServiceMetrics, config: ServeConfig
     # Batches are limited by tokens, roughly characters: a batch of long texts delays all its
     # requests. And by texts: each takes at least its share of the batch.
     share = BATCH_TOKENS // config.batch_size
-    batcher = Batcher(
-        deliver_all(served.predict),
-        BATCH_TOKENS,
-        config.limits,
-        metrics,
-        width=lambda example: max(sum(map(len, example.texts)), share),
-    )
+
+    def width(query: TaskQuery) -> int:
+        sequences = len(query.asked.labels) if query.asked else 1
+        return max(sum(map(len, query.example.texts)), share) * sequences
+
+    def run(batch: list[TaskQuery], deliver: Deliver[Prediction]) -> None:
+        for asked, chosen in grouped(batch, lambda query: query.asked).items():
+            settings = [asked] if asked else []
+            results = served.predict([batch[i].example for i in chosen], *settings)
+            for i, result in zip(chosen, results, strict=True):
+                deliver(i, result)
+
+    batcher = Batcher(run, BATCH_TOKENS, config.limits, metrics, width=width)
+
+    async def predict(
+        texts: Iterable[Sequence[str]], asked: Task | None = None
+    ) -> list[tuple[Example, Prediction]]:
+        queries = [TaskQuery(as_example(each, asked or task), asked) for each in texts]
+        results = await batcher.results(queries)
+        return [(query.example, result) for query, result in zip(queries, results, strict=True)]
+
     # What the page needs to draw its form and the prediction.
     names = ("title", "headline", "labels", "text_columns", "spaced_units", "can_be_asked")
     health: dict[str, Any] = {"task": task.name, "limits": asdict(config.limits)}
@@ -101,15 +122,12 @@ def task_routes(served: ServedTask, metrics: ServiceMetrics, config: ServeConfig
     health["lists_texts"] = task.labelling.lists_texts
     router = APIRouter()
     if len(task.text_columns) == 2 and not task.labelling.column_names:
-        add_rerank(router, served.name, task, batcher, config.limits)
-    _add_predict(router, served, batcher, config.limits)
+        add_rerank(router, served.name, task, predict, config.limits)
+    _add_predict(router, task, predict, config.limits)
     return ModelRoutes(served.name, router, health, "predict.js", [batcher], served.choice)
 
 
-def _add_predict(
-    router: APIRouter, served: ServedTask, batcher: Batcher[Example, Prediction], limits: Limits
-) -> None:
-    task = served.task
+def _add_predict(router: APIRouter, task: Task, predict: Predict, limits: Limits) -> None:
     columns = len(task.text_columns)
     has_scores = task.decoding.lists_labels or isinstance(task.decoding, NumberDecoding)
     request_type = predict_request(columns, has_scores, task.can_be_asked)
@@ -134,16 +152,13 @@ def _add_predict(
         items = request.items if inputs is None else [inputs] if is_single else inputs
         check_texts(items, limits)
         texts = [[item] if isinstance(item, str) else item for item in items]
-        if isinstance(request, AskedRequest):  # a batch has the labels of one request
+        asked = None
+        if isinstance(request, AskedRequest):
             asked = task.asked(request.labels, request.template)
-            examples = [as_example(each, asked) for each in texts]
-            predictions = await batcher.call(partial(served.predict, examples, asked))
-        else:
-            asked, examples = task, [as_example(each, task) for each in texts]
-            predictions = await batcher.results(examples)
-        as_json: Any = map(asked.decoding.as_json, examples, predictions)
+        decoding = (asked or task).decoding
+        as_json: Any = (decoding.as_json(*pair) for pair in await predict(texts, asked))
         if inputs is None:
-            short = sum(len(text) for each in examples for text in each.texts) <= SHORT
+            short = sum(len(text) for each in texts for text in each) <= SHORT
             return await json_response({"predictions": as_json}, limits, short)
         as_json = map(_label_scores, as_json)
         return await json_response(next(as_json) if is_single else as_json, limits)

@@ -104,10 +104,10 @@ class ServeConfig:
     """
 
     model: Annotated[tuple[str, ...], "MODEL"]
-    """The model/ folder of a `finetune` run, or its export to ONNX; or a causal language
-    model: a released zip or name, a checkpoint folder, or the model/ of a causal pretraining run.
-    With --index or --pooling, any model is served for its vectors. Of several models, the `model`
-    of a request chooses one. The flag --model itself may be omitted."""
+    """The model/ folder of a `finetune` run, or its export; or a causal language model: a released
+    zip or name, a checkpoint folder, or the model/ of a causal pretraining run. With --index or
+    --pooling, any model is served for its vectors. Of several models, the `model` of a request
+    chooses one. The flag --model itself may be omitted."""
     names: Annotated[tuple[str, ...], "NAME"] = ()
     """Names of the models in requests, in their order. Default: those of the folders."""
     index: Annotated[Path | None, "DIR"] = None

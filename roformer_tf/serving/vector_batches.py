@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from roformer_tf.errors import InputError
-from roformer_tf.serving.batching import Batcher, deliver_all
+from roformer_tf.serving.batching import Batcher, Deliver, grouped
 from roformer_tf.serving.monitoring import ServiceMetrics
 from roformer_tf.serving.settings import ServeConfig
 
@@ -52,23 +52,20 @@ def vector_batcher(
 ) -> Batcher[VectorQuery, Any]:
     """Batches of texts, some for their vectors, some to search with."""
 
-    def run(batch: list[VectorQuery]) -> list[Any]:
+    def run(batch: list[VectorQuery], deliver: Deliver[Any]) -> None:
         blocks = list(served.embedder.blocks((query.text for query in batch), config.batch_size))
         vectors = np.concatenate([block.vectors for block in blocks])
-        lengths = (length for block in blocks for length in block.lengths)
-        results: list[Any] = [TextVector(*x) for x in zip(vectors, lengths, strict=True)]
-        if served.retriever is None:
-            return results
+        lengths = [length for block in blocks for length in block.lengths]
         # A condition is evaluated once for all queries that have it.
-        for top, where in {(query.top, query.where) for query in batch if query.top}:
-            chosen = [i for i, x in enumerate(batch) if (x.top, x.where) == (top, where)]
-            texts = [str(batch[i].text) for i in chosen]
-            all_hits = served.retriever.hits(texts, vectors[chosen], top, where)
-            for i, hits in zip(chosen, all_hits, strict=True):
-                results[i] = hits
-        return results
+        for (top, where), chosen in grouped(batch, lambda query: query[1:]).items():
+            results: Iterable[Any] = (TextVector(vectors[i], lengths[i]) for i in chosen)
+            if top is not None and served.retriever is not None:
+                texts = [str(batch[i].text) for i in chosen]
+                results = served.retriever.hits(texts, vectors[chosen], top, where)
+            for i, result in zip(chosen, results, strict=True):
+                deliver(i, result)
 
-    return Batcher(deliver_all(run), config.batch_size, config.limits, metrics)
+    return Batcher(run, config.batch_size, config.limits, metrics)
 
 
 def cut(

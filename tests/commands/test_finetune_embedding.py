@@ -66,7 +66,7 @@ def test_its_vectors_are_exported(released, tmp_path, eagerly):
     exported = tmp_path / "run" / "export" / "onnxruntime"
     embedder = VectorSettings().open(tmp_path / "run" / "model")
     rows = embedder.tokenizer(texts)
-    actual = onnx_session(exported / "model.onnx", "vectors")(rows)
+    actual = onnx_session(exported / "model.onnx")(rows)
     np.testing.assert_allclose(actual, embedder.embed(texts), rtol=0, atol=1e-5)
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from roformer_tf import errors
-from roformer_tf.engines.model import onnx_session
+from roformer_tf.engines.model import open_graph
 from roformer_tf.errors import DifferenceError, InputError
 from roformer_tf.export import formats
 from roformer_tf.export.command import ExportConfig, export, export_model, task_outputs
@@ -240,4 +240,4 @@ def test_a_damaged_onnx_file_is_reported(tmp_path):
     pytest.importorskip("onnxruntime")
     (tmp_path / "model.onnx").write_bytes(b"no model")
     with pytest.raises(InputError, match="Export it again"):
-        onnx_session(tmp_path / "model.onnx", "logits")
+        open_graph(tmp_path / "model.onnx")

@@ -65,7 +65,7 @@ def test_vectors_in_int8_are_nearly_the_models(released, tmp_path):
     export_model(ExportConfig(model=source, to="int8", output=tmp_path / "out"))
     embedder = VectorSettings().open(source)
     ids = [embedder.tokenizer.encode(text)[0] for text in TEXTS]
-    rounded = np.stack(run_rows(onnx_session(tmp_path / "out" / "model.onnx", "vectors"), ids))
+    rounded = np.stack(run_rows(onnx_session(tmp_path / "out" / "model.onnx"), ids))
     assert np.einsum("nd,nd->n", rounded, embedder.embed(TEXTS)).min() > 0.99
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names >= {"model.onnx", "embedding.json", "README.md", "vocab.txt"}

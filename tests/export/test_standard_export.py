@@ -22,7 +22,6 @@ from roformer_tf.models.heads import (
 from tests.engines.test_network import FAMILIES, config_of, drawn
 from tests.export.test_export_card import code_of
 from tests.support.finetuned import load_finetuned
-from tests.support.service_app import served_task
 
 onnx = pytest.importorskip("onnx", reason="needs the extra [onnx]")
 onnxruntime = pytest.importorskip("onnxruntime", reason="needs the extra [onnx]")
@@ -169,18 +168,6 @@ def test_an_export_has_optimums_layout(name, finetuned, exported):
     assert config["model_type"] == "roformer"
     for key in ("architectures", "id2label", "hidden_size", "vocab_size"):
         assert config[key] == own[key], key
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_load_and_serve_take_it(name, finetuned, exported):
-    texts = [(text, "公园") for text in TEXTS] if name == "pair" else TEXTS
-    want = roformer_tf.load(finetuned(name))(texts)
-    actual = roformer_tf.load(exported(name))(texts)
-    for first, second in zip(actual, want, strict=True):
-        assert first.keys() == second.keys()
-        for key in first.keys() & {"score", "scores"}:
-            assert first[key] == pytest.approx(second[key], abs=1e-5)
-    assert served_task(exported(name)).choice.engine == "onnx"
 
 
 @pytest.mark.parametrize("to", ["onnx", OPENVINO])

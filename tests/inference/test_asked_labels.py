@@ -3,6 +3,8 @@
 Predictions are compared with plain Keras calls of each text and the sentence about each label.
 """
 
+import re
+
 import numpy as np
 import pytest
 
@@ -102,7 +104,7 @@ def test_other_models_refuse_and_name_those_that_can(folders, name):
     client = testclient.TestClient(create_task_app(served_task(folders[name])))
     response = client.post("/predict", json={"text": "好", "labels": LABELS})
     assert response.status_code == 422
-    assert "labels: Extra inputs are not permitted" in response.json()["error"]
+    assert re.search(f"labels: .*{message}", response.json()["error"])
 
 
 @pytest.mark.parametrize(

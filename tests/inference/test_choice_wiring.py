@@ -27,6 +27,7 @@ from roformer_tf.serving import command, serve_predictions
 from roformer_tf.serving.serve_predictions import (
     BATCH_TOKENS,
     ServedTask,
+    TaskQuery,
 )
 from roformer_tf.serving.service import open_service
 from roformer_tf.serving.settings import ServeConfig, WorkerPart
@@ -279,9 +280,14 @@ def test_a_service_batches_by_tokens(monkeypatch):
     ((size, settings),) = created
     assert size == BATCH_TOKENS
     width = settings["width"]
-    widths = [width(Example(("好" * n,), None, "")) for n in (1, 100, 129, 5000)]
+
+    def width_of(*texts, asked=None):
+        return width(TaskQuery(Example(texts, None, ""), asked))
+
+    widths = [width_of("好" * n) for n in (1, 100, 129, 5000)]
     assert widths == [BATCH_TOKENS // 16, BATCH_TOKENS // 16, 129, 5000]
-    assert width(Example(("好" * 100, "坏" * 60), None, "")) == 160
+    assert width_of("好" * 100, "坏" * 60) == 160
+    assert width_of("好" * 129, asked=task) == 2 * 129  # a sequence for each label
 
 
 @needs_onnx

@@ -6,7 +6,7 @@ import pytest
 from fastapi import HTTPException
 
 from roformer_tf.labelled.examples import Example
-from roformer_tf.serving.batching import Batcher, deliver_all
+from roformer_tf.serving.batching import Batcher
 from roformer_tf.serving.monitoring import ServiceMetrics
 from roformer_tf.serving.settings import Limits
 from roformer_tf.tasks.classification import Classification
@@ -18,11 +18,12 @@ EXAMPLE = Example(("好",), None, "the test")
 def test_too_many_waiting_requests_are_refused():
     go = threading.Event()
 
-    def blocked(examples):
+    def blocked(examples, deliver):
         assert go.wait(30)
-        return [TASK.decoding.predict(np.array([0.0, 1.0], "float32"))] * len(examples)
+        for index in range(len(examples)):
+            deliver(index, TASK.decoding.predict(np.array([0.0, 1.0], "float32")))
 
-    batcher = Batcher(deliver_all(blocked), 1, Limits(max_waiting=2), ServiceMetrics())
+    batcher = Batcher(blocked, 1, Limits(max_waiting=2), ServiceMetrics())
     try:
         first = batcher.submit([EXAMPLE])
         end = time.monotonic() + 30

@@ -258,6 +258,8 @@ def test_tei_predict(name, finetuned):
         response = client.post("/predict", json={"inputs": wrong})
         assert response.status_code == 422, wrong
         assert "inputs" in response.json()["error"]
+    response = client.post("/predict", json={"inputs": inputs, "raw_scores": 0})
+    assert response.json() == {"error": "raw_scores: Input should be a valid boolean"}
 
 
 def greedy(model, text, **settings):
@@ -346,6 +348,7 @@ def test_text_that_may_begin_a_stop_waits():
         ({"prompt": "好", "n": 2, "temperature": 0}, "n above 1 needs a temperature above 0"),
         ({"prompt": "好", "max_tokens": 513}, "max_tokens"),
         ({"prompt": "好", "echo": True}, "echo: Input should be False"),
+        ({"prompt": "好", "echo": 0}, "echo: Input should be a valid boolean"),
         ({"prompt": "好", "logprobs": 2}, "logprobs: Input should be None"),
         ({"prompt": "好", "presence_penalty": 0.5}, "presence_penalty: "),
         ({"prompt": "好", "stop": [""]}, "stop.0: "),

@@ -134,6 +134,19 @@ def test_an_invalid_request_changes_nothing(body, reason, client):
     assert client.get("/health").json()["documents"] == 1
 
 
+@pytest.mark.parametrize(
+    ("method", "path"), [("put", "/documents"), ("delete", "/documents/park"), ("get", "/health")]
+)
+def test_a_damaged_index_is_no_fault_of_the_request(method, path, sim, index):
+    with testclient.TestClient(service(sim, index), raise_server_exceptions=False) as client:
+        for file in index.iterdir():
+            file.write_bytes(b"damaged" * 10_000)
+        body = {"json": {"documents": DOCUMENTS}} if method == "put" else {}
+        response = getattr(client, method)(path, **body)
+    assert response.status_code == 500
+    assert response.json() == {"error": "the service failed; its log has the reason"}
+
+
 @pytest.mark.parametrize("offset", [-1, 1001, "1"])
 def test_offsets_have_limits(offset, client):
     response = client.post("/search", json={"text": "好", "offset": offset})

@@ -117,6 +117,7 @@ def test_health_describes_the_model(address):
         (b'{"text": "\xff"}', 400, "parsing the body"),
         (rb'{"text": "\ud800"}', 422, "text: the text is not valid Unicode"),
         (b'{"text": "a", "colour": "red"}', 422, "colour: Extra inputs are not permitted"),
+        (b'{"text": "a", "labels": ["b", "c"]}', 422, "labels: this model predicts what it was"),
         (b'{"text": ""}', 422, "text: the text is empty"),
         (b'{"text": " \\n\\u3000"}', 422, "text: the text is empty"),
         (b'{"texts": ["a", ""]}', 422, "texts.1: the text is empty"),

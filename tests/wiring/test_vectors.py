@@ -194,7 +194,7 @@ def exported(prepared, engine, to, **_):
     tokenizer = roformer_tf.RoFormerTokenizer.from_pretrained(folder)
     rows = tokenizer(QUERIES, max_length=length)
     if to == "onnx":
-        return onnx_session(folder / "model.onnx", "sentence_embedding").run(rows)
+        return onnx_session(folder / "model.onnx").run(rows)
     import tensorflow as tf
 
     graph = tf.saved_model.load(str(folder)).signatures["serve"]
