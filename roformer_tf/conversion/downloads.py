@@ -33,8 +33,8 @@ class DownloadConfig:
     """
 
     name: str
-    """A name that `roformer-tf checkpoints list` shows, or owner/name[@revision] of a model of the
-    Hugging Face hub, modelscope:owner/name[@revision] of ModelScope: a newer commit is then used."""
+    """A name that `roformer-tf checkpoints list` shows, owner/name[@revision] of Hugging Face, or
+    modelscope:owner/name[@revision]. Of these two, a newer commit is then used."""
     from_file: Path | None = None
     """A zip that you downloaded yourself: it is checked and copied into the cache."""
 
