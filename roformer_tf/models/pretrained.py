@@ -61,6 +61,10 @@ class PretrainedModel(keras.Model):
                 return compiled(inputs)
         return super().__call__(inputs, *arguments, **settings)
 
+    def stateless_call(self, weights: Any, state: Any, inputs: Any, **settings: Any) -> Any:
+        """Call the model as `fit` and `predict` do on JAX: without `__call__`, and its check."""
+        return super().stateless_call(weights, state, self.checked(inputs), **settings)
+
     def checked(self, inputs: Any) -> dict[str, Any]:
         """The inputs; raises InputError for those that the model does not take."""
         names = (*ENCODER_INPUTS, *self.further_inputs)

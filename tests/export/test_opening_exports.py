@@ -103,7 +103,7 @@ def assert_same(actual, want):
 
 
 @pytest.mark.quick_cases(
-    *("openvino-classification", "openvino-embedding", "savedmodel-pair", "savedmodel-embedding"),
+    *("openvino-embedding", "savedmodel-pair", "savedmodel-embedding"),
     *("onnx-embedding", "onnx-regression", "onnxruntime-embedding", "onnxruntime-spans"),
 )
 @pytest.mark.parametrize("kind", KINDS)
