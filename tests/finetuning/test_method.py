@@ -45,6 +45,7 @@ def config_of(**settings):
     return FinetuneConfig(train="", output="", **settings)
 
 
+@pytest.mark.quick_cases("2-cls", "3-mean")
 @pytest.mark.parametrize(("labels", "pooling"), [(3, "cls"), (2, "cls"), (3, "mean")])
 def test_the_head_is_a_logistic_regression_on_the_pooled_vectors(labels, pooling, shallow):
     """Compared with one that SciPy fits in float64, for the best of the strengths."""

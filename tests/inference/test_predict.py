@@ -53,7 +53,7 @@ def folder(models, tmp_path_factory):
     return path
 
 
-@pytest.mark.quick_cases("classification-1", "*-32")
+@pytest.mark.quick_cases("classification-1", "tagging-32")
 @pytest.mark.parametrize("batch_size", [1, 4, 32])
 @pytest.mark.parametrize("name", TASKS)
 def test_rows_of_mixed_lengths_are_answered_as_each_alone(models, name, batch_size):

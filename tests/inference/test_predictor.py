@@ -182,6 +182,7 @@ def test_what_is_loaded_has_its_plan_and_makes_no_other(finetuned, monkeypatch):
 # Not fine-tuned
 
 
+@pytest.mark.quick_cases("v2_char", "word_adam")
 @pytest.mark.parametrize("name", ["char", "v2_char", "word_adam"])
 def test_a_masked_model_fills(name, released):
     texts = ["今天[MASK]很好", "[MASK][MASK]的经济"]

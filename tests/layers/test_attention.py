@@ -175,7 +175,7 @@ def compiled(function):
     return tf.function(function, jit_compile=True, autograph=False)
 
 
-@pytest.mark.quick_cases("*-as it is-*", "*-compiled-mask (2, 1, 7)")
+@pytest.mark.quick_cases("keras-as it is-*", "*-compiled-mask (2, 1, 7)", "fused-as it is-*7, 7)")
 @pytest.mark.parametrize(
     "shape", [(B, 1, T), (1, 1, T), (1, T, T), (1, T)], ids=lambda shape: f"mask {shape}"
 )
@@ -319,6 +319,7 @@ def test_at_positions_its_shape_is_known_in_a_functional_model(scores):
     assert shapes == [(None, 3, D), (None, N, T, T)][: len(shapes)]
 
 
+@pytest.mark.quick_cases("None")
 @pytest.mark.parametrize("length", [None, T])
 def test_it_is_a_layer_of_a_functional_model_that_is_saved_and_loaded(length, tmp_path):
     model = functional_model(length, rotary_style="half", rotary_base=500.0, dropout=0.1)

@@ -105,6 +105,7 @@ def test_lists_will_do_and_segments_are_0_by_default():
     assert run_rows(nothing, []) == []
 
 
+@pytest.mark.quick_cases("5")
 @pytest.mark.parametrize("batch_size", [1, 5, 32])
 def test_neighbours_change_nothing(encoder, batch_size):
     rows = rows_of(LENGTHS)

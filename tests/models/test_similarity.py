@@ -32,6 +32,7 @@ def one_by_one(model, texts, to_float64, max_length=None):
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
+@pytest.mark.quick_cases("2")
 @pytest.mark.parametrize("batch_size", [1, 2, 32])
 def test_vectors_are_those_of_each_text_alone_and_in_the_order_given(batch_size, model, to_float64):
     vectors = model.embed(TEXTS, batch_size=batch_size)
