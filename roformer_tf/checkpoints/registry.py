@@ -5,10 +5,8 @@ Our own is a folder of this package, so that it needs no download.
 Downloads are stored in the cache: the folder in the environment variable ROFORMER_TF_CACHE, or the
 user's cache folder. A zip can also be put there by hand. ROFORMER_TF_MIRROR is the URL of a mirror.
 
-No checksums were published. So the checksum of each zip is recorded in `NAME.zip.json` at its first
-use, and stays there if the zip is removed: later uses and downloads must match it. Hashing a large
-zip takes a second, so `locate` hashes only if size or modification time have changed; `download`
-always does.
+No checksums were published. The zip's own are verified whenever it is read, and by `download`, which
+also compares the sizes of the model with the released ones.
 """
 
 import difflib
@@ -16,8 +14,8 @@ import os
 import shutil
 import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
+from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -25,7 +23,7 @@ from typing import Any
 from roformer_tf.checkpoints.archives import BERT_CONFIG, Files
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
-from roformer_tf.files import leftovers, parse_json, remove, temporary_file, write_json
+from roformer_tf.files import leftovers, parse_json, remove, temporary_file
 from roformer_tf.translation import Message, either
 
 CACHE = "ROFORMER_TF_CACHE"
@@ -67,15 +65,6 @@ class Release:
     """The part of the config that is known without the file."""
 
 
-@dataclass(frozen=True)
-class CachedFile:
-    """The record of a file in the cache when it was last hashed."""
-
-    sha256: str
-    bytes: int
-    mtime_ns: int
-
-
 @cache
 def releases() -> tuple[Release, ...]:
     """All released checkpoints."""
@@ -104,8 +93,8 @@ def find(name: str) -> Release | None:
 def locate(source: str | Path) -> Path:
     """The path of a source: an existing path, our own checkpoint, or the zip of a released name.
 
-    The zip is searched in `checkpoints/`, whose files are not checked, then in the cache, and is
-    downloaded otherwise. Raises InputError for anything else, and as `cached` and `download` do.
+    The zip is searched in `checkpoints/`, then in the cache, and is downloaded otherwise. Raises
+    InputError for anything else, and as `download` does.
     """
     if os.path.exists(source):  # noqa: PTH110 (False, too, for a name that no file can have)
         return Path(source)
@@ -122,10 +111,9 @@ def locate(source: str | Path) -> Path:
 def download(name: str, *, from_file: str | Path | None = None) -> Path:
     """Download a release into the cache, or copy it there from `from_file`; return the path.
 
-    Our own checkpoint is where it is. A file that is in the cache already is hashed again. Two
+    Our own checkpoint is where it is. A file that is in the cache already is checked again. Two
     processes wait for each other. Raises InputError for an unknown name, a failed download, a file
-    that is not a complete zip of this release or not the recorded one, and a cache that cannot be
-    written.
+    that is not a complete zip of this release, and a cache that cannot be written.
     """
     if name == MINI and from_file is None:
         return own()
@@ -135,37 +123,24 @@ def download(name: str, *, from_file: str | Path | None = None) -> Path:
     with reserved(release.file, release.name):
         if from_file is not None:
             return _store(Path(from_file), release)
-        return cached(release, thoroughly=True) or _download(release)
+        if path := cached(release):
+            _check_zip(path, release)
+        return path or _download(release)
 
 
 def folder() -> Path:
     """The folder of the cache."""
     if chosen := os.environ.get(CACHE):
         return Path(chosen).expanduser()
-    import pooch
+    import platformdirs
 
-    return Path(pooch.os_cache("roformer-tf"))
+    return platformdirs.user_cache_path("roformer-tf")
 
 
-def cached(release: Release, *, thoroughly: bool = False) -> Path | None:
-    """The zip of a release in the cache, if it is there; `thoroughly` hashes it in any case.
-
-    Raises InputError if it has changed since it was recorded, or if it is not recorded, because it
-    was put there by hand, and is not this release.
-    """
+def cached(release: Release) -> Path | None:
+    """The zip of a release in the cache, if it is there."""
     path = folder() / release.file
-    if not path.is_file():
-        return None
-    record = _record(path)
-    if not thoroughly and record and record == _stamp(path, record.sha256):
-        return path
-    # The first use: there is nothing to compare with but the config in the zip.
-    if record is None:
-        _check_zip(path, release)
-    checksum = _checksum(path, release)
-    with suppress(OSError):  # a shared cache can be read-only
-        _write_record(path, checksum)
-    return path
+    return path if path.is_file() else None
 
 
 def _download(release: Release) -> Path:
@@ -183,24 +158,22 @@ def _download(release: Release) -> Path:
             f"cannot download {release.name}: {error}; {again}{_how_to_get(release)}"
         ) from None
     try:
-        path = _store(part, release)
+        _check_zip(part, release)
     except InputError as error:
         transfer.discard(part)  # to resume would not fix it
         raise InputError(f"the file that {url} sent cannot be used: {error}") from None
-    transfer.discard(part)
-    return path
+    transfer.finish(part)
+    return part.replace(folder() / release.file)
 
 
 def _store(source: Path, release: Release) -> Path:
-    """Check a zip of a release, copy it into the cache and record its checksum."""
+    """Check a zip of a release, and copy it into the cache."""
     if not source.is_file():
         raise InputError(f"{source} is no file. Give the {release.file} that you downloaded.")
     _check_zip(source, release)
     path = folder() / release.file
-    checksum = _checksum(source, release)
     with temporary_file(path) as file:
         shutil.copyfile(source, file)
-    _write_record(path, checksum)
     return path
 
 
@@ -216,48 +189,6 @@ def _check_zip(path: Path, release: Release) -> None:
                 f"{getattr(config, key)}, not {release.config[key]}. "
                 f"Give the {release.file} that was released."
             )
-
-
-def _checksum(path: Path, release: Release) -> str:
-    """SHA-256 of a file. Raises InputError if a different one is recorded."""
-    import pooch
-
-    checksum = pooch.file_hash(str(path), alg="sha256")
-    stored = folder() / release.file
-    record = _record(stored)
-    if record is not None and record.sha256 != checksum:
-        raise InputError(
-            f"{path} is not the {release.file} that was first used here: its SHA-256 is "
-            f"{checksum}, not {record.sha256}. Remove it and download it again. If it is the right "
-            f"file, remove {_record_path(stored)}."
-        )
-    return checksum
-
-
-def _record(path: Path) -> CachedFile | None:
-    """The record of a file in the cache, even if the file was removed; None without a record."""
-    try:
-        return CachedFile(**parse_json(_record_path(path).read_text(encoding="utf-8")))
-    except FileNotFoundError:
-        return None
-    except (ValueError, TypeError):
-        raise InputError(
-            f"{_record_path(path)} is damaged. Remove it: the checksum is then recorded again."
-        ) from None
-
-
-def _write_record(path: Path, checksum: str) -> None:
-    write_json(_record_path(path), asdict(_stamp(path, checksum)))
-
-
-def _stamp(path: Path, checksum: str) -> CachedFile:
-    """The record of a file as it is now."""
-    status = path.stat()
-    return CachedFile(checksum, status.st_size, status.st_mtime_ns)
-
-
-def _record_path(path: Path) -> Path:
-    return path.with_name(path.name + ".json")
 
 
 @contextmanager

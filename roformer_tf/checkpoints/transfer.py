@@ -1,6 +1,6 @@
 """Download of a file over HTTP that resumes after a broken connection.
 
-pooch, which is used for the folder of the cache and for checksums, would always start again.
+pooch and `urllib` would always start again.
 """
 
 import json

@@ -27,6 +27,7 @@ from roformer_tf.conversion.convert import (
 )
 from roformer_tf.errors import InputError
 from roformer_tf.files import parse_json
+from roformer_tf.terminal import say
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 logger = logging.getLogger(__name__)
@@ -79,9 +80,12 @@ def average(config: AverageConfig) -> None:
             mean, first.tokenizer, config.output, OutputConfig(to="own"), first.files
         )
     shown = ", ".join(f"{value:.2f}" for value in distances)
-    print(
-        f"{config.output} is written: the mean of {len(checkpoints)} models. Distances from the "
-        f"first one, relative to its norm: {shown}."
+    say(
+        "{target} is written: the mean of {number} models. Distances from the first one, relative "
+        "to its norm: {distances}.",
+        target=config.output,
+        number=len(checkpoints),
+        distances=shown,
     )
     # Only a warning: a distance is a hint, not a proof.
     if max(distances) > UNRELATED:

@@ -22,6 +22,7 @@ from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.files import check_writable, temporary_folder
+from roformer_tf.terminal import say
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, check_fits, find_tokenizer
 from roformer_tf.tokenizers.vocabulary import guess_tokenization
 
@@ -125,7 +126,7 @@ def convert(config: ConvertConfig) -> None:
 def print_difference(difference: Difference, target: Path) -> None:
     """Print the result of `convert_checkpoint`."""
     shown = f"{difference.value:.1e}, in {difference.name}" if difference.value else "0"
-    print(f"{target} is written. Largest round-trip difference: {shown}.")
+    say("{target} is written. Largest round-trip difference: {shown}.", target=target, shown=shown)
 
 
 def check_target(target: Path, to: CheckpointLayout) -> None:

@@ -30,6 +30,7 @@ from roformer_tf.checkpoints.detection import (
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.conversion.convert import CheckpointLayout, OutputConfig, convert_checkpoint
 from roformer_tf.errors import DifferenceError, InputError
+from roformer_tf.terminal import say
 from roformer_tf.tokenizers.tokenizer import fitting_tokenizer
 
 Library = Literal["bert4keras", "transformers"]
@@ -104,10 +105,17 @@ def verify(config: VerifyConfig) -> None:
         theirs = their_outputs(config.against, source, inputs, mask)
         ours = our_outputs(config.against, source, inputs, mask)
     rows, length = inputs["token_ids"].shape
-    print(f"model   {source.name}")
-    print(f"theirs  by {config.against} {metadata.version(config.against)}")
-    print(f"input   {rows} sequences of up to {length} tokens")
-    print(f"both    attention {mask}, layer_norm_eps {epsilon:g}\n")
+    say(
+        "{model}, compared with {library} {version}: {rows} sequences of up to {length} tokens, "
+        "attention {mask}, layer_norm_eps {epsilon:g}",
+        model=source.name,
+        library=config.against,
+        version=metadata.version(config.against),
+        rows=rows,
+        length=length,
+        mask=mask,
+        epsilon=epsilon,
+    )
     print_differences(differences(ours, theirs, inputs["token_ids"]))
 
 
@@ -204,7 +212,7 @@ def print_differences(largest: Mapping[str, float]) -> None:
             f"{too_large[0]} is the first output that differs: by {largest[too_large[0]]:.1e}, "
             f"where {BOUNDS.get(too_large[0], BOUND):.0e} is allowed."
         )
-    print("\nAll differences are within their bounds.")
+    say("All differences are within their bounds.")
 
 
 def _check_known(against: Library, checkpoint: Checkpoint, name: str) -> None:

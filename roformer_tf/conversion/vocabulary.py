@@ -22,9 +22,11 @@ from roformer_tf.conversion.convert import (
     print_difference,
 )
 from roformer_tf.errors import InputError
+from roformer_tf.terminal import say
 from roformer_tf.tokenizers.segmentation import normalize
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, fitting_tokenizer
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS, simplify_vocabulary
+from roformer_tf.translation import Message
 
 _BY_TOKEN = ("encoder/embeddings/word/embeddings", "mlm/bias")
 """Weights (V, …) with a row for each token."""
@@ -82,7 +84,11 @@ def change_vocabulary(config: VocabularyConfig) -> None:
             changed = simplify(checkpoint, tokenizer)
         files = extra_files(checkpoint, source)
         difference = convert_checkpoint(*changed[:2], config.target, config.output, files)
-    print(f"tokens: {tokenizer.vocab_size:,} before, {changed.tokenizer.vocab_size:,} now.")
+    say(
+        "tokens: {before:,} before, {now:,} now.",
+        before=tokenizer.vocab_size,
+        now=changed.tokenizer.vocab_size,
+    )
     print_difference(difference, config.target)
 
 
@@ -179,16 +185,22 @@ def _lines(path: Path) -> list[str]:
 
 
 def _print_words(extended: Changed, tokenization: str) -> None:
-    print(f"{len(extended.added):,} words are new.")
+    say("{number:,} words are new.", number=len(extended.added))
     if extended.known:
-        print(f"{len(extended.known):,} are known or repeated: {', '.join(extended.known)}")
+        say(
+            "{number:,} are known or repeated: {words}",
+            number=len(extended.known),
+            words=", ".join(extended.known),
+        )
     if extended.unreachable:
         reason = (
-            "jieba does not split text into these words: add them to its dictionary"
+            Message("jieba does not split text into these words: add them to its dictionary")
             if tokenization == "word"
-            else "char-level text is split into characters first"
+            else Message("char-level text is split into characters first")
         )
-        print(
-            f"{len(extended.unreachable):,} will not be used, because {reason}: "
-            f"{', '.join(extended.unreachable)}"
+        say(
+            "{number:,} will not be used, because {reason}: {words}",
+            number=len(extended.unreachable),
+            reason=reason,
+            words=", ".join(extended.unreachable),
         )

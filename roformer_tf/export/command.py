@@ -13,6 +13,7 @@ from roformer_tf.export.formats import STANDARD, Exportable, Format, check_expor
 from roformer_tf.inference.embed import VectorSettings, embedder_from
 from roformer_tf.inference.opening import OpenedModel, open_model
 from roformer_tf.tasks.base import Task
+from roformer_tf.terminal import say
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,7 +109,7 @@ def task_outputs(model: Any, task: Task, inputs: Any) -> dict[str, Any]:
 def _of_vectors(opened: OpenedModel, dimensions: int | None) -> Exportable:
     """A model for its vectors."""
     embedder = embedder_from(opened, VectorSettings(dimensions=dimensions))
-    print(f"{embedder.described}.")
+    say("{report}.", report=embedder.described)
 
     def model(rows: Any) -> np.ndarray:
         return embedder.finished(np.asarray(embedder.pooled(rows)))

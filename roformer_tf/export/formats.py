@@ -91,7 +91,7 @@ def write_export(exported: Exportable, output: Path, to: Format) -> None:
             write_graph(network, exported.model, folder, to)
         if to == "int8" and task is not None:
             measured = f"roformer-tf evaluate {output} --data F"
-            print(f"int8 may change some answers: `{measured}` measures its accuracy.")
+            say("int8 may change some results: `{command}` measures its accuracy.", command=measured)
         exported.tokenizer.save_pretrained(folder, max_length=max_length)
         exported.settings.save(folder)
         if task is None and exported.opened.task is not None:  # of vectors, for `evaluate`
@@ -208,7 +208,12 @@ def write_graph(network: Network, model: Forward, folder: Path, to: Format) -> N
             "allowed. Nothing was written."
         )
     lengths = ", ".join(str(length) for _, length in COMPARED_AT)
-    print(f"{name} differ from ours by at most {difference:.1e} at lengths {lengths}.")
+    say(
+        "{name} differ from ours by at most {difference:.1e} at lengths {lengths}.",
+        name=name,
+        difference=difference,
+        lengths=lengths,
+    )
     if to == "int8":  # the graph in float32 was compared
         # Kernels of 7 bits give the same results on every CPU: see `SEVEN_BITS`.
         path.write_bytes(onnx_model(network, SEVEN_BITS).SerializeToString())

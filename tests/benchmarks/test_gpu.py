@@ -141,7 +141,7 @@ class Refuse:
         if name.split(".")[0] in REFUSED:
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
-REFUSED = {"tensorflow", "torch", "sklearn", "grain", "jieba", "rjieba", "yaml", "pooch",
+REFUSED = {"tensorflow", "torch", "sklearn", "grain", "jieba", "rjieba", "yaml", "platformdirs",
     "requests", "filelock", "seqeval", "pyarrow", "fontTools", "jinja2", "matplotlib"}
 sys.meta_path.insert(0, Refuse())
 sys.argv = ["gpu", *sys.argv[1:]]

@@ -112,7 +112,7 @@ def test_verify_prints_the_differences(released, run):
     assert "attention causal" in out
     row = r"{} +\d\.\de-\d\d +[12]e-05\n"
     table = "".join(map(row.format, ("embeddings", "layer_0", "layer_1", "logits")))
-    assert re.search(table + r"\nAll differences are within their bounds\.\n$", out)
+    assert re.search(table + r"All differences are within their bounds\.\n$", out)
 
 
 def test_average_writes_a_model(run, released):
