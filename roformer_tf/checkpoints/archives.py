@@ -52,6 +52,7 @@ class Files(ExitStack):
     def __init__(self, path: Path) -> None:
         super().__init__()
         self.path = path
+        self._small: dict[str, bytes | None] = {}
 
     @cached_property
     def is_zip(self) -> bool:
@@ -70,6 +71,11 @@ class Files(ExitStack):
 
         Raises InputError for a zip that is damaged or too large, or has several files of this name.
         """
+        if name not in self._small:
+            self._small[name] = self._read(name)
+        return self._small[name]
+
+    def _read(self, name: str) -> bytes | None:
         if self.path.is_dir():
             file = self.path / name
             return file.read_bytes() if file.is_file() else None

@@ -442,7 +442,10 @@ def test_labels_have_the_names_given(task, finetune, tmp_path, capsys):
     [
         (["--label-names", "坏"], "but there are 2 labels: 0, 1. Give a name for each"),
         (["--label-names", "坏", "坏"], "--label-names has 1 different names"),
-        (["--task", "regression", "--label-names", "坏", "好"], "not for the task regression"),
+        (
+            ["--task", "regression", "--label-names", "坏", "好"],
+            "labels of whole texts, not for regression. Remove --label-names",
+        ),
     ],
 )
 def test_names_that_do_not_fit_the_labels_are_refused(flags, problem, checkpoint, tmp_path, capsys):

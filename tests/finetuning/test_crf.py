@@ -177,7 +177,7 @@ def test_it_is_for_tagging_alone(shallow, tmp_path, capsys):
     train.write_text("text\tlabel\n" + lines, encoding="utf-8")
     arguments = flags(checkpoint=shallow, train=train, output=tmp_path / "run")
     assert main(["finetune", *arguments, "--crf"]) == 2
-    assert "which the task classification does not have. Remove --crf." in capsys.readouterr().err
+    assert "sequences of labels, not for classification. Remove --crf." in capsys.readouterr().err
 
 
 def test_tags_that_violate_the_scheme_are_reported(shallow, tmp_path, capsys):

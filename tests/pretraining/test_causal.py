@@ -45,6 +45,7 @@ def flags(pretrain_flags, tmp_path_factory):
         "steps": STEPS,
         "save_every": 60,
         "log_every": 30,
+        "evaluation_rows": None,  # all
         "learning_rate": 1e-2,
         "precision": "float32",
     }
