@@ -5,8 +5,8 @@ Our own is a folder of this package, so that it needs no download.
 Downloads are stored in the cache: the folder in the environment variable ROFORMER_TF_CACHE, or the
 user's cache folder. A zip can also be put there by hand. ROFORMER_TF_MIRROR is the URL of a mirror.
 
-No checksums were published. The zip's own are verified whenever it is read, and by `download`, which
-also compares the sizes of the model with the released ones.
+No checksums were published. Those in the zip are verified whenever it is read, and by `download`,
+which also compares the model's sizes with the released ones.
 """
 
 import difflib
