@@ -258,6 +258,7 @@ def private_uses(source: str, own: set[str]) -> Iterator[str]:
             yield ast.unparse(node)
 
 
+@pytest.mark.slow
 def test_private_names_of_other_libraries_are_used_in_internals_only():
     assert foreign_private_names(sources()) == []
 

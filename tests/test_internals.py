@@ -326,6 +326,7 @@ def private_names(kind):
             yield name
 
 
+@pytest.mark.slow
 def test_no_class_of_ours_takes_a_private_name_of_its_bases_unlisted():
     """By chance, too: a name of ours that Keras has as well would take its place."""
     taken = {

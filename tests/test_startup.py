@@ -91,6 +91,7 @@ def test_of_commands_in_one_process_garbage_is_collected():
     assert garbage() is None
 
 
+@pytest.mark.slow
 def test_a_command_loads_keras_without_unused_packages_and_can_load_them_later():
     """In a process of its own, where nothing has loaded Keras yet."""
     code = (

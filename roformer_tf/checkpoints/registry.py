@@ -158,12 +158,12 @@ def _download(release: Release) -> Path:
             f"cannot download {release.name}: {error}; {again}{_how_to_get(release)}"
         ) from None
     try:
-        _check_zip(part, release)
+        path = _store(part, release)
     except InputError as error:
         transfer.discard(part)  # to resume would not fix it
         raise InputError(f"the file that {url} sent cannot be used: {error}") from None
-    transfer.finish(part)
-    return part.replace(folder() / release.file)
+    transfer.discard(part)
+    return path
 
 
 def _store(source: Path, release: Release) -> Path:

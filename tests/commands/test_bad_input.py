@@ -125,6 +125,7 @@ def test_it_is_refused_with_one_message(command, inputs, tmp_path, capsys):
     assert snapshot(inputs) == before
 
 
+@pytest.mark.slow
 def test_and_so_it_is_as_a_user_types_it(inputs, tmp_path, typed):
     """All at once: each one loads TensorFlow first."""
     processes = {}

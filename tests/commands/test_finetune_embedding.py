@@ -54,6 +54,7 @@ def finetune(checkpoint, train, output, *flags, batch_size=16):
     return main(["finetune", *typed, *map(str, flags)])
 
 
+@pytest.mark.slow
 def test_its_vectors_are_exported(released, tmp_path, eagerly):
     pytest.importorskip("onnxruntime")
     train = written(tmp_path / "train.tsv", 40)
@@ -160,6 +161,7 @@ def test_flags_of_vectors_are_refused_where_there_are_none(released, tmp_path, c
     assert "--hard-negatives is for sentence vectors" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_texts_alone_are_enough(released, tmp_path, eagerly, capsys):
     rng = np.random.default_rng(0)
     sentences = ["".join(rng.choice(CHARACTERS, 8)) + "。" for _ in range(48)]

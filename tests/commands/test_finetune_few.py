@@ -50,6 +50,7 @@ def test_ten_examples_have_an_honest_interval(shallow, tmp_path, capsys):
     assert "nan" not in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_identical_numbers_are_evaluated_by_their_errors(shallow, tmp_path, capsys):
     """Case 02, and with a constant validation set, by which no correlation can choose."""
     train = write(tmp_path / "train.tsv", "text\tscore", np.linspace(1, 5, 24).round(2))

@@ -175,6 +175,7 @@ def test_the_loss_is_what_its_settings_make_of_the_logits(finetune, checkpoint, 
     assert written["hidden_dropout_prob"] == written["attention_probs_dropout_prob"] == 0.4
 
 
+@pytest.mark.slow
 def test_each_fold_is_evaluated_once_by_a_model_trained_on_the_others(
     finetune, checkpoint, tmp_path
 ):

@@ -73,6 +73,7 @@ def test_beams_are_compared_as_is_typed(run, released, gpt):
     assert (code, out) == (0, wanted[0][0] + "\n")
 
 
+@pytest.mark.slow
 def test_one_seed_gives_the_same_text_in_another_process(typed, released, gpt):
     flags = ("--samples", 3, "--temperature", 1.5, "--seed", 7, "--max-tokens", 8)
     process = typed("roformer-tf", "generate", "--model", released("gpt_char"), "今天", *flags)

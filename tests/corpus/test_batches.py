@@ -314,6 +314,7 @@ def test_without_rows_there_is_nothing_to_train_on(rows):
 
 
 @pytest.mark.filterwarnings("ignore:Your input ran out of data")  # Keras, after each evaluation
+@pytest.mark.slow
 def test_fit_takes_the_batches(rows):
     keras = pytest.importorskip("keras")
     sizes = {"token_ids": LENGTH, "sequence_ids": LENGTH, "masked_positions": 2}

@@ -405,6 +405,7 @@ def words_in(folder):
     return counts
 
 
+@pytest.mark.slow
 def test_characters_are_words_of_their_own_unless_words_are_to_be_whole(configure, corpus):
     settings = {"vocab": None, "vocab_size": 50_000, "tokenization": "char", "held_out": 0.0}
     settings |= {"length": 8000, "fill": 0.0}  # no document is cut
@@ -563,6 +564,7 @@ def test_excluded_documents_are_reported(configure, web, capsys):
     ) in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_with_all_filters_the_number_of_workers_changes_not_a_byte(configure, web, tmp_path):
     pytest.importorskip("datasketch")
     settings = {"corpus": web[0], "vocab": None, "vocab_size": 500, **ALL}

@@ -120,7 +120,7 @@ TABLES = {
         VERIFY,
         [
             Row("{other_mlm}", "stdout", has("other_mlm"), without="{mlm}", base=VERIFY[6:]),
-            Row("--against transformers", "stdout", has("by transformers")),
+            Row("--against transformers", "stdout", has("compared with transformers")),
             Row("--attention-type causal", "stdout", has("attention causal")),
         ],
     ),

@@ -85,6 +85,7 @@ def test_an_example_needs_public_names_alone(path):
     assert set(modules) == {"roformer_tf"}
 
 
+@pytest.mark.slow
 def test_images_with_two_axes():
     """Each kind knows of places what its name says; the trainings themselves take minutes."""
     example = runpy.run_path(str(ROOT / "examples" / "images_with_two_axes.py"))

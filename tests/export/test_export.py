@@ -138,6 +138,7 @@ def test_onnx_equals_the_model_at_any_batch_and_length(finetuned, tmp_path, caps
 
 
 @needs_onnx
+@pytest.mark.slow
 def test_int8_rounds_kernels_and_says_how_to_measure_it(finetuned, tmp_path, capsys):
     import onnx
 

@@ -24,6 +24,7 @@ TEXTS = ["今天天气很好", "北京", "我们去公园学习中国经济" * 3
 
 
 @pytest.mark.parametrize("to", ["savedmodel", "onnxruntime"])
+@pytest.mark.slow
 def test_its_card_gives_our_vectors_where_nothing_is_ours(to, released, tmp_path, monkeypatch):
     if to == "onnxruntime" and not find_spec("onnxruntime"):
         pytest.skip("needs the extra [onnx]")

@@ -160,6 +160,7 @@ def test_a_bad_line_at_the_end_leaves_nothing(cluster, configure, corpus, tmp_pa
     assert not Path(config.output).exists()
 
 
+@pytest.mark.slow
 def test_a_terminated_preparation_leaves_no_task_on_the_cluster_and_resumes(
     cluster, configure, expected, when
 ):

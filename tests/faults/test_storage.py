@@ -43,6 +43,7 @@ def poison(monkeypatch, bad, value):
 
 
 @pytest.mark.usefixtures("eager_steps")
+@pytest.mark.slow
 def test_a_poisoned_batch_is_skipped_and_reported(pretrain_flags, tmp_path, capsys, monkeypatch):
     """A line of which all batches were has no loss."""
     poison(monkeypatch, {3, 4, 5, 6}, np.nan)
@@ -60,6 +61,7 @@ def test_a_poisoned_batch_is_skipped_and_reported(pretrain_flags, tmp_path, caps
 
 
 @pytest.mark.usefixtures("eager_steps")
+@pytest.mark.slow
 def test_too_many_poisoned_batches_stop_the_run(pretrain_flags, tmp_path, capsys, monkeypatch):
     poison(monkeypatch, range(3, 8), np.nan)
     run = tmp_path / "run"
@@ -70,6 +72,7 @@ def test_too_many_poisoned_batches_stop_the_run(pretrain_flags, tmp_path, capsys
     assert sorted(path.name for path in (run / "checkpoints").iterdir()) == ["step-00000003"]
 
 
+@pytest.mark.slow
 def test_a_shard_that_vanishes_ends_the_run_with_one_message(
     pretrain_flags, tmp_path, capsys, monkeypatch
 ):

@@ -70,6 +70,7 @@ def examples_of(name):
     *("classification", "multilabel", "regression", "tagging", "ranking", "reranking"),
 )
 @pytest.mark.parametrize("name", TASKS)
+@pytest.mark.slow
 def test_nobody_differs_from_oneself_as_the_teacher(name):
     """Each number of the teacher meets the logit that it came from; the labels keep their half."""
     task, examples = TASKS[name][0], examples_of(name)

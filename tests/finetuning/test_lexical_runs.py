@@ -143,6 +143,7 @@ def test_the_report_has_the_model_alone_and_the_card_says_which_is_which(run, re
     assert "其他库不读取" in card
 
 
+@pytest.mark.slow
 def test_what_does_not_hold_them_is_refused_and_the_flag_that_is_named_helps(
     finetune, run, report, tmp_path, capsys
 ):

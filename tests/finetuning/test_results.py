@@ -103,6 +103,7 @@ def answered(run, tmp_path_factory):
     return actual
 
 
+@pytest.mark.slow
 def test_the_report_names_the_engine_that_predict_uses(run, report):
     opened = open_finetuned(run / "model")
     assert report["answered_by"] == opened.choice.as_json()

@@ -85,6 +85,7 @@ def same_training(trainer, want, losses, count=COUNT):
     return True
 
 
+@pytest.mark.slow
 def test_a_training_is_the_same_whatever_went_before(alone, shared):
     assert same_training(shared, *alone[1:])
 

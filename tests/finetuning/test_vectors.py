@@ -69,6 +69,7 @@ def step(name, micro_batches, dropout=0.0, **changes):
 
 @pytest.mark.quick_cases("softmax")
 @pytest.mark.parametrize("name", TASKS)
+@pytest.mark.slow
 def test_eight_micro_batches_are_one_batch(name, eager_steps):
     whole, loss = step(name, 1)
     in_parts, same = step(name, 8)

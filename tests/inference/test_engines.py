@@ -99,6 +99,7 @@ print(json.dumps(result))
 
 
 @pytest.mark.skipif(not find_spec("onnxruntime"), reason="needs the extra [onnx]")
+@pytest.mark.slow
 def test_answers_need_neither_tensorflow_nor_keras(finetuned, released):
     arguments = [str(finetuned("classification")), str(released("hf_char"))]
     done = subprocess.run(

@@ -257,6 +257,7 @@ def test_its_gradient_is_that_of_central_differences(name, form, gradient):
     "cross_entropy",
 )
 @each_case
+@pytest.mark.slow
 def test_in_bfloat16_both_forms_agree_within_its_rounding(name, gradient):
     ours, reference, _ = CASES[name]
     inputs = [ops.convert_to_numpy(ops.cast(x, "bfloat16")) for x in given(name)]

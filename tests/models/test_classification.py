@@ -72,6 +72,7 @@ def test_the_head_on_every_token_is_one_dense_layer(tiny, to_float64):
         (RoFormerForTokenClassification, "cls", 1),
     ],
 )
+@pytest.mark.slow
 def test_a_head_drops_as_often_as_the_config_says(cls, pooling, times, tiny, to_float64):
     """Hidden states of 1, and kernels that leave them alone: a logit is 0 where one was dropped."""
     rate, size = 0.4, 32

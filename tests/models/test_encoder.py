@@ -52,6 +52,7 @@ def functional_model(config, length=None, name="encoder"):
 @pytest.mark.quick_cases("changes0-None", "changes1-6")
 @pytest.mark.parametrize("length", [None, 6])
 @pytest.mark.parametrize("changes", [{}, {"rotary_style": "half", "embedding_size": 16}])
+@pytest.mark.slow
 def test_it_is_part_of_a_functional_model_that_is_trained_saved_and_loaded(
     changes, length, tiny, tmp_path, request
 ):

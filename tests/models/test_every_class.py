@@ -237,6 +237,7 @@ def relative(got, want):
     [("masked_lm", "int8", 0.03), ("masked_lm", "int4", 0.3), ("of_first", "int8", 0.03)],
 )
 @pytest.mark.usefixtures("quantizing", "eager_steps")
+@pytest.mark.slow
 def test_quantized_it_answers_nearly_as_before(name, mode, bound, make, inputs, tmp_path):
     model = make(name, "v1", num_hidden_layers=1)
     needed = inputs
@@ -258,6 +259,7 @@ def test_quantized_it_answers_nearly_as_before(name, mode, bound, make, inputs, 
 @pytest.mark.parametrize(
     ("name", "after"), [("masked_lm", "call"), ("of_first", "fit"), ("of_tokens", "predict")]
 )
+@pytest.mark.slow
 def test_it_is_exported_with_the_inputs_that_it_had(name, after, make, inputs, tmp_path, eagerly):
     import tensorflow as tf
 

@@ -231,6 +231,7 @@ def test_hidden_states_are_those_of_plain_numpy(
     "t5 in a window",
 )
 @each_form
+@pytest.mark.slow
 def test_a_document_in_a_packed_row_is_what_it_is_alone(form, encoder_of, to_float64):
     encoder, inputs = encoder_of(form), rows()
     inputs["sequence_ids"] = np.array([[1] * 40 + [2] * 25 + [0] * 5, [7] * 3 + [8] * 67], "int32")
@@ -410,6 +411,7 @@ def test_in_bfloat16_they_are_as_near_as_bfloat16_is(form, encoder_of, to_float6
 
 @pytest.mark.quick_cases("t5 in a window")
 @pytest.mark.parametrize("form", ["t5 in a window", "values"])
+@pytest.mark.slow
 def test_quantized_they_answer_still(form, encoder_of, to_float64, quantizing):
     encoder, inputs = encoder_of(form), rows()
     want = to_float64(encoder(inputs))

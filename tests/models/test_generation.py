@@ -87,6 +87,7 @@ def test_a_prompt_gives_in_a_batch_what_it_gives_alone(gpt, settings):
         np.testing.assert_allclose(*scores, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_model_draws_as_often_as_its_settings_say():
     """4,000 draws after one prompt, by all three cuts, against the model's own logits."""
     keras.utils.set_random_seed(5)

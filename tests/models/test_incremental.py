@@ -95,6 +95,7 @@ def test_rows_are_repeated_reordered_and_dropped(tiny):
         np.testing.assert_allclose(logits[row], expected[row][-1], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_more_slots_follow_by_need(tiny):
     model = model_of(tiny, hidden_size=8, num_attention_heads=2, intermediate_size=8)
     decoder = IncrementalDecoder(model)

@@ -122,6 +122,7 @@ def test_a_layer_in_a_users_model_stays_as_frozen_as_it_was(kind, tmp_path):
 
 
 @pytest.mark.parametrize("trained", [False, True])
+@pytest.mark.slow
 def test_lora_is_merged_into_our_format(trained, classifier, tmp_path):
     dense = (keras.layers.Dense, keras.layers.EinsumDense, keras.layers.Embedding)
     adapted = [x for x in classifier._flatten_layers() if isinstance(x, dense)]

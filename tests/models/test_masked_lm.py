@@ -211,6 +211,7 @@ def test_it_is_saved_as_a_keras_file_and_loaded(tiny, tmp_path, to_float64):
     np.testing.assert_array_equal(to_float64(loaded(inputs)), to_float64(model(inputs)))
 
 
+@pytest.mark.slow
 def test_it_is_part_of_a_functional_model(tiny, tmp_path):
     inputs = {
         "token_ids": keras.Input((None,), dtype="int32", name="token_ids"),
@@ -273,6 +274,7 @@ def test_with_labels_it_returns_losses_whole_or_in_chunks(released, chunks, dtyp
         np.testing.assert_allclose(keras.ops.convert_to_numpy(got), want, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_large_logits_are_computed_in_chunks_by_jax_alone(monkeypatch):
     result = []
     model = RoFormerForMaskedLM(

@@ -115,6 +115,7 @@ def test_neighbours_change_nothing(encoder, batch_size):
         assert np.abs(states - want).max() <= 1e-5
 
 
+@pytest.mark.slow
 def test_a_new_shape_is_no_new_trace():
     traces = []
 

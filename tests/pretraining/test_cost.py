@@ -134,6 +134,7 @@ def test_where_the_text_comes_from_may_be_said(recipe, tmp_path, text):
     assert name == "mine (tiny)"
 
 
+@pytest.mark.slow
 def test_the_settings_of_a_run_are_a_recipe(pretrained):
     name, read, shape = read_recipe(pretrained / "settings.yaml", None)
     (whole,) = costs(name, read, shape)

@@ -62,6 +62,7 @@ def reference(model, rows, masked):
     return np.mean(losses), np.mean(hits), len(losses)
 
 
+@pytest.mark.slow
 def test_the_loss_is_reported_by_the_length_of_documents(monkeypatch, model, rows, masked):
     """Buckets begin at 8, since the rows have 32 tokens."""
     monkeypatch.setattr(metrics, "LEAST_BUCKET", 8)

@@ -171,6 +171,7 @@ def unpredictable(pretrained, tmp_path):
 
 
 @pytest.mark.usefixtures("eager_steps")
+@pytest.mark.slow
 def test_held_out_rows_without_a_predicted_token_stop_nothing(
     unpredictable, pretrain_flags, tmp_path, capsys
 ):

@@ -102,6 +102,7 @@ def tensor(array):
 @pytest.mark.quick_cases("18-2-3-RoFormerV2")
 @pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES)
 @pytest.mark.parametrize(("length", "batch", "predictions"), [(18, 2, 3), (11, 3, 5), (100, 2, 7)])
+@pytest.mark.slow
 def test_the_operations_of_a_masked_step_are_those_of_its_products(
     changes, length, batch, predictions
 ):
@@ -115,6 +116,7 @@ def test_the_operations_of_a_masked_step_are_those_of_its_products(
 @pytest.mark.quick_cases("narrow embeddings-18", "local below*-100")
 @pytest.mark.parametrize("length", [18, 100])
 @pytest.mark.parametrize("changes", SHAPES.values(), ids=SHAPES)
+@pytest.mark.slow
 def test_a_causal_step_predicts_all_tokens_and_scores_the_hidden_ones_too(changes, length):
     model = RoFormerForCausalLM(shape(**changes))
     flops = products_of_a_step(model, {"token_ids": tensor(np.ones((2, length)))})

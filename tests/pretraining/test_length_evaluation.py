@@ -107,6 +107,7 @@ def test_every_token_is_predicted_from_its_own_window(models, objective, monkeyp
     assert judged.windows.tolist() == windows.tolist()
 
 
+@pytest.mark.slow
 def test_no_message_mentions_retracing(models):
     """TensorFlow counts over a process, and would advise the user on our loops."""
     logger, heard = logging.getLogger("tensorflow"), []
@@ -253,6 +254,7 @@ def test_no_more_tokens_are_read_than_asked_for(models, corpus, tmp_path):
 
 
 @pytest.mark.usefixtures("eager_steps")
+@pytest.mark.slow
 def test_each_scaling_is_the_model_with_other_keys(models, corpus, tmp_path, capsys):
     """The result is that of a checkpoint with this setting in its config."""
     words = ("--corpus", corpus, "--lengths", 10, 40, "--output", tmp_path / "x.json")

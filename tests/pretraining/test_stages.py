@@ -123,6 +123,7 @@ def numbered(run):
     return sorted(int(path.name.removeprefix("step-")) for path in (run / "checkpoints").iterdir())
 
 
+@pytest.mark.slow
 def test_the_papers_six_stages_run_from_one_yaml(six):
     lines = read_metrics(six / "metrics.jsonl")
     assert [line["step"] for line in lines] == list(range(1, 17))

@@ -137,6 +137,7 @@ def test_micro_batches_are_the_whole_batch(optimizer, micro_batches, eagerly):
 
 
 @pytest.mark.usefixtures("eager_steps")
+@pytest.mark.slow
 def test_the_mean_of_the_means_of_micro_batches_would_be_another(monkeypatch):
     """So that the test above tests something."""
     whole, parts = compiled(), compiled(StepConfig(accumulate=4))
@@ -149,6 +150,7 @@ def test_the_mean_of_the_means_of_micro_batches_would_be_another(monkeypatch):
 
 
 @pytest.mark.usefixtures("eager_steps")
+@pytest.mark.slow
 def test_each_micro_batch_has_its_own_dropout():
     """Its random states move on once for each micro-batch."""
 
@@ -240,6 +242,7 @@ def test_settings_out_of_range_are_refused(settings, message):
         StepConfig(**settings)
 
 
+@pytest.mark.slow
 def test_the_share_of_time_spent_waiting_for_batches_is_reported(tmp_path):
     model = compiled()
     assert model.waited == 0

@@ -99,6 +99,7 @@ def test_a_line_has_a_longest_length(tmp_path, name, suffix):
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
+@pytest.mark.slow
 def test_lines_that_unpack_to_far_more_than_their_file_are_not_read(tmp_path, suffix, monkeypatch):
     monkeypatch.setattr(streams, "UNSUSPICIOUS", 1 << 16)
     path = tmp_path / f"many.txt{suffix}"

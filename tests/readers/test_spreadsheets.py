@@ -293,6 +293,7 @@ def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path, name):
     assert peak < 3 << 20
 
 
+@pytest.mark.slow
 def test_an_office_file_with_a_photo_and_many_rows_is_read_in_little_memory(tmp_path):
     photo = [("xl/media/photo.png", os.urandom(3_000_000))]
     rows = [["text", "label"], *([f"第{n}条评论，" + "很好" * 20, str(n % 2)] for n in range(5000))]

@@ -252,6 +252,7 @@ def test_the_api_documentation_loads_nothing_from_other_hosts(address):
     assert "/openapi.json" in page
 
 
+@pytest.mark.slow
 def test_a_thousand_requests_of_sixteen_clients(model, running):
     """Each gets the same as alone, whatever is in its batch."""
     chance = np.random.default_rng(0)

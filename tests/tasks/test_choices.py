@@ -235,6 +235,7 @@ def test_a_cloze_is_predicted_from_the_masked_language_model(models):
 
 @pytest.mark.parametrize("gaps", [False, True])
 @pytest.mark.parametrize("engine", ["onnx", "openvino"])
+@pytest.mark.slow
 def test_engines_agree(gaps, engine, models):
     if not installed(engine):
         pytest.skip(f"{engine} is not installed")
@@ -317,6 +318,7 @@ def test_a_checkpoint_without_its_head_fills_no_gaps(tmp_path):
 
 @pytest.mark.parametrize("text", ["{}是#idiom#", "{}"], ids=["gap", "pairs"])
 @pytest.mark.quick_cases("gap")
+@pytest.mark.slow
 def test_a_training_learns_from_its_examples(text, shallow, tmp_path, eagerly, capsys):
     """The right choice is the one with 好; the report compares it with a simple method."""
     rng = np.random.default_rng(0)

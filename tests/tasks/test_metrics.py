@@ -383,6 +383,7 @@ def test_intervals_do_not_depend_on_how_many_samples_are_held_at_once(labelled_s
     assert intervals(*labelled_set, resamples=50) == want
 
 
+@pytest.mark.slow
 def test_a_thousand_samples_of_twenty_thousand_examples_take_seconds():
     labelled_set = labelled("classification", ("0", "1"), 20_000)
     start = time.process_time()

@@ -310,6 +310,7 @@ def run(tmp_path_factory, eagerly):
     return folder
 
 
+@pytest.mark.slow
 def test_nested_entities_are_learned_and_reported(run):
     report = json.loads((run / "run/report.json").read_text("utf-8"))
     assert (report["task"], report["metric"]) == ("spans", "f1")

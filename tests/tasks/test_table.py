@@ -122,6 +122,7 @@ def written(path, count, seed):
     return path, stars
 
 
+@pytest.mark.slow
 def test_a_task_made_here_is_trained_reported_predicted_and_served(
     shallow, tmp_path, monkeypatch, capsys
 ):

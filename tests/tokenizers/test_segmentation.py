@@ -110,6 +110,7 @@ def test_jieba_stays_unloaded_until_a_lone_surrogate_needs_it_and_then_says_noth
         ("jieba.set_dictionary('words.txt')", ["天", "安门自", "行", "车"]),
     ],
 )
+@pytest.mark.slow
 def test_a_changed_dictionary_of_jieba_counts(tmp_path, change, words):
     (tmp_path / "words.txt").write_text("安门自 5\n", encoding="utf-8")
     changed = change.replace("words.txt", (tmp_path / "words.txt").as_posix())

@@ -164,6 +164,7 @@ def test_no_more_rows_are_read_at_once_than_was_asked_for(name, models, tmp_path
     assert (rows(5), rows(64)) == (5, 24)
 
 
+@pytest.mark.slow
 def test_paraphrases_are_decided_by_their_own_request(released):
     """Of one batch, in which each asks for another number."""
     served = served_generator(released("sim_char"))

@@ -181,6 +181,7 @@ def test_accumulated_batches_are_one_large_batch():
 @pytest.mark.quick_cases("0.5-2", "0.9-1")
 @pytest.mark.parametrize("accumulate", [1, 2])
 @pytest.mark.parametrize("memory", [0.5, 0.9])
+@pytest.mark.slow
 def test_averages_remember_steps(accumulate, memory):
     """From the tenth step on no more than 0.5; 0.9 is not reached by then."""
     model = new_model()
@@ -199,6 +200,7 @@ def test_averages_remember_steps(accumulate, memory):
 
 
 @pytest.mark.usefixtures("eager_steps")
+@pytest.mark.slow
 def test_averaged_weights_are_there_for_a_while_and_fit_leaves_the_others():
     model = compiled(FinetuneOptimizerConfig(**QUICK, ema=0.9), 4)
     with ema_weights(model):  # before the first step they are the weights

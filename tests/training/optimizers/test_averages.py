@@ -39,6 +39,7 @@ def kept(step):
 
 
 @pytest.mark.parametrize("name", ["adamw", "lamb", "muon"])
+@pytest.mark.slow
 def test_every_optimizer_averages_what_it_moves(name):
     keras.utils.set_random_seed(0)
     model = RoFormerForMaskedLM(TINY)
@@ -128,6 +129,7 @@ def words_of(run, step):
     return words, [x for _, x in sorted(slots.items()) if x.shape == words.shape][-1]
 
 
+@pytest.mark.slow
 def test_a_run_publishes_averages_and_trains_on(run):
     average = words_of(run, 1)[1].astype("float64")  # of the first step nothing else is remembered
     for step in range(1, 6):

@@ -123,6 +123,7 @@ def test_warm_up_is_a_share_of_the_steps():
 
 @pytest.mark.quick_cases("adamw")
 @pytest.mark.parametrize("algorithm", ["adamw", "lamb", "muon", "layerwise"])
+@pytest.mark.slow
 def test_a_keras_file_holds_it_whole_and_training_continues(algorithm, tmp_path):
     """The rate's place on its way, moments, averages, and which weights decay, by how much."""
     keras.utils.set_random_seed(3)
