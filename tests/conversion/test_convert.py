@@ -201,7 +201,7 @@ FORMS = [
 ]
 
 
-@pytest.mark.quick_cases("*-interleaved", "*rotary_value*-half")
+@pytest.mark.quick_cases("*learned*-interleaved", "*rotary_*-interleaved", "*rope*-interleaved")
 @pytest.mark.parametrize("style", ["interleaved", "half"])
 @pytest.mark.parametrize(("form", "named", "refusing"), FORMS, ids=str)
 def test_a_form_is_kept_or_refused_and_never_dropped(form, named, refusing, style, tmp_path):

@@ -103,8 +103,8 @@ def assert_same(actual, want):
 
 
 @pytest.mark.quick_cases(
-    *("openvino-embedding", "savedmodel-pair", "savedmodel-embedding"),
-    *("onnx-embedding", "onnx-regression", "onnxruntime-embedding", "onnxruntime-spans"),
+    *("openvino-pair", "openvino-embedding", "savedmodel-classification"),
+    *("onnx-embedding", "onnx-regression", "onnxruntime-spans"),
 )
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("to", TARGETS)

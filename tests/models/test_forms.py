@@ -294,7 +294,7 @@ def weight_gradients():
     return by_name
 
 
-@pytest.mark.quick_cases("t5 in a window", "log-n", "dynamic")
+@pytest.mark.quick_cases("log-n", "dynamic")
 @pytest.mark.parametrize("form", ["t5 in a window", "log-n", "dynamic", "learned", "sinusoidal"])
 def test_rows_may_be_of_any_length_in_one_graph(form, encoder_of, to_float64):
     if keras.backend.backend() != "tensorflow":
@@ -361,8 +361,7 @@ def test_a_default_model_writes_none_of_their_keys(tiny, tmp_path):
 
 
 @pytest.mark.quick_cases(
-    *("values-causal", "t5 in a window-causal"),
-    *("a window and log-n-unilm", "learned-unilm"),
+    *("values-causal", "a window and log-n-unilm"),
 )
 @pytest.mark.parametrize(
     ("form", "attention_type"),

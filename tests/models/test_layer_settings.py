@@ -51,7 +51,7 @@ FREEZE = {
 }
 
 
-@pytest.mark.quick_cases("encoder-False", "biases-False", "thawed-False", "*-True")
+@pytest.mark.quick_cases("encoder-False", "*-True")
 @pytest.mark.parametrize(
     ("what", "around"), [*((what, False) for what in FREEZE), ("all but one layer", True)]
 )

@@ -113,7 +113,7 @@ def test_padding_changes_no_real_token(model, bound, to_float64, texts):
         np.testing.assert_allclose(hidden[row, : len(text)], alone, rtol=0, atol=bound)
 
 
-@pytest.mark.quick_cases("*-float32")
+@pytest.mark.quick_cases("word-*-float32", "sim_char-*")
 @pytest.mark.parametrize(
     ("name", "attention_type", "dtype"),
     [

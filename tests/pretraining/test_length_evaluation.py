@@ -78,6 +78,7 @@ def reference(model, tokenizer, objective, texts, length):
     return np.array(losses), np.array(hits)
 
 
+@pytest.mark.quick_cases("masked")
 @pytest.mark.parametrize("objective", ["masked", "causal"])
 def test_every_token_is_predicted_from_its_own_window(models, objective, monkeypatch):
     """Two texts, one shorter than the longest rows; batches of a few rows, the last one padded."""

@@ -274,6 +274,7 @@ def test_files_are_predicted(models, tmp_path):
     assert "has 0 texts in 'choices'" in bad["error"]
 
 
+@pytest.mark.quick_cases("True")
 @pytest.mark.parametrize("gaps", [False, True])
 def test_exports_predict_the_same(gaps, models, tmp_path):
     pytest.importorskip("onnx")

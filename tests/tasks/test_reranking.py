@@ -115,6 +115,7 @@ def test_a_search_combines_orders_by_the_weight_of_the_model(tmp_path):
     assert open_reranker(str(tmp_path), "keras").weight == 0.25
 
 
+@pytest.mark.quick_cases("True")
 @pytest.mark.parametrize("keep", [False, True])
 def test_a_useless_model_is_not_written(keep, shallow, tmp_path, eagerly):
     rows = [{"query": f"天气{x}", "document": f"{x}天气很好"} for x in "今天我们去公园学习"]

@@ -93,6 +93,7 @@ def undrawn(figure):
     return repr(actual).encode()
 
 
+@pytest.mark.quick_cases("classification", "tagging", "regression", "embedding", "multi*", "spans")
 @pytest.mark.parametrize("name", REPORTED)
 def test_every_task_has_its_report(name, tmp_path, monkeypatch):
     """Their pictures are drawn in the tests of the languages and of the data."""
@@ -536,7 +537,7 @@ def test_truncated_texts_uneven_labels_and_unpredicted_labels_are_reported():
 
 
 @pytest.mark.usefixtures("pictures")
-@pytest.mark.quick_cases("classification", "tagging", "spans", "embedding", "question-answering")
+@pytest.mark.quick_cases("classification", "tagging", "embedding")
 @pytest.mark.parametrize("name", REPORTED)
 def test_text_of_the_data_means_nothing_in_a_page(name):
     run = make_run(name, leaked=0, text=EVIL, settings={EVIL: EVIL}, baseline=EVIL)
