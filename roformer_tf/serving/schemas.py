@@ -366,6 +366,8 @@ class Embeddings(BaseModel):
 class StreamOptions(BaseModel):
     """OpenAI's settings of a stream."""
 
+    model_config = ConfigDict(strict=True)
+
     include_usage: bool | None = Field(None, description="Send `usage` in the last event.")
 
 

@@ -349,6 +349,10 @@ def test_text_that_may_begin_a_stop_waits():
         ({"prompt": "好", "max_tokens": 513}, "max_tokens"),
         ({"prompt": "好", "echo": True}, "echo: Input should be False"),
         ({"prompt": "好", "echo": 0}, "echo: Input should be a valid boolean"),
+        (
+            {"prompt": "好", "stream_options": {"include_usage": 0}},
+            "stream_options.include_usage: Input should be a valid boolean",
+        ),
         ({"prompt": "好", "logprobs": 2}, "logprobs: Input should be None"),
         ({"prompt": "好", "presence_penalty": 0.5}, "presence_penalty: "),
         ({"prompt": "好", "stop": [""]}, "stop.0: "),
