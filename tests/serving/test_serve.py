@@ -14,6 +14,7 @@ from contextlib import ExitStack, closing
 from pathlib import Path
 from types import SimpleNamespace
 from urllib.parse import urlsplit
+from urllib.request import urlopen
 
 import keras
 import numpy as np
@@ -69,6 +70,11 @@ def ask(address, method="POST", path="/predict", body=None, **headers):
         return response.status, json.loads(response.read())
     finally:
         connection.close()
+
+
+def metrics_of(address):
+    with urlopen("http://{}:{}/metrics".format(*address)) as response:
+        return response.read().decode()
 
 
 @pytest.fixture(scope="module")
@@ -307,6 +313,30 @@ def test_an_overloaded_service_returns_503_and_recovers(running):
         statuses = sorted(item.result()[0] for item in asked)
         assert statuses == [200, 200, *[503] * 6]
         assert ask(at, body=body)[0] == 200
+
+
+def test_requests_in_one_batch_get_the_labels_that_each_names(running):
+    entailment = Pair(labels=("contradiction", "entailment"), text_columns=("a", "b"))
+    go, inside = threading.Event(), threading.Event()
+
+    def blocked(examples, asked=entailment):
+        inside.set()
+        assert go.wait(30)
+        return [asked.decoding.predict(np.zeros(len(asked.labels), "float32"))] * len(examples)
+
+    bodies = [{"text": "好", "labels": labels} for labels in (["甲", "乙"], ["丙", "丁", "甲"])]
+    with (
+        running(create_task_app(ServedTask("m", entailment, blocked))) as at,
+        ThreadPoolExecutor(3) as pool,
+    ):
+        first = pool.submit(ask, at, body=json.dumps({"text": ["好", "坏"]}))
+        assert inside.wait(30)
+        waiting = [pool.submit(ask, at, body=json.dumps(body)) for body in bodies]
+        wait_until(lambda: re.search(r"^roformer_waiting_requests\S* 2", metrics_of(at), re.M))
+        go.set()
+        for body, answer in zip(bodies, waiting, strict=True):
+            assert [*answer.result()[1]["predictions"][0]["scores"]] == body["labels"]
+        assert [*first.result()[1]["predictions"][0]["scores"]] == [*entailment.labels]
 
 
 @pytest.mark.parametrize("error", [ZeroDivisionError, InputError])
