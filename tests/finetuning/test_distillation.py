@@ -145,6 +145,19 @@ def test_spans_of_a_teacher_are_in_the_tokens_of_the_student(prompts):
         assert hard[1].tolist() == ([begin, begin + 1, 0, 1] if row == 0 else [0] * 4)
 
 
+def test_answers_of_a_teacher_are_in_the_tokens_of_the_student():
+    task = QuestionAnswering(max_length=32)
+    example = Example(("学", OTHER), (("公园", 3),), "a:1")  # 我们去公园, by characters
+    data = task.labelling.training_data([example], random_model(task).tokenizer)
+    logits = np.stack([np.arange(5), -np.arange(5)], axis=-1).astype("float32")
+    taught = task.labelling.with_soft_targets(data, [logits], labelled=1)
+    (_, (targets,), _) = taught.batches(1, seed=0)[0]
+    of_context = targets[3:8]  # after [CLS] 学 [SEP]
+    assert of_context[:, :2].argmax(axis=0).tolist() == [3, 4]
+    np.testing.assert_array_equal(of_context[:, 2:4], logits)
+    assert set(of_context[:, 4]) == {0.5}
+
+
 def test_windows_of_a_text_have_its_probabilities():
     task = Classification(**LABELS, long_texts="windows")
     examples = [Example((text,), "b", "") for text in (TEXT, LONG * 2)]
