@@ -112,8 +112,18 @@ def test_soft_targets_count_by_their_fraction():
                 s, t = score(pointers[0], i, j, label), shares.get((i, j, label), 0)
                 sums = [sums[0] + (1 - t) * np.exp(s), sums[1] + t * np.exp(-s)]
         want.append(np.log(sums).sum())
-    got = float(np.asarray(span_losses(targets, keras.ops.convert_to_tensor(pointers)))[0])
+    got = float(np.asarray(span_losses(targets, keras.ops.array(pointers), soft=True))[0])
     assert got == pytest.approx(np.mean(want), rel=1e-5)
+
+
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="tf.data's own")
+def test_the_loss_is_traced_for_targets_of_unknown_shape():
+    import tensorflow as tf
+
+    pointers = keras.ops.convert_to_tensor(drawn(len(TARGETS), 9, 2))
+    unknown = tf.TensorSpec([None, None, None], "int32")
+    traced = tf.function(lambda targets: span_losses(targets, pointers), input_signature=[unknown])
+    np.testing.assert_allclose(traced(TARGETS), span_losses(TARGETS, pointers), rtol=1e-5)
 
 
 def test_the_teachers_scores_have_the_lowest_loss():

@@ -65,14 +65,16 @@ def span_losses(
     pointers: "Tensor",
     config: LossConfig = PLAIN,
     class_weights: Sequence[Any] | None = None,
+    *,
+    soft: bool = False,
 ) -> "Tensor":
     """Multi-label cross-entropy of each sequence, mean over the labels: (B,).
 
     log(1 + Σ exp s) over the spans without the label + log(1 + Σ exp −s) over those that have it
     (Su Jianlin, kexue.fm, 7359). targets (B, 1 + P, 3) int32 as of `SpansLabelling.row_targets`;
-    the settings are for other losses. With a fourth column, targets t from 0 to 1 (B, 1 + P, 4)
-    float32, the loss is log(1 + Σ (1 − t) exp s) + log(1 + Σ t exp −s) over all spans (kexue.fm,
-    9064), which is the same for 0 and 1.
+    the settings are for other losses. soft: targets (B, 1 + P, 4) float32 have a fourth column, t
+    from 0 to 1; the loss is log(1 + Σ (1 − t) exp s) + log(1 + Σ t exp −s) over all spans
+    (kexue.fm, 9064), which is the same for 0 and 1.
     """
     from keras import ops
 
@@ -87,7 +89,7 @@ def span_losses(
     row = ops.zeros_like(start) + ops.arange(batch, dtype="int32")[:, None]
     indices = ops.reshape(ops.stack([row, label, start, last], axis=-1), (-1, 4))
     # A target of zeros is no span: token 0 is [CLS].
-    shares = targets[:, 1:, 3] if targets.shape[-1] > 3 else ops.cast(start > 0, "float32")
+    shares = targets[:, 1:, 3] if soft else ops.cast(start > 0, "float32")
     shape = batch, labels, length, length
     wanted = ops.minimum(ops.scatter(indices, ops.reshape(shares, (-1,)), shape), 1.0)
 

@@ -160,7 +160,7 @@ class SpansObjective(TrainingObjective):
     @classmethod
     def taught_losses(cls, targets: "Tensor", logits: "Tensor", *settings: Any) -> "Tensor":
         """The loss of the data's spans, and that of a teacher's in place of a divergence."""
-        losses, soft = (span_losses(targets[:, i], logits) for i in range(2))
+        losses, soft = (span_losses(targets[:, i], logits, soft=True) for i in range(2))
         return mixed(losses, soft, targets[:, 0, 0, 3])
 
     @classmethod
