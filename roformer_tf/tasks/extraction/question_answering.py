@@ -222,7 +222,7 @@ class QuestionObjective(TrainingObjective):
         teacher, student = (  # (B, 2, T)
             ops.transpose(ops.where(hard > 0, x, FAR_BELOW), (0, 2, 1)) for x in both
         )
-        soft = ops.mean(softmax_distillation(teacher, student), axis=-1)
+        soft = ops.mean(cls.soft_losses(teacher, student), axis=-1)
         return mixed(span_losses(hard, logits), soft, targets[:, 0, 4])
 
     @classmethod

@@ -5,6 +5,7 @@ Each character is tokenized separately. Long texts are read in overlapping windo
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -155,12 +156,12 @@ class SpansObjective(TrainingObjective):
         ("label_smoothing", "focal", "class_weights", "r_drop"), ONE_LOSS
     )
     losses = staticmethod(span_losses)
-    soft_losses = staticmethod(span_losses)
+    soft_losses = staticmethod(partial(span_losses, soft=True))
 
     @classmethod
     def taught_losses(cls, targets: "Tensor", logits: "Tensor", *settings: Any) -> "Tensor":
         """The loss of the data's spans, and that of a teacher's in place of a divergence."""
-        losses, soft = (span_losses(targets[:, i], logits, soft=True) for i in range(2))
+        losses, soft = (cls.soft_losses(targets[:, i], logits) for i in range(2))
         return mixed(losses, soft, targets[:, 0, 0, 3])
 
     @classmethod
