@@ -37,7 +37,7 @@ from roformer_tf.files import (
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.terminal import say
 from roformer_tf.training.devices import to_numpy
-from roformer_tf.training.optimization import SCHEDULE
+from roformer_tf.training.optimizers import SCHEDULE
 from roformer_tf.training.run_files import MODEL
 
 

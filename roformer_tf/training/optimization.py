@@ -108,8 +108,7 @@ def make_finetune_optimizer(
     """The optimizer for fine-tuning on a number of batches, with its slots.
 
     A step takes `accumulate` batches; remaining batches at the end make no step. `restart` can
-    reset it for a run with another rate and length. For that, its last variable, SCHEDULE, holds
-    the numbers of the schedule; it is not in checkpoints.
+    reset it for a run with another rate and length.
     """
     settings = _settings(config, batches // config.accumulate, config.accumulate)
     optimizer = LayerwiseAdamW(
@@ -118,9 +117,6 @@ def make_finetune_optimizer(
         gradient_accumulation_steps=config.accumulate if config.accumulate > 1 else None,
     )
     optimizer.build(model.trainable_variables)
-    schedule = settings["learning_rate"]
-    schedule.numbers = optimizer.add_variable((4,), dtype="float32", name=SCHEDULE)
-    schedule.adjust(schedule)
     return optimizer
 
 
@@ -199,8 +195,6 @@ def _settings(
     }
 
 
-# The variable of a restartable optimizer with the numbers of its schedule.
-SCHEDULE = "schedule"
 # Names of weights without decay: those of norms, biases and label transitions. A layer's name, such
 # as "LayerNorm", would match none.
 UNDECAYED = ("gamma", "beta", "bias", "start_transitions", "transitions", "end_transitions")

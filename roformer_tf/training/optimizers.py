@@ -11,12 +11,14 @@ from typing import Any
 import keras
 from keras import ops
 
-from roformer_tf.internals import index_of, keras_variable, moments_of, set_moments
+from roformer_tf.internals import index_of, keras_variable, moments_of, schedule_of, set_moments
 from roformer_tf.training.devices import sync
 
 MUON_MOMENTUM = 0.95
 # Coefficients of x, x³ and x⁵: applied five times they take 0.01 … 1 into about 0.7 … 1.2.
 NEWTON_SCHULZ = (3.4445, -4.7750, 2.0315)
+# The variable with the numbers of a schedule. Checkpoints of a run do not have it.
+SCHEDULE = "schedule"
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
@@ -106,7 +108,8 @@ class LayerwiseAdamW(EmaAdamW):
     """AdamW with a learning rate, and so a weight decay, of its own for each weight.
 
     `scales`: factor on the learning rate for each weight, in the order of the variables that the
-    optimizer is built with.
+    optimizer is built with. `learning_rate` is a `WarmupDecay`, whose numbers are in the last
+    variable, SCHEDULE, so that another training can change them in a compiled step.
     """
 
     def __init__(self, learning_rate: Any, *, scales: Sequence[float], **kwargs: Any) -> None:
@@ -116,6 +119,15 @@ class LayerwiseAdamW(EmaAdamW):
     def get_config(self) -> dict[str, Any]:
         """The arguments, for Keras' serialization."""
         return super().get_config() | {"scales": list(self.scales)}
+
+    def build(self, variables: list[keras.Variable]) -> None:
+        """Create the slots, the averaged weights and the schedule's numbers."""
+        if self.built:
+            return
+        super().build(variables)
+        schedule = schedule_of(self)
+        schedule.numbers = self.add_variable((4,), dtype="float32", name=SCHEDULE)
+        schedule.adjust(schedule)
 
     def restart(self, variables: Sequence[keras.Variable]) -> None:
         """Reset to a new optimizer for these weights; a compiled step stays compiled."""
