@@ -15,6 +15,7 @@ from safetensors.numpy import save_file
 
 from roformer_tf.checkpoints.names import table
 from roformer_tf.errors import InputError
+from roformer_tf.files import temporary_file
 
 if TYPE_CHECKING:
     from roformer_tf.config import RoFormerConfig
@@ -138,9 +139,11 @@ def _cast(name: str, tensor: np.ndarray, dtype: str) -> np.ndarray:
 def save_tensors(
     tensors: Mapping[str, np.ndarray], file: Path, metadata: dict[str, str] | None = None
 ) -> None:
-    """Write a safetensors file. Raises OSError if the disk is full, as other functions do."""
+    """Write a safetensors file, atomically. Raises OSError if the disk is full, as others do."""
     try:
-        save_file(dict(tensors), file, metadata)
+        # Not by the library alone, whose files only the user can read.
+        with temporary_file(file) as temporary:
+            save_file(dict(tensors), temporary, metadata)
     except SafetensorError as error:
         # The library has no errno, but its message quotes the operating system's number.
         number = re.search(r"os error (\d+)", str(error))

@@ -16,7 +16,7 @@ from safetensors import SafetensorError, safe_open
 from roformer_tf.checkpoints.archives import CONFIG, PICKLE, SHARDS, WEIGHTS
 from roformer_tf.checkpoints.arrays import DTYPES, LazyArrays, save_tensors, tensors_of_file
 from roformer_tf.errors import InputError
-from roformer_tf.files import parse_json, remove, temporary_file, write_json, write_text
+from roformer_tf.files import parse_json, remove, write_json, write_text
 from roformer_tf.templates import environment, markdown
 
 if TYPE_CHECKING:
@@ -114,8 +114,7 @@ def write(
     # transformers stores the table although it could be computed.
     elif config.position_embedding_type == "rotary":
         tensors[POSITIONS] = _position_table(config)
-    with temporary_file(folder / WEIGHTS) as file:
-        save_tensors(tensors, file, {"format": "pt"})  # transformers requires this metadata
+    save_tensors(tensors, folder / WEIGHTS, {"format": "pt"})  # transformers requires this metadata
     if config.is_v2:  # transformers would load it without an error, and compute something else
         templates = environment(Path(__file__).parent)
         write_text(folder / MODEL_CARD, markdown(templates, "v2_card.md.jinja", config=config))

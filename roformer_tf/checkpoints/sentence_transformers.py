@@ -19,7 +19,7 @@ from roformer_tf.checkpoints.arrays import save_tensors
 from roformer_tf.checkpoints.detection import embedding_settings
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
 from roformer_tf.checkpoints.sources import OpenedSource
-from roformer_tf.files import remove, temporary_file, write_json
+from roformer_tf.files import remove, write_json
 
 MODULES = "modules.json"
 _SETTINGS = "config_sentence_transformers.json"
@@ -97,5 +97,4 @@ def _write_dense(folder: Path, kernel: np.ndarray, bias: np.ndarray) -> None:
         "linear.weight": np.ascontiguousarray(kernel.T, np.float32),
         "linear.bias": np.asarray(bias, np.float32),
     }
-    with temporary_file(folder / WEIGHTS) as file:
-        save_tensors(tensors, file, {"format": "pt"})
+    save_tensors(tensors, folder / WEIGHTS, {"format": "pt"})

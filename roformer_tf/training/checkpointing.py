@@ -26,14 +26,7 @@ from safetensors.numpy import load_file
 from roformer_tf.checkpoints.archives import WEIGHTS
 from roformer_tf.checkpoints.arrays import save_tensors
 from roformer_tf.errors import DivergedError, InputError
-from roformer_tf.files import (
-    hash_file,
-    parse_json,
-    remove,
-    temporary_file,
-    temporary_folder,
-    write_bytes,
-)
+from roformer_tf.files import hash_file, parse_json, remove, temporary_folder, write_bytes
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.terminal import say
 from roformer_tf.training.devices import to_numpy
@@ -93,10 +86,7 @@ def write_checkpoint(folder: Path, snapshot: Snapshot, model: PretrainedModel, k
     checkpoint = folder / f"step-{state.step:08}"
     with temporary_folder(checkpoint) as temporary:
         model.save_pretrained(temporary / MODEL, snapshot.weights)
-        with temporary_file(
-            temporary / TRAINING
-        ) as file:  # safetensors alone would make it private
-            save_tensors(snapshot.training, file)
+        save_tensors(snapshot.training, temporary / TRAINING)
         files = [path for path in sorted(temporary.rglob("*")) if path.is_file()]
         hashes = {path.relative_to(temporary).as_posix(): hash_file(path) for path in files}
         text = json.dumps(asdict(state) | {"blake2b": hashes}) + "\n"
