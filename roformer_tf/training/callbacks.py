@@ -61,14 +61,6 @@ class PeriodicCallback(keras.callbacks.Callback):
                 self.function(step)
 
 
-def ending_signals() -> list[int]:
-    """Signals that ask a run to stop.
-
-    Windows has no SIGTERM between processes; Ctrl+Break and a closed console send SIGBREAK.
-    """
-    return [getattr(signal, name) for name in ("SIGTERM", "SIGBREAK") if hasattr(signal, name)]
-
-
 class Termination(keras.callbacks.Callback):
     """Stops a run after the current step on SIGTERM, which schedulers send before they kill.
 
@@ -94,17 +86,18 @@ class Termination(keras.callbacks.Callback):
         return self._agreed
 
     def __enter__(self) -> "Termination":
-        self._here = threading.current_thread() is threading.main_thread()  # only it gets signals
-        if self._here:
-            self._before = {
-                number: signal.signal(number, self._receive) for number in ending_signals()
-            }
+        self._before: dict[int, Any] = {}
+        if threading.current_thread() is threading.main_thread():  # only it gets signals
+            # Windows has no SIGTERM between processes; Ctrl+Break and a closed console send
+            # SIGBREAK.
+            for name in ("SIGTERM", "SIGBREAK"):
+                if number := getattr(signal, name, None):
+                    self._before[number] = signal.signal(number, self._receive)
         return self
 
     def __exit__(self, *error: object) -> None:
-        if self._here:
-            for number, before in self._before.items():
-                signal.signal(number, before)
+        for number, before in self._before.items():
+            signal.signal(number, before)
 
     def on_train_begin(self, logs: Any = None) -> None:
         """From now on, a signal takes effect at the end of a step."""
