@@ -211,24 +211,17 @@ def join(config: DevicesConfig) -> ProcessGroup:
     return ProcessGroup(group.index, group.count, (distribution.data_shard_id, parts))
 
 
-def exit_without_shutdown(code: int) -> None:
-    """Make this process end with `code` at once when its program is finished.
+def lost(process: str, error: Exception, saved: str = "") -> TerminatedError:
+    """The error for a process that died, and for this one, which ends with it."""
 
-    At the end of a process JAX disconnects from the others. If one of them is dead, that takes long
-    and then aborts this process.
-    """
-
+    # At the end of a process JAX disconnects from the others. If one of them is dead, that takes
+    # long and then aborts this process. So it ends at once when its program is finished.
     def exit_now() -> None:
         sys.stdout.flush()
         sys.stderr.flush()
-        os._exit(code)
+        os._exit(TRY_AGAIN)
 
     atexit.register(exit_now)  # runs before JAX's own, which was registered earlier
-
-
-def lost(process: str, error: Exception, saved: str = "") -> TerminatedError:
-    """The error for a process that died, and for this one, which ends with it."""
-    exit_without_shutdown(TRY_AGAIN)
     reason = str(error).strip().splitlines()[0][:200]
     return TerminatedError(f"lost {process} ({reason}).{saved} The same command continues.")
 
