@@ -50,8 +50,7 @@ def read_keys(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
 
 def read_settings(folder: Path) -> dict[str, Any]:
     """The settings that a run was started with; {} in a new folder."""
-    path = folder / SETTINGS
-    return (path.exists() and yaml.safe_load(path.read_text(encoding="utf-8"))) or {}
+    return read_keys(folder / SETTINGS, yaml.safe_load)
 
 
 def _read_line(text: bytes, place: str) -> dict[str, Any]:
