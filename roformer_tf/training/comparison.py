@@ -167,23 +167,6 @@ def state(run: RecordedRun) -> str:
     return f"{words}, training {run.training}" if run.training else words
 
 
-def differences(runs: Sequence[RecordedRun]) -> dict[str, Plain]:
-    """Settings that differ between runs: key → {name of the run: value}.
-
-    A run of another version may lack a key. The output folder does not count.
-    """
-    runs = [run for run in runs if run.settings]
-    keys = dict.fromkeys(key for run in runs for key in run.settings if key != "output")
-    by_key = {
-        key: {run.name: run.settings[key] for run in runs if key in run.settings} for key in keys
-    }
-    return {
-        key: values
-        for key, values in by_key.items()
-        if len(values) < len(runs) or any(x != next(iter(values.values())) for x in values.values())
-    }
-
-
 def points(lines: Sequence[Mapping[str, Any]], key: str) -> list[tuple[int, float]]:
     """Step and value of each line that has a finite number under the key."""
     return [(line["step"], line[key]) for line in lines if _is_figure(line.get(key))]
@@ -220,9 +203,9 @@ def tables(runs: Sequence[RecordedRun], width: int) -> Iterator[str]:
         yield from table(_headed(rows), width)
     for kind in (PRETRAINING, FINE_TUNING):
         group = [run for run in runs if run.kind == kind and run.settings]
-        if settings := differences(group):
+        if different := list(_differences(group)):
             yield ""
-            yield from table([["setting", "value", "runs"], *_by_value(settings)], width, left=True)
+            yield from table([["setting", "value", "runs"], *different], width, left=True)
         elif len(group) > 1:
             yield ""
             yield f"The settings of {kind} are the same."
@@ -279,14 +262,19 @@ def _shown(
     return format(mean([value for _, value in values]), form) if values else ""
 
 
-def _by_value(settings: Mapping[str, Plain]) -> Iterator[list[str]]:
-    """Rows of a setting's name, one of its values, and the runs that have it."""
-    for key, by_run in settings.items():
-        runs: dict[str, list[str]] = {}
-        for name, value in by_run.items():
-            runs.setdefault(_spelled(value), []).append(name)
-        for number, (value, names) in enumerate(runs.items()):
-            yield ["" if number else key, value, ", ".join(names)]
+def _differences(runs: Sequence[RecordedRun]) -> Iterator[list[str]]:
+    """Rows of a setting that differs between runs, one of its values, and the runs that have it.
+
+    The output folder does not count.
+    """
+    for key in dict.fromkeys(key for run in runs for key in run.settings if key != "output"):
+        by_value: dict[str, list[str]] = {}
+        for run in runs:
+            if key in run.settings:  # a run of another version may lack it
+                by_value.setdefault(_spelled(run.settings[key]), []).append(run.name)
+        if max(map(len, by_value.values())) < len(runs):
+            for number, (value, names) in enumerate(by_value.items()):
+                yield ["" if number else key, value, ", ".join(names)]
 
 
 def _spelled(value: Any) -> str:
