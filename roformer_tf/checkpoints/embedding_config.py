@@ -2,9 +2,9 @@
 
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal, get_args
 
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_type_and_number
 from roformer_tf.files import json_object, json_text, write_text
 
 FILE = "embedding.json"
@@ -35,14 +35,11 @@ class EmbeddingConfig:
                 f"pooling is {self.pooling!r}, but must be one of {', '.join(get_args(Pooling))}."
             )
         # The file can have been edited by hand, so that types are checked, too.
-        if not _is_count(self.max_length) or self.max_length < 3:
-            raise InputError(f"max_length is {self.max_length!r}, but must be at least 3.")
-        if self.dimensions is not None and not (
-            self.dimensions and all(map(_is_count, self.dimensions))
-        ):
-            raise InputError(
-                f"dimensions are {list(self.dimensions)}, but must be numbers of at least 1."
-            )
+        check_type_and_number("max_length", self.max_length, whole=True, at_least=3)
+        if self.dimensions == ():
+            raise InputError("dimensions are none, but must be one or more.")
+        for length in self.dimensions or ():
+            check_type_and_number("one of the dimensions", length, whole=True, at_least=1)
 
     def as_json(self) -> str:
         """Content of the file."""
@@ -66,8 +63,3 @@ def parse(content: bytes, name: str) -> EmbeddingConfig:
         return EmbeddingConfig(values["pooling"], values["max_length"], cuts, mark)
     except (InputError, TypeError) as error:
         raise InputError(f"{name}: {error} {_PUT_BACK}") from None
-
-
-def _is_count(value: Any) -> bool:
-    """Whether the value is an integer of at least 1; True and False are none."""
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 1
