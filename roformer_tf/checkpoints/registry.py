@@ -35,15 +35,6 @@ MINI = "chinese_roformer-tf-mini"
 
 
 @dataclass(frozen=True)
-class Baidu:
-    """A file on Baidu Netdisk, which only a browser can download."""
-
-    url: str
-    code: str
-    """The extraction code that the page asks for."""
-
-
-@dataclass(frozen=True)
 class Release:
     """One released checkpoint, as `registry.json` describes it."""
 
@@ -58,7 +49,10 @@ class Release:
     what_for: str
     file: str
     url: str
-    baidu: Baidu
+    baidu_url: str
+    """The file on Baidu Netdisk, from where only a browser can download."""
+    baidu_code: str
+    """The extraction code that the page there asks for."""
     huggingface: str | None
     """The repository on Hugging Face with the same weights, if there is one."""
     config: Mapping[str, Any]
@@ -69,10 +63,7 @@ class Release:
 def releases() -> tuple[Release, ...]:
     """All released checkpoints."""
     entries = parse_json(Path(__file__).with_name("registry.json").read_text(encoding="utf-8"))
-    return tuple(
-        Release(**entry | {"aliases": tuple(entry["aliases"]), "baidu": Baidu(**entry["baidu"])})
-        for entry in entries
-    )
+    return tuple(Release(**entry | {"aliases": tuple(entry["aliases"])}) for entry in entries)
 
 
 def own() -> Path:
@@ -233,8 +224,8 @@ def _url(release: Release) -> str:
 def _how_to_get(release: Release) -> str:
     """Instructions to download a release with a browser."""
     return (
-        f"download {release.file} from {release.url} or {release.baidu.url} (extraction code "
-        f"{release.baidu.code}) and put it into {folder()}."
+        f"download {release.file} from {release.url} or {release.baidu_url} (extraction code "
+        f"{release.baidu_code}) and put it into {folder()}."
     )
 
 

@@ -58,8 +58,8 @@ def test_an_entry_agrees_with_itself(release):
         "char": 12_000,
         "v2-char": 12_000,
     }.get(release.family)
-    assert re.fullmatch(r"https://pan\.baidu\.com/s/[\w-]{23}", release.baidu.url)
-    assert re.fullmatch(r"\w{4}", release.baidu.code)
+    assert re.fullmatch(r"https://pan\.baidu\.com/s/[\w-]{23}", release.baidu_url)
+    assert re.fullmatch(r"\w{4}", release.baidu_code)
     if release.family == "gpt-char":
         assert release.huggingface is None
     else:
@@ -70,7 +70,7 @@ def test_an_entry_agrees_with_itself(release):
 def test_no_two_releases_share_a_place():
     for places in (
         {release.url for release in releases()},
-        {release.baidu for release in releases()},
+        {release.baidu_url for release in releases()},
     ):
         assert len(places) == len(releases())
 
@@ -86,7 +86,7 @@ def test_the_table_for_readers_names_every_release():
     table = (ROOT / "checkpoints" / "README.md").read_text(encoding="utf-8")
     for release in releases():
         (row,) = [line for line in table.splitlines() if f"`{release.name}`" in line]
-        for message in (*release.aliases, release.baidu.url, release.baidu.code):
+        for message in (*release.aliases, release.baidu_url, release.baidu_code):
             assert message in row
         assert (release.huggingface or "–") in row
 

@@ -150,7 +150,7 @@ def test_a_cut_connection_is_taken_up_in_the_middle(versions, server, cache, con
 def test_a_later_call_goes_on_where_the_first_one_stopped(server, cache, content):
     server.cuts, server.statuses = [SOME], [None, 503]
     message = refused(rf"503 .*; try again to continue after {SOME:,} bytes, or download ")
-    assert registry.find(NAME).baidu.code in message
+    assert registry.find(NAME).baidu_code in message
     assert held(cache) == {f"{FILE}.part", f"{FILE}.part.json"}
     assert registry.cached(registry.find(NAME)) is None
     registry.download(NAME)
@@ -262,7 +262,7 @@ def test_all_but_the_copy_was_done_before_the_kill(server, cache, content):
 def test_offline_one_sentence_says_what_to_fetch_and_where_to_put_it(no_mirror, cache):
     release = registry.find(NAME)
     message = refused("^cannot download")
-    for part in (FILE, release.url, release.baidu.url, release.baidu.code, str(cache)):
+    for part in (FILE, release.url, release.baidu_url, release.baidu_code, str(cache)):
         assert part in message
     assert len(re.findall(r"[.!?] |[.!?]$", message)) == 1
     assert held(cache) == set()
