@@ -101,16 +101,11 @@ def replacement_ids(vocabulary: Mapping[str, int]) -> npt.NDArray[np.int32]:
     return np.array(sorted(ids), np.int32)
 
 
-def row_generator(seed: int, epoch: int, row: int) -> np.random.Generator:
-    """The random generator of one sequence in one epoch."""
-    return np.random.default_rng([seed, epoch, row])
-
-
 def mask_rows(
     rows: npt.NDArray[np.integer],
     *,
     predictions: int,
-    rngs: Sequence[np.random.Generator],
+    draws: Sequence[tuple[int, int, int]],
     config: MaskingConfig,
     mask_id: int,
     random_ids: npt.NDArray[np.int32],
@@ -122,13 +117,13 @@ def mask_rows(
     most `predictions`) are reached; the rate is `config`'s at this `progress` of the run. A word
     that would exceed this number is skipped, so it is reached exactly unless only longer words
     remain. A word is masked, replaced or kept as a whole; each token of a replaced word is drawn
-    separately from `random_ids` (ids,). Each sequence has a generator of its own, so its masks do
-    not depend on the other sequences of a batch.
+    separately from `random_ids` (ids,). All randomness of a sequence depends on its own numbers
+    in `draws` (seed, epoch, row), so its masks do not depend on the other sequences of a batch.
     """
     rate = config.rate(progress)
     drawn = [
-        _draw(row[WORD], predictions, rng, config, rate)
-        for row, rng in zip(rows, rngs, strict=True)
+        _draw(row[WORD], predictions, np.random.default_rng(draw), config, rate)
+        for row, draw in zip(rows, draws, strict=True)
     ]
     fates = np.stack([fate for fate, _ in drawn])  # (B, L)
     chances = np.stack([chance for _, chance in drawn])  # (B, P)
@@ -223,7 +218,7 @@ class MaskedTokens:
         masked = mask_rows(
             rows,
             predictions=predictions_per_row(rows.shape[-1], self.masking.highest_rate),
-            rngs=[row_generator(*draw) for draw in draws],
+            draws=draws,
             config=self.masking,
             mask_id=self.mask_id,
             random_ids=self.random_ids,

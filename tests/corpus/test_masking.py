@@ -9,7 +9,6 @@ from roformer_tf.corpus.objectives import (
     mask_rows,
     predictions_per_row,
     replacement_ids,
-    row_generator,
 )
 from roformer_tf.corpus.packing import Documents, pack
 from roformer_tf.errors import InputError
@@ -35,7 +34,7 @@ def mask(row, predictions=9, which=(0, 0, 0), config=MaskingConfig(), **settings
     masked = mask_rows(
         row[None],
         predictions=predictions,
-        rngs=[row_generator(*which)],
+        draws=[which],
         config=config,
         mask_id=MASK,
         random_ids=RANDOM,
@@ -135,7 +134,7 @@ def test_a_row_is_masked_the_same_whatever_is_in_its_batch():
     batch = mask_rows(
         rows,
         predictions=4,
-        rngs=[row_generator(0, 0, i) for i in range(len(rows))],
+        draws=[(0, 0, i) for i in range(len(rows))],
         config=MaskingConfig(),
         mask_id=MASK,
         random_ids=RANDOM,

@@ -9,7 +9,6 @@ from roformer_tf.corpus.objectives import (
     mask_rows,
     predicted_ids,
     predictions_per_row,
-    row_generator,
 )
 from roformer_tf.corpus.packing import Documents, pack
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -68,7 +67,7 @@ def test_masked_tokens_are_those_of_mask_rows(rows):
     want = mask_rows(
         rows,
         predictions=predictions_per_row(LENGTH, 0.3),
-        rngs=[row_generator(3, 0, number) for number in range(len(rows))],
+        draws=[(3, 0, number) for number in range(len(rows))],
         config=config,
         mask_id=MASK,
         random_ids=random_ids,

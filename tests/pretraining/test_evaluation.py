@@ -8,7 +8,6 @@ from roformer_tf.corpus.objectives import (
     mask_rows,
     predictions_per_row,
     replacement_ids,
-    row_generator,
 )
 from roformer_tf.corpus.shards import PreparedRows
 from roformer_tf.models.heads import RoFormerForMaskedLM
@@ -48,7 +47,7 @@ def reference(model, rows, masked):
         batch = mask_rows(
             row[None],
             predictions=predictions_per_row(rows.length, config.mask_rate),
-            rngs=[row_generator(5, 0, number)],
+            draws=[(5, 0, number)],
             config=config,
             **masked,
         )
