@@ -76,12 +76,6 @@ class CorpusReport:
     encodings: dict[str, str] = field(default_factory=dict)
     """The detected encodings of files, except UTF-8."""
 
-    def add_bad(self, place: str, kind: str) -> None:
-        """Count a bad line, and store its place if it is among the first."""
-        self.bad[kind] += 1
-        if len(self.examples) < EXAMPLES:
-            self.examples.append(f"{place}: {kind}")
-
     def summary(self) -> str:
         """Documents and characters; then lines about bad lines and encodings except UTF-8."""
         lines = [f"{self.documents:,} documents, {self.characters:,} characters"]
@@ -231,8 +225,10 @@ def _kind(problem: str, lines: TextLines | None) -> str:
 
 
 def _skip(place: str, kind: str, config: CorpusConfig, report: CorpusReport) -> None:
-    """Report a bad line; under `strict`, raise InputError."""
-    report.add_bad(place, kind)
+    """Count a bad line, and store its place if it is among the first; InputError if `strict`."""
+    report.bad[kind] += 1
+    if len(report.examples) < EXAMPLES:
+        report.examples.append(f"{place}: {kind}")
     if config.strict:
         raise InputError(f"{place}: {kind}. Correct it, or run without --strict to skip bad lines.")
 
