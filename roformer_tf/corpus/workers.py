@@ -262,6 +262,10 @@ def _ask(client: Any, request: Callable[[], Any]) -> Any:
         ) from None
 
 
+# Once for all items of a job, because its tokenizer is large.
+_unpickled = lru_cache(maxsize=1)(pickle.loads)
+
+
 @dataclass(frozen=True)
 class _Call:
     """A call of `_run`, which is executed when it is unpickled.
@@ -282,7 +286,7 @@ def _run(job: bytes, item: bytes) -> Any:
 
     Raises EngineError if the worker has other versions, or does not see the job's folder.
     """
-    task, folder, versions = _load(job)
+    task, folder, versions = _unpickled(job)
     worker = f"the worker process {os.getpid()} on {platform.node()}"
     if _versions() != versions:
         raise EngineError(
@@ -295,13 +299,6 @@ def _run(job: bytes, item: bytes) -> Any:
             "all machines, on a file system that they share."
         )
     return task(pickle.loads(item))
-
-
-@lru_cache(maxsize=1)  # once for all items of a job, because a tokenizer is large
-def _load(job: bytes) -> tuple[WorkerTask, str, str]:
-    """The task, the folder that workers must see, and the versions that they must have."""
-    task, folder, versions = pickle.loads(job)
-    return task, folder, versions
 
 
 @cache
