@@ -361,25 +361,19 @@ def _settings(
     config: PreparationConfig, files: list[CorpusFile], tokenizer: RoFormerTokenizer | None
 ) -> dict[str, Any]:
     """All settings that the sequences depend on, as JSON; not the number of workers."""
+    names = [
+        *("field", "strict", "min_characters", "drop_repeated_lines", "duplicates"),
+        *("vocab_size", "length", "fill", "held_out"),
+    ]
+    # Written only if set: folders without these keys stay valid.
+    later = ("encoding", "whole_words")
+    names += [x for x in later if getattr(config, x) != getattr(PreparationConfig, x)]
     return {
         "format": FORMAT,
         "part_characters": PART_CHARACTERS,
         "files": [[file.corpus, file.name, file.size, file.stamp] for file in files],
-        "field": config.field,
-        "strict": config.strict,
-        "min_characters": config.min_characters,
-        "drop_repeated_lines": config.drop_repeated_lines,
-        "duplicates": config.duplicates,
         "similarity": config.similarity if config.duplicates == "near" else None,
         "vocabulary": hash_json(tokenizer.vocabulary) if tokenizer else None,
-        "vocab_size": config.vocab_size,
         "tokenization": tokenizer.tokenization if tokenizer else _tokenization(config),
         "lower_case": tokenizer.lower_case if tokenizer else config.lower_case is not False,
-        "length": config.length,
-        "fill": config.fill,
-        "held_out": config.held_out,
-    } | {  # written only if set: folders without these keys stay valid
-        name: getattr(config, name)
-        for name in ("encoding", "whole_words")
-        if getattr(config, name) != getattr(PreparationConfig, name)
-    }
+    } | {name: getattr(config, name) for name in names}
