@@ -8,6 +8,7 @@ import re
 import warnings
 import zipfile
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import datetime, time
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
@@ -67,15 +68,11 @@ def open_sheet(path: str | Path, sheet: str | None = None) -> Sheet:
 
     raw = opened_as_stored(path)
     reading = {"read_only": True, "keep_links": False}
-    try:
+    with _reading(path):
         has_formulas = _check(raw, path)
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about features other than texts
-            book = load_workbook(raw, data_only=True, **reading)
-            # A cell is its value in one workbook, its formula in the other.
-            formulas = load_workbook(raw, **reading) if has_formulas else None
-    except Exception as error:  # openpyxl has no error class for a broken file
-        raise _damaged(path, error) from None
+        book = load_workbook(raw, data_only=True, **reading)
+        # A cell is its value in one workbook, its formula in the other.
+        formulas = load_workbook(raw, **reading) if has_formulas else None
     sheets = {each.title: each for each in book.worksheets}
     if not sheets:
         raise InputError(f"{path} has no sheet with cells. Give a file that has one.")
@@ -123,27 +120,29 @@ def _check(raw: BinaryIO, path: str | Path) -> bool:
     return False
 
 
-def _damaged(path: str | Path, error: Exception) -> InputError:
-    if isinstance(error, InputError):
-        return error
-    return InputError(
-        f"{path} is no .xlsx file, or damaged, or has a password. Save it again, or as .csv."
-    )
+@contextmanager
+def _reading(path: str | Path) -> Iterator[None]:
+    """Hide openpyxl's warnings, and convert its errors into an InputError."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about features other than texts
+            yield
+    except InputError:
+        raise
+    except Exception:  # openpyxl has no error class for a broken file
+        raise InputError(
+            f"{path} is no .xlsx file, or damaged, or has a password. Save it again, or as .csv."
+        ) from None
 
 
 def _rows(sheet: Any, path: str | Path) -> Iterator[Any]:
     """Yield openpyxl's rows of cells. Raises InputError where the file is damaged."""
-    # Damage shows only while rows are read; warnings are about styles and the like.
     rows = iter(sheet.iter_rows())
     while True:
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                row = next(rows)
-        except StopIteration:
+        with _reading(path):  # damage shows only while rows are read
+            row = next(rows, None)
+        if row is None:
             return
-        except Exception as error:
-            raise _damaged(path, error) from None
         yield row
 
 
