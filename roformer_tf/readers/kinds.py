@@ -41,10 +41,7 @@ def kind_of(path: str | Path, sheet: str | None = None) -> str:
 
 def _kind_of(path: str | Path) -> str:
     if not is_url(path) and Path(path).is_dir():
-        if any(Path(path).glob("*.ann")):
-            return "brat"
-        _check_folder(Path(path))
-        return "arrow"
+        return _kind_of_folder(Path(path))
     file = StoredFile(str(path), 0, "")
     is_here = not is_url(path) and Path(path).exists()
     kind = _by_content(path, file) if is_here else ""
@@ -75,14 +72,17 @@ def _kind_of(path: str | Path) -> str:
     return kind
 
 
-def _check_folder(path: Path) -> None:
-    """Raise InputError for a folder that is no data set saved by `datasets`."""
-    splits = sorted(file.parent.name for file in path.glob("*/*.arrow"))
-    if not arrow_files(path):
-        if splits:  # a DatasetDict has a folder for each split
-            names = " or ".join(f"{path}/{name}" for name in dict.fromkeys(splits))
-            raise InputError(f"{path} holds several data sets. Give one: {names}.")
-        raise InputError(Message("{path} is a folder. Give a file in it.", path=path))
+def _kind_of_folder(path: Path) -> str:
+    """Of annotations of brat, or of a data set saved by `datasets`."""
+    if any(path.glob("*.ann")):
+        return "brat"
+    if arrow_files(path):
+        return "arrow"
+    # A DatasetDict has a folder for each split.
+    if splits := sorted({file.parent.name for file in path.glob("*/*.arrow")}):
+        names = " or ".join(f"{path}/{name}" for name in splits)
+        raise InputError(f"{path} holds several data sets. Give one: {names}.")
+    raise InputError(Message("{path} is a folder. Give a file in it.", path=path))
 
 
 def _by_content(path: str | Path, file: StoredFile) -> str:
