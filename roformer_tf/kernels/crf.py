@@ -13,19 +13,16 @@ from keras import ops
 
 from roformer_tf.kernels.forms import Tensor
 
-NO_LABEL = -1
-"""The label of a token that is skipped."""
-
 
 def sequence_losses(
     emissions: Tensor, labels: Tensor, start: Tensor, transitions: Tensor, end: Tensor
 ) -> Tensor:
     """−log p of the labels of each sequence in nats, divided evenly among its labelled tokens.
 
-    emissions (B, T, C) float32; labels (B, T) int: `NO_LABEL`, 0 to C − 1, and on tokens without a
-    label C for the beginning of a text and C + 1 for its end; start (C,), transitions (C, C) from
-    label to next label, end (C,) float32 → (B, T) float32. A sequence without C (or C + 1) is a
-    part of a text, and the score of its start (or end) is not added.
+    emissions (B, T, C) float32; labels (B, T) int: −1 for a skipped token, 0 to C − 1, and on
+    tokens without a label C for the beginning of a text and C + 1 for its end; start (C,),
+    transitions (C, C) from label to next label, end (C,) float32 → (B, T) float32. A sequence
+    without C (or C + 1) is a part of a text, and the score of its start (or end) is not added.
 
     No loop is differentiated, which XLA cannot do on TensorFlow, because the gradient is known: the
     expected value minus the label, for each emission and transition. It is attached as a term that
