@@ -144,15 +144,14 @@ def attend_by_keras(
     (B, N, T, H) in value's dtype; softmax in float32. For a query without keys the result is
     unspecified.
 
-    The flash kernel runs if `may_flash` allows it and Keras supports it: 16-bit numbers, a head
-    size that is a multiple of 8, Ampere or newer. Otherwise XLA compiles products and softmax. The
-    public function has no dropout: train long sequences without dropout of attention weights.
+    For lengths that `may_flash` allows. The kernel runs if Keras supports it: 16-bit numbers, a
+    head size that is a multiple of 8, Ampere or newer. Otherwise XLA compiles products and softmax.
+    The public function has no dropout: train long sequences without dropout of attention weights.
     """
     attended = ops.dot_product_attention(
         *(ops.swapaxes(x, 1, 2) for x in (query, key, value)),  # (B, T, N, H), at no cost in XLA
         mask=None if visible is None else visible[:, None],  # (B, 1, T, T): no axis of T may be 1
         scale=1.0,
-        flash_attention=None if may_flash(query.shape[2]) else False,  # None: if it is possible
     )
     return ops.swapaxes(attended, 1, 2)
 
