@@ -100,13 +100,10 @@ class RoFormerEncoder(PretrainedModel):
     def _views(self, sequence_ids: Tensor, segment_ids: Tensor) -> dict[bool, Any]:
         """Masks, by whether the layer is local: a band, or (B, T, T) bool."""
         rows = (self.config.attention_type, sequence_ids, segment_ids)
-        views: dict[bool, Any] = {}
-        for local in {self.config.is_local(number) for number in range(len(self.layer_stack))}:
-            if local:
-                views[local] = visible_band(*rows, self.config.window)
-            else:
-                views[local] = visible_keys(*rows)
-        return views
+        return {
+            local: visible_band(*rows, self.config.window) if local else visible_keys(*rows)
+            for local in {self.config.is_local(i) for i in range(len(self.layer_stack))}
+        }
 
     def _biases(self, token_ids: Tensor, views: Mapping[bool, Tensor]) -> dict[bool, Tensor]:
         """T5's bias for each of the masks, if there is one: one table for all layers."""
