@@ -207,9 +207,8 @@ class RoFormerForSequenceClassification(PretrainedModel):
         name: str = "sequence_classification",
         **kwargs: Any,
     ) -> None:
-        changes = {"num_labels": num_labels, "pooling": pooling}
-        config = config.replace(**{key: x for key, x in changes.items() if x is not None})
-        super().__init__(_labelled(config), name=name, **kwargs)
+        config = _labelled(config, num_labels=num_labels, pooling=pooling)
+        super().__init__(config, name=name, **kwargs)
         self.encoder = RoFormerEncoder(config, dtype=self.dtype_policy)
         self.classifier = TextClassifier(config, name="classifier", dtype=self.dtype_policy)
         if config.pooling == "cls":  # transformers has no head on the mean
@@ -246,8 +245,8 @@ class RoFormerForTokenClassification(PretrainedModel):
         name: str = "token_classification",
         **kwargs: Any,
     ) -> None:
-        config = config if num_labels is None else config.replace(num_labels=num_labels)
-        super().__init__(_labelled(config), name=name, **kwargs)
+        config = _labelled(config, num_labels=num_labels)
+        super().__init__(config, name=name, **kwargs)
         self.encoder = RoFormerEncoder(config, dtype=self.dtype_policy)
         self.drop = Dropout(config.hidden_dropout_prob, dtype=self.dtype_policy)
         self.classifier = head_dense(
@@ -288,8 +287,8 @@ class RoFormerForSpanExtraction(PretrainedModel):
         name: str = "span_extraction",
         **kwargs: Any,
     ) -> None:
-        config = config if num_labels is None else config.replace(num_labels=num_labels)
-        super().__init__(_labelled(config), name=name, **kwargs)
+        config = _labelled(config, num_labels=num_labels)
+        super().__init__(config, name=name, **kwargs)
         self.encoder = RoFormerEncoder(config, dtype=self.dtype_policy)
         self.drop = Dropout(config.hidden_dropout_prob, dtype=self.dtype_policy)
         size = 2 * (POINTER_SIZE + config.num_labels)
@@ -397,8 +396,9 @@ def _by_default(config: RoFormerConfig, attention_type: str) -> RoFormerConfig:
     return config.replace(attention_type=attention_type)
 
 
-def _labelled(config: RoFormerConfig) -> RoFormerConfig:
-    """The config; raises InputError without a number of labels."""
+def _labelled(config: RoFormerConfig, **changes: Any) -> RoFormerConfig:
+    """The config with the changes that are not None; InputError without a number of labels."""
+    config = config.replace(**{key: x for key, x in changes.items() if x is not None})
     if not config.num_labels:
         raise InputError(
             "the checkpoint has no classification head, so that the number of labels is unknown. "
