@@ -175,10 +175,13 @@ def read_sentences(path: str | Path, encoding: str = "auto", tagged: bool = True
     if tagged:
         first = islice(sentences(text_lines(path, encoding), ANY), _SENTENCES)
         pattern = tag_pattern(tag for record in first for tag in record.cells.get("tags", ()))
-    return (
-        Row(f"{path}:{number}", cells, problem)
-        for number, cells, problem in sentences(text_lines(path, encoding), pattern)
-    )
+    return _placed(path, sentences(text_lines(path, encoding), pattern))
+
+
+def _placed(path: str | Path, records: Iterable[Record]) -> Iterator[Row]:
+    """The records of a file as rows, each with its place."""
+    for number, cells, problem in records:
+        yield Row(f"{path}:{number}", cells, problem)
 
 
 def _delimited(path: str | Path, records: Iterator[Record], find_top: FindTop, pad: bool) -> Table:
@@ -307,9 +310,7 @@ def _json(path: str | Path, kind: str, encoding: str) -> Table:
     if kind == "json" and codec not in ("utf-8", encoding):
         notes = (Message("It is read as {encoding}.", encoding=codec.upper()),)
     records = json_array(path, codec) if is_array else json_records(text_lines(path, encoding))
-    rows = (
-        Row(f"{path}:{number}", cells, problem) for number, cells, problem in questions_of(records)
-    )
+    rows = _placed(path, questions_of(records))
     # Objects may have different keys: the columns are those of the first rows together.
     start = list(islice(rows, _SEEN_FIRST))
     if not any(row.cells for row in start):
@@ -328,8 +329,7 @@ def _arrow(path: str | Path, kind: str) -> Table:
 
     def rows() -> Iterator[Row]:
         with naming(path):
-            for number, cells, _ in file.read():
-                yield Row(f"{path}:{number}", cells)
+            yield from _placed(path, file.read())
 
     with naming(path):
         file: ParquetRecords | ArrowRecords
