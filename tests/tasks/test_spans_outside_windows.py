@@ -32,13 +32,15 @@ IN_LANGUAGE = [
     (
         "C.UTF-8",
         "1 of 2 entities of the training set are whole in no window of 18 tokens: the model cannot "
-        "find them. The longest has 9 characters; train with --max-length 38 or more.\n"
+        "find them. The longest has 9 characters; to have all of them whole, train with "
+        "--max-length 38 or more.\n"
         "2 of 3 entities of the test set are",
     ),
     (
         "zh_CN.UTF-8",
         "训练集的 2 个实体中，有 1 个在哪个窗口（18 个 token）里都不完整，模型找不出来。"
-        "最长的有 9 个字；训练时请把 --max-length 设为至少 38。\n测试集的 3 个实体中，有 2 个",
+        "最长的有 9 个字；要全部完整，训练时请把 --max-length 设为至少 38。\n"
+        "测试集的 3 个实体中，有 2 个",
     ),
 ]
 

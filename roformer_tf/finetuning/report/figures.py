@@ -49,8 +49,8 @@ def in_no_window(report: Report, _: Translator) -> list[str]:
     return [
         _(
             "{number:,} of {of:,} {what} of the {set} are whole in no window of {length:,} tokens: "
-            "the model cannot find them. The longest has {longest:,} characters; train with "
-            "--max-length {enough} or more.",
+            "the model cannot find them. The longest has {longest:,} characters; to have all of "
+            "them whole, train with --max-length {enough} or more.",
             **data["in_no_window"],
             what=TASKS[report["task"]].labelling.span_name,
             set=set_name(data["name"], _),
