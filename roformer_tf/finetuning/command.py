@@ -35,6 +35,7 @@ from roformer_tf.finetuning.losses import check_loss
 from roformer_tf.finetuning.method import is_open, settle_method, with_method
 from roformer_tf.finetuning.rates import USUAL_EPOCHS, default_epochs, default_rate, spelled
 from roformer_tf.finetuning.report.analysis import analyse
+from roformer_tf.finetuning.report.figures import in_no_window
 from roformer_tf.finetuning.report.pages import model_card, write_report
 from roformer_tf.finetuning.results import Results, print_summary
 from roformer_tf.finetuning.search import Search, Sets
@@ -52,7 +53,7 @@ from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.metrics import Metric
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.terminal import say
-from roformer_tf.tokenizers.tokenizer import missing_vocabulary
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, missing_vocabulary
 from roformer_tf.training.run_files import (
     check_output,
     plain,
@@ -62,7 +63,7 @@ from roformer_tf.training.run_files import (
     tidy,
     write_settings,
 )
-from roformer_tf.translation import Message, choose_language
+from roformer_tf.translation import Message, Translator, choose_language, terminal_language
 
 # Settings that may differ when a run is resumed: they change no weight, or the examples, which are
 # compared, show a difference. With --valid, --test may differ, too: no part of --train depends on
@@ -136,6 +137,7 @@ def _finetune(config: FinetuneConfig, adapt: Adapt) -> None:
     config = choose_epochs(config, task, sets)
     check_steps(config, task, sets)
     task = dataclasses.replace(task, max_length=choose_length(config, task, sets, initial))
+    check_windows(task, sets, initial.tokenizer)
     search = Search(config, sets, initial, task, choose_metric(config, task, sets))
     if is_taught:
         search = search.with_teacher()
@@ -457,6 +459,24 @@ def choose_length(config: FinetuneConfig, task: Task, sets: Sets, initial: Initi
         how=task.long_texts,
     )
     return chosen
+
+
+def check_windows(task: Task, sets: Sets, tokenizer: RoFormerTokenizer) -> None:
+    """Print how many entities or answers of each set are whole in no window.
+
+    Raises InputError if those are all of the training set.
+    """
+    data: list[dict[str, Any]] = [
+        {"name": name, "in_no_window": task.labelling.in_no_window(examples, tokenizer)}
+        for name in ("train", "valid", "test")
+        if (examples := getattr(sets, name))
+    ]
+    report = {"task": task.name, "max_length": task.max_length, "data": data}
+    sentences = in_no_window(report, Translator(terminal_language()))
+    if (lost := data[0]["in_no_window"]) and lost["number"] == lost["of"]:
+        raise InputError(sentences[0])
+    for sentence in sentences:
+        say(sentence)
 
 
 def choose_metric(config: FinetuneConfig, task: Task, sets: Sets) -> Metric:

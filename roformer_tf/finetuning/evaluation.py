@@ -135,7 +135,10 @@ def evaluated(
     task = finetuned.task
     encoded = task.labelling.encode(examples, finetuned.tokenizer)
     predictions = finetuned.predict(examples, batch_size, encoded)
-    result = EvaluatedSet(examples=examples, lengths=encoded.lengths, predictions=predictions)
+    lost = task.labelling.in_no_window(examples, finetuned.tokenizer)
+    result = EvaluatedSet(
+        examples=examples, lengths=encoded.lengths, in_no_window=lost, predictions=predictions
+    )
     report = {
         **described_task(task, SET, {SET: result}),
         **with_intervals(task, {SET: (result.gold, predictions)}),

@@ -252,8 +252,9 @@ class Results:
         return None if crossed else duplicates(trial.train, trial.valid, question=question)
 
     def _evaluated(self, examples: Sequence[Example], **more: Any) -> EvaluatedSet:
-        search = self.search
-        lengths = search.task.labelling.encode(examples, search.initial.tokenizer).lengths
+        labelling, tokenizer = self.search.task.labelling, self.search.initial.tokenizer
+        lengths = labelling.encode(examples, tokenizer).lengths
+        more["in_no_window"] = labelling.in_no_window(examples, tokenizer)
         return EvaluatedSet(examples=examples, lengths=lengths, **more)
 
 

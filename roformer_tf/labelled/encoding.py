@@ -184,6 +184,32 @@ def rows_of(encoded: EncodedTexts) -> list[range]:
     return [range(*ends) for ends in pairwise(bounds.tolist())]
 
 
+def in_no_window(
+    encoded: EncodedTexts, characters: Sequence[Ints], spans: Sequence[np.ndarray]
+) -> dict[str, int]:
+    """Count the spans that no window of their text holds whole; {} if there are none.
+
+    characters: for each row (n, 2) int32, the first character of each token of the text and the one
+    after its last. spans: of each example (P, 2) int32, likewise.
+    → {"number": 3, "of": 120, "longest": 130, "enough": 522}: how many, of all; characters of the
+    longest; a `max_length` with windows for all of them, if no character has several tokens.
+    """
+    bounds = [(int(x[0, 0]), int(x[-1, 1])) if len(x) else (0, 0) for x in characters]
+    lost = [
+        (end - start, int(encoded.lengths[number]))
+        for number, rows in enumerate(rows_of(encoded))
+        for start, end in spans[number].tolist()
+        if not any(bounds[row][0] <= start and end <= bounds[row][1] for row in rows)
+    ]
+    if not lost:
+        return {}
+    longest, whole = map(max, zip(*lost, strict=True))
+    # What is as long as the overlap of two windows is in one of both, wherever it is.
+    rest = max(len(ids) - len(x) for ids, x in zip(encoded.token_ids, characters, strict=True))
+    enough = min(OVERLAP * longest + rest, whole)
+    return {"number": len(lost), "of": sum(map(len, spans)), "longest": longest, "enough": enough}
+
+
 def pick_max_length(lengths: Ints, limit: int = 1024) -> int:
     """A `max_length` that truncates at most 1 % of the texts: a bucket, at most `limit`."""
     return min(bucket(int(np.quantile(lengths, 0.99, method="inverted_cdf"))), limit)

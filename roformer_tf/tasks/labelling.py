@@ -52,6 +52,9 @@ class Labelling(Part):
     fixed_long_texts: ClassVar[str] = ""
     """What happens to long texts, if the user cannot choose: "all is read, in windows."."""
 
+    span_name: ClassVar[str] = ""
+    """What spans of a text are, if the model finds such: "entities"."""
+
     may_name_labels: ClassVar[bool] = False
     """Whether --label-names may give the labels of the data other names."""
 
@@ -172,6 +175,10 @@ class Labelling(Part):
     def encode(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> EncodedTexts:
         """Sequences of at most `max_length` tokens."""
         return encode_texts(examples, tokenizer, self.task.max_length, self.task.long_texts)
+
+    def in_no_window(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> dict[str, int]:
+        """Spans of the labels that cannot be predicted, as of `encoding.in_no_window`."""
+        return {}
 
     @abstractmethod
     def target(self, example: Example) -> np.ndarray:

@@ -282,9 +282,15 @@ def test_entities_inside_of_others_are_shown_in_their_marks():
     ]
 
 
+LONG = {"text": "生活" * 15, "entities": [{"start": 10, "end": 20, "label": "ORG"}]}
+
+
 @pytest.fixture(scope="module")
 def run(tmp_path_factory, eagerly):
-    """A run on texts in which 我们 is a LOC within the ORG 我们公园, and 学 alone a LOC."""
+    """A run on texts in which 我们 is a LOC within the ORG 我们公园, and 学 alone a LOC.
+
+    A last text has an ORG that none of its windows holds.
+    """
     folder = tmp_path_factory.mktemp("spans")
     tokenizer = tokenizer_of()
     keras.utils.set_random_seed(3)
@@ -305,6 +311,8 @@ def run(tmp_path_factory, eagerly):
 
     for name, count in (("train", 64), ("test", 24)):
         (folder / f"{name}.jsonl").write_text("".join(line() for _ in range(count)), "utf-8")
+    with (folder / "train.jsonl").open("a", encoding="utf-8") as file:
+        file.write(json.dumps(LONG) + "\n")
     with pytest.MonkeyPatch.context() as patch, eagerly():
         patch.setattr(report_pages, "cut_font", lambda characters: b"font")  # which takes long
         finetune(
@@ -314,6 +322,7 @@ def run(tmp_path_factory, eagerly):
                 test=str(folder / "test.jsonl"),
                 output=str(folder / "run"),
                 optimizer=FinetuneOptimizerConfig(learning_rate=2e-2, layer_decay=1.0),
+                max_length=16,
                 epochs=8,
                 batch_size=16,
                 precision="float32",
@@ -330,6 +339,8 @@ def test_nested_entities_are_learned_and_reported(run):
     assert set(report["test"]) == {"f1", "precision", "recall", "macro_f1"}
     assert [x["label"] for x in report["per_class"]] == ["LOC", "ORG"]
     assert report["baseline"]["test"]["f1"] > 0.5
+    lost = [x["in_no_window"] for x in report["data"] if "in_no_window" in x]
+    assert [(x["number"], x["longest"], x["enough"]) for x in lost] == [(1, 10, 32)]
     card = (run / "run/model/README.md").read_text("utf-8")
     assert "transformers" in card
     assert "实体" in card
@@ -432,6 +443,16 @@ def test_settings_without_effect_are_refused(run, tmp_path):
     with pytest.raises(InputError, match="focal treats labels separately; spans have one loss"):
         start(loss=dataclasses.replace(FinetuneConfig(train="", output="").loss, focal=2.0))
     assert not (tmp_path / "run/model").exists()
+
+
+def test_an_evaluation_reports_what_no_window_holds(run, tmp_path, capsys):
+    (tmp_path / "a.jsonl").write_text(json.dumps(LONG), "utf-8")
+    command = ["evaluate", str(run / "run/model"), "--data", str(tmp_path / "a.jsonl")]
+    assert main([*command, "--output", str(tmp_path / "a.json")]) == 0
+    want = "1 of 1 entities of the test set are whole in no window of 16 tokens"
+    assert f"! {want}" in capsys.readouterr().out
+    (data,) = json.loads((tmp_path / "a.json").read_text("utf-8"))["data"]
+    assert data["in_no_window"] == {"number": 1, "of": 1, "longest": 10, "enough": 32}
 
 
 def test_an_unknown_label_at_evaluation_is_one_message(run, tmp_path, capsys):

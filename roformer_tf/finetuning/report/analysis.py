@@ -35,6 +35,8 @@ class EvaluatedSet:
     examples: Sequence[Example]
     # Tokens of each example before truncation.
     lengths: np.ndarray
+    # Of its entities or answers those that no window holds: see `Labelling.in_no_window`.
+    in_no_window: Mapping[str, int] = field(default_factory=dict)
     # The model's; none for the training examples.
     predictions: Sequence[Prediction] = ()
     baseline: Sequence[Prediction] = ()
@@ -136,6 +138,7 @@ def _described_set(name: str, evaluated: EvaluatedSet, task: Task) -> JsonObject
         "examples": len(evaluated.examples),
         "tokens": {key: int(np.percentile(evaluated.lengths, x)) for key, x in levels.items()},
         "longer": float(np.mean(evaluated.lengths > task.max_length)),
+        **({"in_no_window": evaluated.in_no_window} if evaluated.in_no_window else {}),
         **task.metrics.describe_labels(evaluated.gold),
     }
 

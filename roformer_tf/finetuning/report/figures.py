@@ -44,6 +44,23 @@ def set_name(name: str, _: Translator) -> str:
     return _("{set} (new texts)", set=names[part]) if unseen else names[part]
 
 
+def in_no_window(report: Report, _: Translator) -> list[str]:
+    """A sentence for each set with entities or answers that are whole in no window."""
+    return [
+        _(
+            "{number:,} of {of:,} {what} of the {set} are whole in no window of {length:,} tokens: "
+            "the model cannot find them. The longest has {longest:,} characters; to have all of "
+            "them whole, train with --max-length {enough} or more.",
+            **data["in_no_window"],
+            what=TASKS[report["task"]].labelling.span_name,
+            set=set_name(data["name"], _),
+            length=report["max_length"],
+        )
+        for data in report["data"]
+        if data.get("in_no_window")
+    ]
+
+
 def lowest_f1(rows: Sequence[Mapping[str, Any]], number: int) -> Sequence[Mapping[str, Any]]:
     """All labels in their order if they are few, else those with the lowest F1, lowest first."""
     if len(rows) <= number:
@@ -125,7 +142,7 @@ def warnings(report: Report, _: Translator, figures: bool = True) -> list[str]:
 
 def evaluation_warnings(report: Report, _: Translator) -> list[str]:
     """Warnings that need no training run: of predictions for a labelled file."""
-    checks = (_undefined, _missing, _few, _never, _unreliable)
+    checks = (_undefined, _missing, _few, in_no_window, _never, _unreliable)
     return [sentence for check in checks for sentence in check(report, _)]
 
 

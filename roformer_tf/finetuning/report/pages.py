@@ -20,6 +20,7 @@ from roformer_tf.finetuning.report.figures import (
     baseline_name,
     compare,
     figure,
+    in_no_window,
     interval,
     lowest_f1,
     main_metric,
@@ -95,7 +96,7 @@ def report_templates(
     _ = Translator(language)
     templates = environment(Path(__file__).parent, language, html)
     by_language: list[Any] = [
-        *(baseline_name, duration, hardware_rows, label_text, lexical_note),
+        *(baseline_name, duration, hardware_rows, in_no_window, label_text, lexical_note),
         *(method_notes, set_name, setting_text),
     ]
     functions = {function.__name__: partial(function, _=_) for function in by_language}

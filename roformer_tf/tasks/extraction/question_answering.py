@@ -16,7 +16,7 @@ from roformer_tf.engines.network import Part as NetworkPart
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.batches import TrainingData
 from roformer_tf.labelled.cells import find_cell, read_text
-from roformer_tf.labelled.encoding import EncodedTexts, Rows, rows_of
+from roformer_tf.labelled.encoding import EncodedTexts, Rows, in_no_window, rows_of
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.questions import (
     EncodedQuestions,
@@ -40,6 +40,7 @@ from roformer_tf.tasks.labelling import Labelling, teacher_weights
 from roformer_tf.tasks.losses import FAR_BELOW, mixed, softmax_distillation, span_losses
 from roformer_tf.tasks.objective import TrainingObjective
 from roformer_tf.tasks.probabilities import shortest
+from roformer_tf.translation import Message
 
 if TYPE_CHECKING:
     from roformer_tf.config import RoFormerConfig
@@ -101,6 +102,7 @@ class QuestionLabelling(Labelling):
     text_counts: ClassVar[tuple[int, ...]] = (2,)
     default_max_length: ClassVar[int] = 128
     fixed_long_texts: ClassVar[str] = "all of the context is read, in windows."
+    span_name: ClassVar[str] = Message("answers")
     column_names: ClassVar[tuple[str, ...]] = ("question", "context", "answers")
 
     @classmethod
@@ -157,6 +159,12 @@ class QuestionLabelling(Labelling):
         task = self.task
         return encode_questions(examples, tokenizer, task.max_length, task.shared_segment)
 
+    def in_no_window(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> dict[str, int]:
+        """Count the answers that are in no window of a prediction; training draws its own."""
+        encoded = self.encode(examples, tokenizer)
+        characters = [spans[spans[:, 0] >= 0] for spans in encoded.spans]
+        return in_no_window(encoded, characters, [self.target(example) for example in examples])
+
     def target(self, example: Example) -> np.ndarray:
         """(answers, 2) int32."""
         spans = [(start, start + len(text)) for text, start in example.label]
@@ -171,22 +179,11 @@ class QuestionLabelling(Labelling):
     def training_data(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> TrainingData:
         """A window for each question, drawn anew in every epoch.
 
-        Raises InputError for an answer of usual length that is longer than a window.
+        It shows a part of an answer that is longer than any window.
         """
         task = self.task
         tokens = TokenizedQuestions.of(examples, tokenizer, task.max_length, task.shared_segment)
-        data = QuestionBatches(tokens, [self.target(example) for example in examples])
-        for number, answers in enumerate(data.answers):
-            lengths = [np.diff(data.tokens_of(number, answer))[0] for answer in answers]
-            # Unusually long answers are never predicted; their windows show a part of them.
-            is_usual = min(np.diff(answers), default=0) <= (self.task.max_answer_length or 0)
-            if min(lengths, default=0) > tokens.room(number) and is_usual:
-                raise InputError(
-                    f"{examples[number].place}: its answer has {min(lengths)} tokens, but a window "
-                    f"of {self.task.max_length} has room for {tokens.room(number)} of the context. "
-                    "Raise --max-length."
-                )
-        return data
+        return QuestionBatches(tokens, [self.target(example) for example in examples])
 
     def with_soft_targets(
         self, data: Any, logits: Sequence[np.ndarray], labelled: int

@@ -13,7 +13,7 @@ import numpy as np
 from roformer_tf.engines.network import Part as NetworkPart
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.batches import TrainingData
-from roformer_tf.labelled.encoding import EncodedTexts, Rows, encode_units, rows_of
+from roformer_tf.labelled.encoding import EncodedTexts, Rows, encode_units, in_no_window, rows_of
 from roformer_tf.labelled.examples import Example, Label, Span, ordered
 from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task, part
 from roformer_tf.tasks.decoding import Decoding
@@ -26,6 +26,7 @@ from roformer_tf.tasks.objective import TrainingObjective
 from roformer_tf.tasks.probabilities import shortest
 from roformer_tf.tasks.tagging import UnitLabelling, words_are_units
 from roformer_tf.tasks.tags.schemes import entities
+from roformer_tf.translation import Message
 
 if TYPE_CHECKING:
     from roformer_tf.kernels.forms import Tensor
@@ -41,6 +42,7 @@ class SpansLabelling(UnitLabelling):
 
     task: "Spans"
     has_spans: ClassVar[bool] = True
+    span_name: ClassVar[str] = Message("entities")
     min_labels: ClassVar[int] = 1
     # A loss has T · T · C scores for each sequence.
     default_max_length: ClassVar[int] = 256
@@ -76,6 +78,13 @@ class SpansLabelling(UnitLabelling):
         """Each character has tokens of its own, and may begin a span in every window with it."""
         characters = [example._replace(units=tuple(example.texts[0])) for example in examples]
         return encode_units(characters, tokenizer, self.task.max_length, overlapping=True)
+
+    def in_no_window(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> dict[str, int]:
+        """Count the entities that are longer than the overlap of windows and in none of them."""
+        encoded = self.encode(examples, tokenizer)
+        units = [units[units >= 0] for units in encoded.first_units]
+        characters = [np.column_stack([x, x + 1]) for x in units]
+        return in_no_window(encoded, characters, [self.target(x)[:, :2] + (0, 1) for x in examples])
 
     def target(self, example: Example) -> np.ndarray:
         """(P, 3) int32."""
