@@ -32,7 +32,7 @@ from roformer_tf.serving.schemas import (
 )
 from roformer_tf.serving.settings import Limits
 from roformer_tf.tasks.base import Prediction, Task
-from roformer_tf.tasks.probabilities import SMALLEST, shortest
+from roformer_tf.tasks.probabilities import SMALLEST, likeliest, shortest
 
 # Texts, and the task if it is not that of the model → the examples and their predictions.
 Predict: TypeAlias = Callable[..., Awaitable[list[tuple[Example, Prediction]]]]
@@ -65,7 +65,7 @@ def add_rerank(router: APIRouter, name: str, task: Task, predict: Predict, limit
                 relevance_score=relevances[index],
                 document={"text": texts[index]} if body.return_documents else None,
             )
-            for index in best_first(relevances)[: body.top_n]
+            for index in likeliest(np.array(relevances), body.top_n or len(texts))
         ]
         return RerankResults(id=uuid.uuid4().hex, model=name, results=results)
 
@@ -78,13 +78,8 @@ def add_rerank(router: APIRouter, name: str, task: Task, predict: Predict, limit
         relevances = await scores(body.query, body.texts, body.raw_scores)
         return [
             TeiRank(index=i, score=relevances[i], text=body.texts[i] if body.return_text else None)
-            for i in best_first(relevances)
+            for i in likeliest(np.array(relevances), len(relevances))
         ]
-
-
-def best_first(scores: list[float]) -> list[int]:
-    """Indices of the scores, the highest first; of equal ones the first."""
-    return sorted(range(len(scores)), key=lambda i: -scores[i])
 
 
 def relevance(prediction: Prediction, task: Task, label: int, log_odds: bool = False) -> float:
