@@ -192,7 +192,8 @@ class OnnxGraph:
         """SkipLayerNormalization, or the same without a mean and without weights."""
         bias_name = self.optional(f"{name}/bias", bias)
         if norm.gamma is None:
-            kind, weights = "SkipSimplifiedLayerNormalization", [self._ones(norm.size)]
+            ones = self.constant(f"ones_{norm.size}", np.ones(norm.size))
+            kind, weights = "SkipSimplifiedLayerNormalization", [ones]
         else:
             kind, weights = "SkipLayerNormalization", self._weights(name, norm)
         return self.fused(kind, x, y, *weights, bias_name, epsilon=norm.epsilon)
@@ -206,9 +207,6 @@ class OnnxGraph:
             self.constant(f"{name}/gamma", norm.gamma),
             self.constant(f"{name}/beta", norm.beta),
         ]
-
-    def _ones(self, size: int) -> str:
-        return self.constant(f"ones_{size}", np.ones(size))
 
     def attend(self, query: str, key: str, value: str, visible: str, positions: str | None) -> str:
         """RotaryEmbedding twice, and MultiHeadAttention."""

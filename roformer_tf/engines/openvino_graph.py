@@ -31,7 +31,7 @@ from roformer_tf.engines.network import (
 COSINES, SINES = "cosines", "sines"
 
 
-def openvino_model(network: Network, largest: int | None = None) -> ov.Model:
+def openvino_model(network: Network, largest: int | None) -> ov.Model:
     """Write a network; with `largest` (BYTE or SEVEN_BITS) its kernels in int8."""
     graph = OpenVinoGraph(network, largest)
     outputs = write(network, graph)
@@ -54,7 +54,7 @@ def rotation_tables(length: int, head_size: int, base: float) -> dict[str, Array
 class OpenVinoGraph:
     """Nodes of an OpenVINO model."""
 
-    def __init__(self, network: Network, largest: int | None = None) -> None:
+    def __init__(self, network: Network, largest: int | None) -> None:
         self.heads, self.head_size = network.config.num_attention_heads, network.config.head_size
         self.largest, self.attention_type = largest, network.config.attention_type
         self.inputs = {name: _parameter(name, [-1, -1], ov.Type.i32) for name in network.inputs}
