@@ -206,6 +206,7 @@ class JsonBodies:
                 status, reason = error.status_code, error.detail
             await error_response(Request(scope), status, reason)(scope, receive, send)
             return
+        scope["body"] = body  # for `ChosenModel`
         messages = iter([{"type": "http.request", "body": body}])
 
         async def whole() -> Message:  # after it, wait for the client to disconnect
