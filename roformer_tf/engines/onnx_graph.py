@@ -88,11 +88,19 @@ class OnnxGraph:
         self, kind: str, *inputs: str, output: str = "", domain: str = "", **attributes: Any
     ) -> str:
         """Add a node with one output: its name."""
-        output = output or f"{kind}_{len(self.nodes)}"
-        self.nodes.append(
-            helper.make_node(kind, inputs, [output], domain=domain, name=output, **attributes)
-        )
+        output = output or self.new_name(kind)
+        self.add(kind, inputs, [output], domain=domain, **attributes)
         return output
+
+    def add(
+        self, kind: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any
+    ) -> None:
+        """Add a node, which is named after its first output."""
+        self.nodes.append(helper.make_node(kind, inputs, outputs, name=outputs[0], **attributes))
+
+    def new_name(self, kind: str) -> str:
+        """A name for the next node."""
+        return f"{kind}_{len(self.nodes)}"
 
     def fused(self, kind: str, *inputs: str, **attributes: Any) -> str:
         """A node of ONNX Runtime's own operations."""
@@ -232,7 +240,7 @@ class OnnxGraph:
     def _rotation(self) -> tuple[str, ...]:
         """Cosines and sines of all angles (T, K/2), computed for any length."""
         if not self._tables:
-            places = self.node("Cast", self._places("token_ids"), to=TensorProto.FLOAT)
+            places = self.node("Cast", self._places(self.input("token_ids")), to=TensorProto.FLOAT)
             pairs = np.arange(0, self.head_size, 2) / self.head_size
             frequencies = self.constant("frequencies", self.rotary_base**-pairs)
             places = self.node("Unsqueeze", places, self.integers(1))
@@ -242,8 +250,9 @@ class OnnxGraph:
 
     def split(self, x: str, parts: int) -> list[str]:
         """One Split."""
-        names = [f"Split_{len(self.nodes)}_{part}" for part in range(parts)]
-        self.nodes.append(helper.make_node("Split", [x], names, axis=-1, num_outputs=parts))
+        name = self.new_name("Split")
+        names = [f"{name}_{part}" for part in range(parts)]
+        self.add("Split", [x], names, axis=-1, num_outputs=parts)
         return names
 
     def gather(self, x: str, positions: str) -> str:

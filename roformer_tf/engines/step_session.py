@@ -113,17 +113,8 @@ class StepGraph(OnnxGraph):
         kept = [f"{kind}_{self.layers}" for kind in ("key", "value")]
         inputs = [query, key, value, *kept, "last", "slots", "", "", "", visible]
         outputs = [f"attended_{self.layers}", *(f"new_{name}" for name in kept)]
-        self.nodes.append(
-            helper.make_node(
-                "GroupQueryAttention",
-                inputs,
-                outputs,
-                domain=MICROSOFT,
-                name=outputs[0],
-                num_heads=self.heads,
-                kv_num_heads=self.heads,
-            )
-        )
+        heads = {"num_heads": self.heads, "kv_num_heads": self.heads}
+        self.add("GroupQueryAttention", inputs, outputs, domain=MICROSOFT, **heads)
         self.layers += 1
         return outputs[0]
 
