@@ -35,6 +35,8 @@ def onnx_model(network: Network, largest: int | None = None) -> ModelProto:
     """Write a network; with `largest` (BYTE or SEVEN_BITS) its kernels in int8."""
     graph = OnnxGraph(network.config, largest)
     outputs = write(network, graph)
+    if network.meaning is not None:
+        outputs[network.meaning.name] = graph.meaning(outputs[network.output], network.meaning)
     for name, value in outputs.items():
         graph.node("Identity", value, output=name)
     lengths = dict.fromkeys(("hidden", *EACH_TOKEN, "next_token"), "length")
@@ -290,7 +292,7 @@ class OnnxGraph:
         return self.node("Div", x, self.node("Max", length, self.constant("shortest", 1e-12)))
 
     def meaning(self, x: str, meaning: OutputKind) -> str:
-        """Softmax, Sigmoid, or a linear function."""
+        """What gives logits a meaning: Softmax, Sigmoid, or a linear function."""
         if meaning.function == "softmax":
             return self.node("Softmax", x, axis=-1)
         if meaning.function == "sigmoid":

@@ -21,7 +21,6 @@ from roformer_tf.engines.network import (
     Linear,
     Network,
     Norm,
-    OutputKind,
     rounded,
     write,
 )
@@ -215,15 +214,6 @@ class OpenVinoGraph:
             start, stop, step = (self.integers(n) for n in (0, dimensions, 1))
             x = ops.slice(x, start, stop, step, self.integers(1))
         return ops.normalize_l2(x, self.integers(1), 1e-24, "max")
-
-    def meaning(self, x: Any, meaning: OutputKind) -> Any:
-        """Softmax, sigmoid, or a linear function."""
-        if meaning.function == "softmax":
-            return ops.softmax(x, -1)
-        if meaning.function == "sigmoid":
-            return ops.sigmoid(x)
-        scaled = ops.multiply(x, self.constant("scale", meaning.scale))
-        return ops.add(scaled, self.constant("offset", meaning.offset))
 
 
 def _parameter(name: str, shape: Sequence[int], dtype: Any) -> Any:

@@ -39,13 +39,13 @@ def standard_model(network: Network) -> ModelProto:
     """Write a network; `logits` of a regression are what it predicts, as in transformers."""
     linear = scale_of(network)
     graph = StandardGraph(network.config)
-    with_hidden = network.part == "vectors"
-    network = dataclasses.replace(network, meaning=linear, with_hidden=with_hidden)
+    network = dataclasses.replace(network, with_hidden=network.part == "vectors")
     outputs = write(network, graph)
     if network.with_hidden:
         named = {HIDDEN: outputs["hidden_states"], VECTOR: outputs["vectors"]}
     else:
-        named = {LOGITS: outputs[linear.name if linear else network.output]}
+        logits = outputs[network.output]
+        named = {LOGITS: graph.meaning(logits, linear) if linear else logits}
     if network.part == "qa_outputs":
         sides = graph.split(named[LOGITS], 2)
         squeezed = [graph.node("Squeeze", side, graph.integers(-1)) for side in sides]
