@@ -76,14 +76,7 @@ def parsed(settings: Any, words: Sequence[str]) -> Any:
     Raises InputError, in flag names, for unknown and missing flags and for wrong values.
     """
     own = flag_types(settings)
-    types = COMMON | own
-    typed = _words_by_flag(words, types)
-    if "config" in typed and "config" not in own:
-        if not (file := "".join(typed.pop("config"))):
-            raise InputError(
-                Message("--config needs a YAML file, or the name of a recipe such as base.")
-            )
-        typed = yaml_values(find_recipe(file), settings) | typed
+    typed = _words_by_flag(words, COMMON | own)
     if "language" not in own and "language" in typed:  # the command line has used it already
         _value("language", typed.pop("language"), AskedLanguage)
     return _settled(settings, typed)
@@ -106,16 +99,20 @@ def from_keywords(settings: Any, keywords: Mapping[str, Any]) -> Any:
         if value is not None and not (several and not value):
             typed[_dashed(name)] = _as_words(list(value) if several else value)
     try:
-        if "config" in typed:
-            typed = yaml_values(find_recipe("".join(typed.pop("config"))), settings) | typed
         return _settled(settings, typed)
     except InputError as error:
         raise InputError(in_python_names(str(error))) from None
 
 
-def _settled(settings: Any, typed: Mapping[str, list[str]]) -> Any:
+def _settled(settings: Any, typed: dict[str, list[str]]) -> Any:
     """The settings with the values that words stand for; raises InputError as `parsed`."""
     types = flag_types(settings)
+    if "config" in typed and "config" not in types:
+        if not (file := "".join(typed.pop("config"))):
+            raise InputError(
+                Message("--config needs a YAML file, or the name of a recipe such as base.")
+            )
+        typed = yaml_values(find_recipe(file), settings) | typed
     values = {flag: _value(flag, texts, types[flag]) for flag, texts in typed.items()}
     required = [flag.name for flag in flags_of(settings) if flag.required]
     if missing := [f"--{name}" for name in required if name not in values]:

@@ -166,7 +166,7 @@ def steps_per_second(pilot: Path, length: int) -> float:
 def report(demo: Demo) -> None:
     """Print the figures of model and baselines on held-out text, and examples of filled masks."""
     from pretrain.demo.filled_masks import FilledMask, plot_fill_masks
-    from roformer_tf.inference.fill_mask import candidates, filled
+    from roformer_tf.inference.fill_mask import MaskedModel, candidates, filled
     from roformer_tf.models.heads import RoFormerForMaskedLM
 
     model = RoFormerForMaskedLM.from_pretrained(demo.output / "model")
@@ -178,9 +178,8 @@ def report(demo: Demo) -> None:
     print("\nsentences that the model has not seen")
     examples = list(islice(held_out_examples(demo, tokenizer), EXAMPLES))
     shown = []
-    for example, (best,) in zip(
-        examples, candidates(model, [example.text for example in examples]), strict=True
-    ):
+    masks = candidates(MaskedModel(model, model.own_tokenizer), [x.text for x in examples])
+    for example, (best,) in zip(examples, masks, strict=True):
         print(f"  {filled(example.text, [best])}   (original: {example.answer})")
         print("     " + "  ".join(f"{token} {share:.1%}" for token, share in best))
         shown.append(FilledMask(example.text.replace(MASK, "［？］"), best, example.answer))

@@ -25,7 +25,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.files import parse_json, write_json
 
 _MODELSCOPE = "modelscope:"
-_DEFAULT = {False: "main", True: "master"}  # by whether it is ModelScope: the usual revision
+_BRANCHES = {"": "main", _MODELSCOPE: "master"}  # of a source without a revision, by its prefix
 _SOURCE = re.compile(rf"({_MODELSCOPE})?(\w[\w.-]*)/(\w[\w.-]*)(?:@([\w.-][\w./-]*))?", re.ASCII)
 _FILE = re.compile(r"[\w.-]+", re.ASCII)
 # Configs, vocabularies and other files that are read besides the weights.
@@ -49,8 +49,8 @@ class HubModel(NamedTuple):
         match = _SOURCE.fullmatch(text)
         if match is None or text.endswith(_PATHS) or os.path.exists(source):  # noqa: PTH110
             return None
-        prefix, owner, name, revision = match.groups()
-        return cls(owner, name, revision or _DEFAULT[bool(prefix)], bool(prefix))
+        prefix, owner, name, revision = match.groups(default="")
+        return cls(owner, name, revision or _BRANCHES[prefix], prefix == _MODELSCOPE)
 
     @property
     def id(self) -> str:
@@ -61,7 +61,7 @@ class HubModel(NamedTuple):
     def source(self) -> str:
         """What a user types."""
         prefix = _MODELSCOPE if self.is_modelscope else ""
-        at = "" if self.revision == _DEFAULT[self.is_modelscope] else f"@{self.revision}"
+        at = "" if self.revision == _BRANCHES[prefix] else f"@{self.revision}"
         return f"{prefix}{self.id}{at}"
 
     @property

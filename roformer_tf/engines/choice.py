@@ -70,10 +70,6 @@ class Choice:
     note: str = ""
     """A sentence for the user on what was not asked for; or ""."""
 
-    def as_json(self) -> dict[str, str]:
-        """For reports."""
-        return {"engine": self.engine, "precision": self.precision}
-
 
 def installed(engine: Engine) -> bool:
     """Whether the packages of an engine are installed."""

@@ -92,6 +92,7 @@ class Network:
     arrays: Mapping[str, Array]
     part: Part = "hidden"
     meaning: OutputKind | None = None
+    """Of an exported graph."""
     pooling: Pooling = "mean"
     """For vectors."""
     dimensions: int | None = None
@@ -163,9 +164,6 @@ class Graph(Protocol):
     def unit(self, x: Node, dimensions: int | None) -> Node:
         """x (B, H) cut and normalized: (B, D)."""
 
-    def meaning(self, x: Node, meaning: OutputKind) -> Node:
-        """Apply the function that gives logits a meaning."""
-
 
 def write(network: Network, graph: Graph) -> dict[str, Node]:
     """Write all operations of a network into a graph: its outputs by name.
@@ -180,8 +178,6 @@ def write(network: Network, graph: Graph) -> dict[str, Node]:
     else:
         outputs = {network.output: _PARTS[network.part](writer)}
     writer.check()
-    if network.meaning is not None:
-        outputs[network.meaning.name] = graph.meaning(outputs[network.output], network.meaning)
     return outputs
 
 

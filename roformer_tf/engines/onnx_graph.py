@@ -35,6 +35,8 @@ def onnx_model(network: Network, largest: int | None = None) -> ModelProto:
     """Write a network; with `largest` (BYTE or SEVEN_BITS) its kernels in int8."""
     graph = OnnxGraph(network.config, largest)
     outputs = write(network, graph)
+    if network.meaning is not None:
+        outputs[network.meaning.name] = graph.meaning(outputs[network.output], network.meaning)
     for name, value in outputs.items():
         graph.node("Identity", value, output=name)
     lengths = dict.fromkeys(("hidden", *EACH_TOKEN, "next_token"), "length")
@@ -88,11 +90,19 @@ class OnnxGraph:
         self, kind: str, *inputs: str, output: str = "", domain: str = "", **attributes: Any
     ) -> str:
         """Add a node with one output: its name."""
-        output = output or f"{kind}_{len(self.nodes)}"
-        self.nodes.append(
-            helper.make_node(kind, inputs, [output], domain=domain, name=output, **attributes)
-        )
+        output = output or self.new_name(kind)
+        self.add(kind, inputs, [output], domain=domain, **attributes)
         return output
+
+    def add(
+        self, kind: str, inputs: Sequence[str], outputs: Sequence[str], **attributes: Any
+    ) -> None:
+        """Add a node, which is named after its first output."""
+        self.nodes.append(helper.make_node(kind, inputs, outputs, name=outputs[0], **attributes))
+
+    def new_name(self, kind: str) -> str:
+        """A name for the next node."""
+        return f"{kind}_{len(self.nodes)}"
 
     def fused(self, kind: str, *inputs: str, **attributes: Any) -> str:
         """A node of ONNX Runtime's own operations."""
@@ -192,7 +202,8 @@ class OnnxGraph:
         """SkipLayerNormalization, or the same without a mean and without weights."""
         bias_name = self.optional(f"{name}/bias", bias)
         if norm.gamma is None:
-            kind, weights = "SkipSimplifiedLayerNormalization", [self._ones(norm.size)]
+            ones = self.constant(f"ones_{norm.size}", np.ones(norm.size))
+            kind, weights = "SkipSimplifiedLayerNormalization", [ones]
         else:
             kind, weights = "SkipLayerNormalization", self._weights(name, norm)
         return self.fused(kind, x, y, *weights, bias_name, epsilon=norm.epsilon)
@@ -206,9 +217,6 @@ class OnnxGraph:
             self.constant(f"{name}/gamma", norm.gamma),
             self.constant(f"{name}/beta", norm.beta),
         ]
-
-    def _ones(self, size: int) -> str:
-        return self.constant(f"ones_{size}", np.ones(size))
 
     def attend(self, query: str, key: str, value: str, visible: str, positions: str | None) -> str:
         """RotaryEmbedding twice, and MultiHeadAttention."""
@@ -234,7 +242,7 @@ class OnnxGraph:
     def _rotation(self) -> tuple[str, ...]:
         """Cosines and sines of all angles (T, K/2), computed for any length."""
         if not self._tables:
-            places = self.node("Cast", self._places("token_ids"), to=TensorProto.FLOAT)
+            places = self.node("Cast", self._places(self.input("token_ids")), to=TensorProto.FLOAT)
             pairs = np.arange(0, self.head_size, 2) / self.head_size
             frequencies = self.constant("frequencies", self.rotary_base**-pairs)
             places = self.node("Unsqueeze", places, self.integers(1))
@@ -244,8 +252,9 @@ class OnnxGraph:
 
     def split(self, x: str, parts: int) -> list[str]:
         """One Split."""
-        names = [f"Split_{len(self.nodes)}_{part}" for part in range(parts)]
-        self.nodes.append(helper.make_node("Split", [x], names, axis=-1, num_outputs=parts))
+        name = self.new_name("Split")
+        names = [f"{name}_{part}" for part in range(parts)]
+        self.add("Split", [x], names, axis=-1, num_outputs=parts)
         return names
 
     def gather(self, x: str, positions: str) -> str:
@@ -283,7 +292,7 @@ class OnnxGraph:
         return self.node("Div", x, self.node("Max", length, self.constant("shortest", 1e-12)))
 
     def meaning(self, x: str, meaning: OutputKind) -> str:
-        """Softmax, Sigmoid, or a linear function."""
+        """What gives logits a meaning: Softmax, Sigmoid, or a linear function."""
         if meaning.function == "softmax":
             return self.node("Softmax", x, axis=-1)
         if meaning.function == "sigmoid":

@@ -21,7 +21,6 @@ from roformer_tf.engines.network import (
     Linear,
     Network,
     Norm,
-    OutputKind,
     rounded,
     write,
 )
@@ -31,7 +30,7 @@ from roformer_tf.engines.network import (
 COSINES, SINES = "cosines", "sines"
 
 
-def openvino_model(network: Network, largest: int | None = None) -> ov.Model:
+def openvino_model(network: Network, largest: int | None) -> ov.Model:
     """Write a network; with `largest` (BYTE or SEVEN_BITS) its kernels in int8."""
     graph = OpenVinoGraph(network, largest)
     outputs = write(network, graph)
@@ -54,7 +53,7 @@ def rotation_tables(length: int, head_size: int, base: float) -> dict[str, Array
 class OpenVinoGraph:
     """Nodes of an OpenVINO model."""
 
-    def __init__(self, network: Network, largest: int | None = None) -> None:
+    def __init__(self, network: Network, largest: int | None) -> None:
         self.heads, self.head_size = network.config.num_attention_heads, network.config.head_size
         self.largest, self.attention_type = largest, network.config.attention_type
         self.inputs = {name: _parameter(name, [-1, -1], ov.Type.i32) for name in network.inputs}
@@ -215,15 +214,6 @@ class OpenVinoGraph:
             start, stop, step = (self.integers(n) for n in (0, dimensions, 1))
             x = ops.slice(x, start, stop, step, self.integers(1))
         return ops.normalize_l2(x, self.integers(1), 1e-24, "max")
-
-    def meaning(self, x: Any, meaning: OutputKind) -> Any:
-        """Softmax, sigmoid, or a linear function."""
-        if meaning.function == "softmax":
-            return ops.softmax(x, -1)
-        if meaning.function == "sigmoid":
-            return ops.sigmoid(x)
-        scaled = ops.multiply(x, self.constant("scale", meaning.scale))
-        return ops.add(scaled, self.constant("offset", meaning.offset))
 
 
 def _parameter(name: str, shape: Sequence[int], dtype: Any) -> Any:

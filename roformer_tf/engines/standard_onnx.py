@@ -11,7 +11,7 @@ import dataclasses
 from typing import Any, ClassVar
 
 import numpy as np
-from onnx import ModelProto, TensorProto, helper
+from onnx import ModelProto, TensorProto
 
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.engines.model import ANSWER_OUTPUTS, STANDARD_INPUTS, VECTOR
@@ -39,13 +39,13 @@ def standard_model(network: Network) -> ModelProto:
     """Write a network; `logits` of a regression are what it predicts, as in transformers."""
     linear = scale_of(network)
     graph = StandardGraph(network.config)
-    with_hidden = network.part == "vectors"
-    network = dataclasses.replace(network, meaning=linear, with_hidden=with_hidden)
+    network = dataclasses.replace(network, with_hidden=network.part == "vectors")
     outputs = write(network, graph)
     if network.with_hidden:
         named = {HIDDEN: outputs["hidden_states"], VECTOR: outputs["vectors"]}
     else:
-        named = {LOGITS: outputs[linear.name if linear else network.output]}
+        logits = outputs[network.output]
+        named = {LOGITS: graph.meaning(logits, linear) if linear else logits}
     if network.part == "qa_outputs":
         sides = graph.split(named[LOGITS], 2)
         squeezed = [graph.node("Squeeze", side, graph.integers(-1)) for side in sides]
@@ -79,13 +79,9 @@ class StandardGraph(OnnxGraph):
         self._layer = "masks"
         self._first = ""
 
-    def node(
-        self, kind: str, *inputs: str, output: str = "", domain: str = "", **attributes: Any
-    ) -> str:
-        """Add a node: encoder/layer_0/attention/query/MatMul_17."""
-        assert not domain, kind
-        output = output or f"{self._layer}/{kind}_{len(self.nodes)}"
-        return super().node(kind, *inputs, output=output, **attributes)
+    def new_name(self, kind: str) -> str:
+        """Its layer and its number: encoder/layer_0/attention/query/MatMul_17."""
+        return f"{self._layer}/{super().new_name(kind)}"
 
     def constant(self, name: str, values: Any, dtype: Any = np.float32) -> str:
         """A constant; the nodes after a weight are named after its layer."""
@@ -184,17 +180,6 @@ class StandardGraph(OnnxGraph):
         first = self.node("Sub", self.node("Mul", a, cos), self.node("Mul", b, sin))
         second = self.node("Add", self.node("Mul", b, cos), self.node("Mul", a, sin))
         return self.node("Concat", first, second, axis=-1)
-
-    def _places(self, token_ids: str) -> str:
-        return super()._places(NAMES["token_ids"])
-
-    def split(self, x: str, parts: int) -> list[str]:
-        """One Split."""
-        names = [f"{self._layer}/Split_{len(self.nodes)}_{part}" for part in range(parts)]
-        self.nodes.append(
-            helper.make_node("Split", [x], names, name=names[0], axis=-1, num_outputs=parts)
-        )
-        return names
 
     def gather(self, x: str, positions: str) -> str:
         """GatherND; the first token may follow padding."""

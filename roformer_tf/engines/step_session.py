@@ -28,11 +28,11 @@ class StepSession:
     In cached keys the dimensions of a pair are separated by K/2, whatever the rotary style.
     """
 
-    def __init__(self, network: Network, threads: int | None = None) -> None:
+    def __init__(self, network: Network) -> None:
         import onnxruntime
 
         model, arrays = _step_model(network)
-        options = session_options(threads)
+        options = session_options()
         # Passed in place: within the graph, memory would hold them three times for a moment.
         values = [onnxruntime.OrtValue.ortvalue_from_numpy(array) for array in arrays.values()]
         options.add_external_initializers(list(arrays), values)
@@ -113,17 +113,8 @@ class StepGraph(OnnxGraph):
         kept = [f"{kind}_{self.layers}" for kind in ("key", "value")]
         inputs = [query, key, value, *kept, "last", "slots", "", "", "", visible]
         outputs = [f"attended_{self.layers}", *(f"new_{name}" for name in kept)]
-        self.nodes.append(
-            helper.make_node(
-                "GroupQueryAttention",
-                inputs,
-                outputs,
-                domain=MICROSOFT,
-                name=outputs[0],
-                num_heads=self.heads,
-                kv_num_heads=self.heads,
-            )
-        )
+        heads = {"num_heads": self.heads, "kv_num_heads": self.heads}
+        self.add("GroupQueryAttention", inputs, outputs, domain=MICROSOFT, **heads)
         self.layers += 1
         return outputs[0]
 

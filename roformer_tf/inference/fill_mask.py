@@ -1,8 +1,8 @@
 """Text with masks → the tokens that a masked language model predicts for them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from dataclasses import dataclass
+from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
@@ -15,11 +15,8 @@ from roformer_tf.inference.opening import OpenedModel, open_model
 from roformer_tf.inference.text_files import report
 from roformer_tf.models.rows import check_finite, masked_logits
 from roformer_tf.tasks.probabilities import softmax
-from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, check_fits
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.top_k import top_k
-
-if TYPE_CHECKING:
-    from roformer_tf.models.heads import RoFormerForMaskedLM
 
 # The mask token, in texts of this module alone; every tokenizer call takes it for plain text.
 MASK = "[MASK]"
@@ -74,13 +71,12 @@ def fill_mask(config: FillMaskConfig) -> None:
             print(label, " ".join(f"{token} {share:.1%}" for token, share in tokens))
 
 
-@dataclass(frozen=True)
-class MaskedModel:
+class MaskedModel(NamedTuple):
     """A Keras model or a graph that scores the vocabulary at masks, and its tokenizer."""
 
     model: Any
     tokenizer: RoFormerTokenizer
-    choice: Choice = field(default_factory=lambda: Choice("keras", "float32"))
+    choice: Choice = Choice("keras", "float32")
 
     @classmethod
     def of(cls, opened: OpenedModel) -> "MaskedModel":
@@ -97,21 +93,15 @@ class MaskedModel:
             model = graph_model(network, choice.engine, choice.precision)
         return cls(model, tokenizer, choice)
 
-    @classmethod
-    def of_keras(cls, model: "RoFormerForMaskedLM") -> "MaskedModel":
-        """Raises InputError for a model without a vocabulary that fits."""
-        check_fits(model.own_tokenizer, model.config.vocab_size, "the model")
-        return cls(model, model.own_tokenizer)
 
-
-def candidates(model: Any, texts: Sequence[str], top: int = 5) -> list[list[list[Candidate]]]:
+def candidates(
+    masked: MaskedModel, texts: Sequence[str], top: int = 5
+) -> list[list[list[Candidate]]]:
     """Give for each text, for each of its masks, the `top` likeliest tokens.
 
-    model: a `MaskedModel` or a Keras model. Special tokens such as [UNK] are not candidates;
-    probabilities are relative to all other tokens. Raises InputError for a text without a mask,
-    for a model without a vocabulary that fits, and for logits that are not finite.
+    Special tokens such as [UNK] are not candidates; probabilities are relative to all other tokens.
+    Raises InputError for a text without a mask, and for logits that are not finite.
     """
-    masked = model if isinstance(model, MaskedModel) else MaskedModel.of_keras(model)
     tokenizer = masked.tokenizer
     rows = [np.array(_encode(text, tokenizer), np.int32) for text in texts]
     positions = [np.flatnonzero(row == tokenizer.mask_id).astype(np.int32) for row in rows]

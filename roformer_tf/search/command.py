@@ -1,8 +1,8 @@
 """The body of `search`: build an index, and find the documents that match queries."""
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -128,8 +128,8 @@ def search(config: SearchConfig) -> None:
     vectors, reranker = config.vectors, None
     if config.rerank is not None:
         reranker = open_reranker(config.rerank, vectors.engine, vectors.precision)
+    queries = _queries(config)
     with ExitStack() as stack:
-        queries = stack.enter_context(_queries(config))
         # Errors are ignored, since Windows cannot remove a file that another program has opened.
         scratch = TemporaryDirectory(prefix="roformer-tf-", ignore_cleanup_errors=True)
         folder = config.index or Path(stack.enter_context(scratch)) / "index"
@@ -180,17 +180,15 @@ def _search(retriever: Retriever, queries: Sequence[str], config: SearchConfig) 
     )
 
 
-@contextmanager
-def _queries(config: SearchConfig) -> Iterator[Sequence[str]]:
+def _queries(config: SearchConfig) -> Sequence[str]:
     """The queries: those of the command line, or those of the file that it names."""
     if len(config.queries) != 1 or not _is_file(config.queries[0]):
-        yield config.queries
-        return
+        return config.queries
     # --text-columns is for the documents, if both are files
     both = config.documents is not None
     reading = replace(config.reading, text_columns=()) if both else config.reading
     with checked_texts(config.queries[0], reading) as texts:
-        yield list(texts)
+        return list(texts)
 
 
 def _is_file(query: str) -> bool:

@@ -84,7 +84,9 @@ def _comparison(part: re.Match[str], parameters: list[str | float], fields: set[
         return "json_extract(metadata, ?)"
 
     def compare(operator: str, word: str) -> str:
-        value: str | float = word[1:-1] if word[0] in "'\"" else _number(word)
+        value: str | float = word[1:-1]
+        if word[0] not in "'\"":  # SQLite has no type of its own for true and false
+            value = float({"true": "1", "false": "0"}.get(word.lower(), word))
         if field == "id" and isinstance(value, float):
             value = f"{value:.15g}"  # ids are text, such as "8"
         if isinstance(value, float):
@@ -104,8 +106,3 @@ def _comparison(part: re.Match[str], parameters: list[str | float], fields: set[
     else:
         sql = " OR ".join(compare("=", word) for word in re.findall(_VALUE, part["values"]))
     return f"{part['not'] or ''}({sql})"
-
-
-def _number(word: str) -> float:
-    """A number, true or false; SQLite has no type of its own for the latter."""
-    return float({"true": "1", "false": "0"}.get(word.lower(), word))

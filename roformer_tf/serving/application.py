@@ -94,7 +94,7 @@ def create_app(
         metrics.add_model(model.name, model.health["task"])
         _add_pages(model, names)
         _add_models(model.router, [model.name])
-    _add_probes(app, batchers, config.limits)
+    _add_probes(app, batchers)
     if len(models) == 1:
         app.include_router(models[0].router)
     else:
@@ -147,7 +147,7 @@ def _add_overview(app: FastAPI, models: Sequence[ModelRoutes]) -> None:
         return {"ready": True, "models": list(map(_described, models))}
 
 
-def _add_probes(app: FastAPI, batchers: Collection[Batcher[Any, Any]], limits: Limits) -> None:
+def _add_probes(app: FastAPI, batchers: Collection[Batcher[Any, Any]]) -> None:
     """Routes for Kubernetes and load balancers."""
 
     @app.head("/healthz", include_in_schema=False)
@@ -158,8 +158,8 @@ def _add_probes(app: FastAPI, batchers: Collection[Batcher[Any, Any]], limits: L
     @app.head("/readyz", include_in_schema=False)
     @app.get("/readyz", summary="Whether there is room for requests")
     async def ready() -> dict[str, bool]:
-        if any(batcher.waiting() >= limits.max_waiting for batcher in batchers):
-            raise HTTPException(503, "too many requests wait", {"Retry-After": "1"})
+        for batcher in batchers:
+            batcher.check_room()
         return {"ready": True}
 
 
@@ -206,6 +206,7 @@ class JsonBodies:
                 status, reason = error.status_code, error.detail
             await error_response(Request(scope), status, reason)(scope, receive, send)
             return
+        scope["body"] = body  # for `ChosenModel`
         messages = iter([{"type": "http.request", "body": body}])
 
         async def whole() -> Message:  # after it, wait for the client to disconnect

@@ -58,9 +58,7 @@ class Batcher(Generic[Item, Result]):
 
     def submit(self, items: list[Item]) -> "Future[list[Result]]":
         """Queue the items of a request; status 503 when too many requests wait."""
-        if len(self._waiting) >= self._limits.max_waiting:
-            reason = "too many requests wait; try again in a moment"
-            raise HTTPException(503, reason, {"Retry-After": "1"})
+        self.check_room()
         request = _Request[Item, Result](items)
         self._waiting.append(request)
         self._metrics.waiting.inc()
@@ -85,9 +83,11 @@ class Batcher(Generic[Item, Result]):
         """Call a function that uses the model, in its thread, between two batches."""
         return await asyncio.wrap_future(self._thread.submit(function))
 
-    def waiting(self) -> int:
-        """Number of requests that wait."""
-        return len(self._waiting)
+    def check_room(self) -> None:
+        """Status 503 when too many requests wait."""
+        if len(self._waiting) >= self._limits.max_waiting:
+            reason = "too many requests wait; try again in a moment"
+            raise HTTPException(503, reason, {"Retry-After": "1"})
 
     def close(self) -> None:
         """Finish the waiting requests, and end the thread."""

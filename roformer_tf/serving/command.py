@@ -22,13 +22,12 @@ import ssl
 import sys
 from collections.abc import Callable, Sequence
 from functools import partial
-from importlib.util import find_spec
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from roformer_tf.engines.choice import Choice
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_packages
 from roformer_tf.files import check_writable
 from roformer_tf.inference.opening import share_weights
 from roformer_tf.kernels.devices import device_in_words
@@ -61,8 +60,7 @@ HEALTH_SECONDS = 15
 
 def serve(config: ServeConfig) -> None:
     """Serve models until the process is stopped; requests in progress are finished."""
-    if missing := [name for name in NEEDED if find_spec(name) is None]:
-        raise InputError(f"serve needs {', '.join(missing)}: `pip install 'roformer-tf[serve]'`.")
+    check_packages("serve", "serve", *NEEDED)
     check_tls(config.api)
     if config.writable and config.index is not None:
         check_writable(config.index)

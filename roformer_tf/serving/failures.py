@@ -15,7 +15,6 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from starlette.types import Scope
 
 from roformer_tf.errors import DamagedError, InputError
-from roformer_tf.serving.schemas import CohereFailure, Failure, OpenAiFailure
 from roformer_tf.tasks.base import FIXED_LABELS
 
 SERVICE_FAILED = "the service failed; its log has the reason"
@@ -23,6 +22,33 @@ SERVICE_FAILED = "the service failed; its log has the reason"
 MODELS = "/models/"
 # `code` of an error under /v1, where the status does not say it all.
 CODES = {401: "invalid_api_key", 404: "not_found", 503: "overloaded"}
+
+
+class Failure(BaseModel):
+    """Why a request failed."""
+
+    error: str
+
+
+class OpenAiError(BaseModel):
+    """Why a request failed."""
+
+    message: str
+    type: str
+    param: str | None = None
+    code: str | None = None
+
+
+class OpenAiFailure(BaseModel):
+    """Why a request failed, as at OpenAI."""
+
+    error: OpenAiError
+
+
+class CohereFailure(BaseModel):
+    """Why a request failed, as at Cohere."""
+
+    message: str
 
 
 def documented_errors(model: type[BaseModel]) -> dict[int | str, dict[str, Any]]:

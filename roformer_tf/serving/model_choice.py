@@ -13,7 +13,7 @@ from typing import Any
 from fastapi import APIRouter, FastAPI, HTTPException
 from fastapi.routing import APIRoute
 from starlette.routing import Route
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from roformer_tf.serving.failures import MODELS
 
@@ -51,7 +51,7 @@ def add_choice(app: FastAPI, routers: Mapping[str, APIRouter]) -> None:
 class ChosenModel:
     """ASGI application: leads a request to the router of the model that its body names.
 
-    It follows `JsonBodies`, which has read the body.
+    It follows `JsonBodies`, which has read the body into the scope.
     """
 
     def __init__(self, path: str, owners: Mapping[str, APIRouter], names: Collection[str]) -> None:
@@ -59,14 +59,7 @@ class ChosenModel:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Run the route of the chosen model."""
-        body = await receive()
-        router = self._owners[self._chosen(body["body"])]
-        messages = iter([body])
-
-        async def body_again() -> Message:
-            return next(messages, None) or await receive()
-
-        await router(scope, body_again, send)
+        await self._owners[self._chosen(scope["body"])](scope, receive, send)
 
     def _chosen(self, body: bytes) -> str:
         """Which of the models that have the path a body chooses.

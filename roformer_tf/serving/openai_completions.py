@@ -11,9 +11,10 @@ set, and does not contain what it stopped at.
 import time
 import uuid
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import APIRouter, Body, Request
+from pydantic import BaseModel, ConfigDict, Field
 
 from roformer_tf.errors import MAX_SEED, InputError
 from roformer_tf.serving.failures import OPENAI_ERRORS
@@ -24,11 +25,12 @@ from roformer_tf.serving.generation_jobs import (
 )
 from roformer_tf.serving.schemas import (
     SAMPLE,
-    CompletionChoice,
-    Completions,
-    CompletionsRequest,
-    CompletionUsage,
+    CompatibleRequest,
     GenerateRequest,
+    OnlyFalse,
+    StopTexts,
+    TextOrTexts,
+    Usage,
 )
 from roformer_tf.serving.settings import GenerationLimits
 
@@ -39,6 +41,61 @@ MAX_TOKENS = 16
 # Below it, sampling is greedy in float32, and a division by it could overflow.
 GREEDY = 1e-3
 EXAMPLE = {"prompt": SAMPLE, "model": "any", "max_tokens": 8, "temperature": 0}
+
+
+class StreamOptions(BaseModel):
+    """OpenAI's settings of a stream."""
+
+    model_config = ConfigDict(strict=True)
+
+    include_usage: bool | None = Field(None, description="Send `usage` in the last event.")
+
+
+class CompletionsRequest(CompatibleRequest):
+    """OpenAI's request for generated text; what is not supported must have no effect."""
+
+    prompt: TextOrTexts
+    max_tokens: int | None = Field(None, ge=1, description="Of a completion. Default: 16.")
+    temperature: float | None = Field(None, ge=0, le=2, description="0: greedy. Default: 1.")
+    top_p: float | None = Field(None, gt=0, le=1, description="Sample from this probability.")
+    n: int | None = Field(None, ge=1, description="Number of completions of each prompt.")
+    stop: StopTexts | None = Field(None, description="The completion ends before this text.")
+    seed: int | None = Field(None, ge=-(2**63), lt=2**64, description="Default: a new one.")
+    stream: bool | None = Field(None, description="Of one completion: as server-sent events.")
+    stream_options: StreamOptions | None = None
+    best_of: int | None = Field(None, ge=1, le=1, description="Not supported: 1.")
+    echo: OnlyFalse = Field(None, description="Not supported.")
+    logprobs: None = Field(None, description="Not supported.")
+    suffix: None = Field(None, description="Not supported.")
+    logit_bias: dict[str, float] | None = Field(None, max_length=0, description="Not supported.")
+    presence_penalty: float | None = Field(None, ge=0, le=0, description="Not supported: 0.")
+    frequency_penalty: float | None = Field(None, ge=0, le=0, description="Not supported: 0.")
+
+
+class CompletionChoice(BaseModel):
+    """A completion."""
+
+    index: int
+    text: str
+    logprobs: None = None
+    finish_reason: Literal["stop", "length"] | None = Field(description="length: max_tokens.")
+
+
+class CompletionUsage(Usage):
+    """Numbers of tokens that were read and generated."""
+
+    completion_tokens: int
+
+
+class Completions(BaseModel):
+    """Completions of all prompts, in their order."""
+
+    id: str
+    object: Literal["text_completion"] = "text_completion"
+    created: int = Field(description="Unix time in seconds.")
+    model: str
+    choices: list[CompletionChoice]
+    usage: CompletionUsage | None = None
 
 
 def add_completions(router: APIRouter, queue: GenerationQueue) -> None:

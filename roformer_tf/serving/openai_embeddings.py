@@ -6,21 +6,49 @@ POST /v1/embeddings   {"input": X or [X, …], "model": …, "encoding_format"?,
 
 import base64
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from fastapi import APIRouter, Body, Response
+from pydantic import BaseModel, Field
 
 from roformer_tf.errors import InputError
 from roformer_tf.serving.application import check_lengths, json_response
 from roformer_tf.serving.batching import Batcher
 from roformer_tf.serving.failures import OPENAI_ERRORS
-from roformer_tf.serving.schemas import SAMPLE, Embeddings, EmbeddingsRequest
+from roformer_tf.serving.schemas import SAMPLE, CompatibleRequest, TextsOrIds, Usage
 from roformer_tf.serving.settings import ServeConfig
 from roformer_tf.serving.vector_batches import ServedVectors, TextVector, VectorQuery, cut, numbers
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 EXAMPLE = {"input": SAMPLE, "model": "any"}
+
+
+class EmbeddingsRequest(CompatibleRequest):
+    """OpenAI's request for vectors."""
+
+    input: TextsOrIds
+    encoding_format: Literal["float", "base64"] | None = Field(
+        None, description="base64: little-endian float32. Default: float."
+    )
+    dimensions: int | None = Field(None, ge=1, description="Cut vectors to so many numbers.")
+
+
+class EmbeddingItem(BaseModel):
+    """A vector of length 1."""
+
+    object: Literal["embedding"]
+    index: int
+    embedding: list[float] | str
+
+
+class Embeddings(BaseModel):
+    """Vectors in the order of the inputs."""
+
+    object: Literal["list"]
+    data: list[EmbeddingItem]
+    model: str
+    usage: Usage
 
 
 def add_embeddings(

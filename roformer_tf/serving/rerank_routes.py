@@ -12,10 +12,11 @@ The relevance is the probability of the label 1, or what a regression predicts; 
 import uuid
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Annotated, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import numpy as np
 from fastapi import APIRouter, Body
+from pydantic import BaseModel, Field
 
 from roformer_tf.labelled.examples import Example
 from roformer_tf.search.retrieval import relevant_label
@@ -23,20 +24,65 @@ from roformer_tf.serving.application import check_lengths
 from roformer_tf.serving.failures import COHERE_ERRORS, OPENAI_ERRORS
 from roformer_tf.serving.schemas import (
     SAMPLE,
-    AnyRerankRequest,
-    RerankRequest,
-    RerankResult,
-    RerankResults,
-    TeiRank,
-    TeiRerankRequest,
+    CompatibleRequest,
+    ManyDocuments,
+    ManyTexts,
+    Text,
+    either,
+    has,
 )
 from roformer_tf.serving.settings import Limits
 from roformer_tf.tasks.base import Prediction, Task
-from roformer_tf.tasks.probabilities import SMALLEST, shortest
+from roformer_tf.tasks.probabilities import SMALLEST, likeliest, shortest
 
 # Texts, and the task if it is not that of the model → the examples and their predictions.
 Predict: TypeAlias = Callable[..., Awaitable[list[tuple[Example, Prediction]]]]
 EXAMPLE = {"query": SAMPLE, "documents": [SAMPLE], "top_n": 1}
+
+
+class RerankRequest(CompatibleRequest):
+    """Cohere's and Jina's request to order documents."""
+
+    query: Text
+    documents: ManyDocuments
+    top_n: int | None = Field(None, ge=1, description="Number of results. Default: all.")
+    return_documents: bool | None = Field(None, description="Return texts. Default: false.")
+
+
+class RerankResult(BaseModel):
+    """A document, by its index in the request."""
+
+    index: int
+    relevance_score: float = Field(description="Probability of the label 1.")
+    document: dict[str, str] | None = None
+
+
+class RerankResults(BaseModel):
+    """Documents, the most relevant first."""
+
+    id: str
+    model: str
+    results: list[RerankResult]
+
+
+class TeiRerankRequest(CompatibleRequest):
+    """Text Embeddings Inference's request to order texts; long ones are always truncated."""
+
+    query: Text
+    texts: ManyTexts
+    raw_scores: bool = Field(False, description="Return log odds instead of probabilities.")
+    return_text: bool = False
+
+
+class TeiRank(BaseModel):
+    """A text, by its index in the request."""
+
+    index: int
+    score: float
+    text: str | None = None
+
+
+AnyRerankRequest: Any = either(RerankRequest, TeiRerankRequest, has("texts"))
 
 
 def add_rerank(router: APIRouter, name: str, task: Task, predict: Predict, limits: Limits) -> None:
@@ -65,7 +111,7 @@ def add_rerank(router: APIRouter, name: str, task: Task, predict: Predict, limit
                 relevance_score=relevances[index],
                 document={"text": texts[index]} if body.return_documents else None,
             )
-            for index in best_first(relevances)[: body.top_n]
+            for index in likeliest(np.array(relevances), body.top_n or len(texts))
         ]
         return RerankResults(id=uuid.uuid4().hex, model=name, results=results)
 
@@ -78,13 +124,8 @@ def add_rerank(router: APIRouter, name: str, task: Task, predict: Predict, limit
         relevances = await scores(body.query, body.texts, body.raw_scores)
         return [
             TeiRank(index=i, score=relevances[i], text=body.texts[i] if body.return_text else None)
-            for i in best_first(relevances)
+            for i in likeliest(np.array(relevances), len(relevances))
         ]
-
-
-def best_first(scores: list[float]) -> list[int]:
-    """Indices of the scores, the highest first; of equal ones the first."""
-    return sorted(range(len(scores)), key=lambda i: -scores[i])
 
 
 def relevance(prediction: Prediction, task: Task, label: int, log_odds: bool = False) -> float:

@@ -261,12 +261,6 @@ class Generations(BaseModel):
     seed: int = Field(description="The seed that was requested or drawn.")
 
 
-class Failure(BaseModel):
-    """Why a request failed."""
-
-    error: str
-
-
 # Requests and responses of other programs. Their clients send keys that change nothing here, such
 # as `user`, and new ones with each version: unknown keys are ignored.
 
@@ -277,7 +271,7 @@ class CompatibleRequest(JsonRequest):
     model_config = ConfigDict(extra="ignore", strict=True)
 
 
-def _either(first: Any, second: Any, is_second: Callable[[Any], bool]) -> Any:
+def either(first: Any, second: Any, is_second: Callable[[Any], bool]) -> Any:
     """A value of one of two forms, chosen before validation: so errors are those of one form."""
     # Pydantic has these names in the place of an error, where `failures` drops what begins with a
     # bracket: it is not in the request.
@@ -297,7 +291,8 @@ OnlyFalse = Annotated[Literal[False] | None, BeforeValidator(_no_number)]
 OnlyTrue = Annotated[Literal[True] | None, BeforeValidator(_no_number)]
 
 
-def _has(key: str) -> Callable[[Any], bool]:
+def has(key: str) -> Callable[[Any], bool]:
+    """Whether a value is an object with this key."""
     return lambda value: isinstance(value, dict) and key in value
 
 
@@ -329,24 +324,6 @@ TextsOrIds = Annotated[
 ]
 
 
-class EmbeddingsRequest(CompatibleRequest):
-    """OpenAI's request for vectors."""
-
-    input: TextsOrIds
-    encoding_format: Literal["float", "base64"] | None = Field(
-        None, description="base64: little-endian float32. Default: float."
-    )
-    dimensions: int | None = Field(None, ge=1, description="Cut vectors to so many numbers.")
-
-
-class EmbeddingItem(BaseModel):
-    """A vector of length 1."""
-
-    object: Literal["embedding"]
-    index: int
-    embedding: list[float] | str
-
-
 class Usage(BaseModel):
     """Numbers of tokens that were read."""
 
@@ -354,72 +331,8 @@ class Usage(BaseModel):
     total_tokens: int
 
 
-class Embeddings(BaseModel):
-    """Vectors in the order of the inputs."""
-
-    object: Literal["list"]
-    data: list[EmbeddingItem]
-    model: str
-    usage: Usage
-
-
-class StreamOptions(BaseModel):
-    """OpenAI's settings of a stream."""
-
-    model_config = ConfigDict(strict=True)
-
-    include_usage: bool | None = Field(None, description="Send `usage` in the last event.")
-
-
 StopText = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]
 StopTexts = Annotated[list[StopText], Field(max_length=MAX_STOPS, fail_fast=True), ONE_OR_LIST]
-
-
-class CompletionsRequest(CompatibleRequest):
-    """OpenAI's request for generated text; what is not supported must have no effect."""
-
-    prompt: TextOrTexts
-    max_tokens: int | None = Field(None, ge=1, description="Of a completion. Default: 16.")
-    temperature: float | None = Field(None, ge=0, le=2, description="0: greedy. Default: 1.")
-    top_p: float | None = Field(None, gt=0, le=1, description="Sample from this probability.")
-    n: int | None = Field(None, ge=1, description="Number of completions of each prompt.")
-    stop: StopTexts | None = Field(None, description="The completion ends before this text.")
-    seed: int | None = Field(None, ge=-(2**63), lt=2**64, description="Default: a new one.")
-    stream: bool | None = Field(None, description="Of one completion: as server-sent events.")
-    stream_options: StreamOptions | None = None
-    best_of: int | None = Field(None, ge=1, le=1, description="Not supported: 1.")
-    echo: OnlyFalse = Field(None, description="Not supported.")
-    logprobs: None = Field(None, description="Not supported.")
-    suffix: None = Field(None, description="Not supported.")
-    logit_bias: dict[str, float] | None = Field(None, max_length=0, description="Not supported.")
-    presence_penalty: float | None = Field(None, ge=0, le=0, description="Not supported: 0.")
-    frequency_penalty: float | None = Field(None, ge=0, le=0, description="Not supported: 0.")
-
-
-class CompletionChoice(BaseModel):
-    """A completion."""
-
-    index: int
-    text: str
-    logprobs: None = None
-    finish_reason: Literal["stop", "length"] | None = Field(description="length: max_tokens.")
-
-
-class CompletionUsage(Usage):
-    """Numbers of tokens that were read and generated."""
-
-    completion_tokens: int
-
-
-class Completions(BaseModel):
-    """Completions of all prompts, in their order."""
-
-    id: str
-    object: Literal["text_completion"] = "text_completion"
-    created: int = Field(description="Unix time in seconds.")
-    model: str
-    choices: list[CompletionChoice]
-    usage: CompletionUsage | None = None
 
 
 class ServedModel(BaseModel):
@@ -452,51 +365,7 @@ class TextDocument(BaseModel):
 DocumentText = Annotated[
     Text, BeforeValidator(_text_of, json_schema_input_type=Text | TextDocument)
 ]
-
-
-class RerankRequest(CompatibleRequest):
-    """Cohere's and Jina's request to order documents."""
-
-    query: Text
-    documents: Annotated[list[DocumentText], _SEVERAL]
-    top_n: int | None = Field(None, ge=1, description="Number of results. Default: all.")
-    return_documents: bool | None = Field(None, description="Return texts. Default: false.")
-
-
-class RerankResult(BaseModel):
-    """A document, by its index in the request."""
-
-    index: int
-    relevance_score: float = Field(description="Probability of the label 1.")
-    document: dict[str, str] | None = None
-
-
-class RerankResults(BaseModel):
-    """Documents, the most relevant first."""
-
-    id: str
-    model: str
-    results: list[RerankResult]
-
-
-class TeiRerankRequest(CompatibleRequest):
-    """Text Embeddings Inference's request to order texts; long ones are always truncated."""
-
-    query: Text
-    texts: ManyTexts
-    raw_scores: bool = Field(False, description="Return log odds instead of probabilities.")
-    return_text: bool = False
-
-
-class TeiRank(BaseModel):
-    """A text, by its index in the request."""
-
-    index: int
-    score: float
-    text: str | None = None
-
-
-AnyRerankRequest = _either(RerankRequest, TeiRerankRequest, _has("texts"))
+ManyDocuments = Annotated[list[DocumentText], _SEVERAL]
 
 
 class TeiEmbedRequest(CompatibleRequest):
@@ -507,7 +376,7 @@ class TeiEmbedRequest(CompatibleRequest):
     dimensions: int | None = Field(None, ge=1, description="Cut vectors to so many numbers.")
 
 
-EmbedRequest = _either(TextRequest, TeiEmbedRequest, _has("inputs"))
+EmbedRequest = either(TextRequest, TeiEmbedRequest, has("inputs"))
 
 
 class TeiScore(BaseModel):
@@ -533,32 +402,11 @@ def predict_request(columns: int, of_labels: bool, can_be_asked: bool) -> Any:
     if of_labels:
         example = EXAMPLES[columns]
         several = Annotated[list[example], _SEVERAL]  # type: ignore[valid-type]
-        inputs = _either(example, several, _is_list if columns == 1 else _first_is_list)
+        inputs = either(example, several, _is_list if columns == 1 else _first_is_list)
         tei = create_model("TeiPredictRequest", __base__=TeiPredictRequest, inputs=(inputs, ...))
-        request = _either(request, tei, _has("inputs"))
-    return _either(request, AskedRequest, _has("labels")) if can_be_asked else request
+        request = either(request, tei, has("inputs"))
+    return either(request, AskedRequest, has("labels")) if can_be_asked else request
 
 
-QUESTION_REQUEST = _either(PairRequest, QuestionRequest, _has("question"))
-CHOICES_REQUEST = _either(ChoicesRequest, SeveralChoicesRequest, _has("texts"))
-
-
-class OpenAiError(BaseModel):
-    """Why a request failed."""
-
-    message: str
-    type: str
-    param: str | None = None
-    code: str | None = None
-
-
-class OpenAiFailure(BaseModel):
-    """Why a request failed, as at OpenAI."""
-
-    error: OpenAiError
-
-
-class CohereFailure(BaseModel):
-    """Why a request failed, as at Cohere."""
-
-    message: str
+QUESTION_REQUEST = either(PairRequest, QuestionRequest, has("question"))
+CHOICES_REQUEST = either(ChoicesRequest, SeveralChoicesRequest, has("texts"))

@@ -35,7 +35,7 @@ from roformer_tf.serving.monitoring import ServiceMetrics
 from roformer_tf.serving.openai_completions import add_completions
 from roformer_tf.serving.schemas import SAMPLE, GeneratedText, GenerateRequest, Generations
 from roformer_tf.serving.serve_vectors import add_vectors
-from roformer_tf.serving.settings import ServeConfig, model_name
+from roformer_tf.serving.settings import ServeConfig
 from roformer_tf.serving.vector_batches import ServedVectors, vector_batcher
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ TITLE = "文本生成 · Text generation"
 EXAMPLE = {"text": SAMPLE, "max_tokens": 16, "seed": 1}
 
 
-def load_served_generator(source: str, config: ServeConfig) -> ServedGenerator:
+def load_served_generator(source: str, name: str, config: ServeConfig) -> ServedGenerator:
     """Open a causal language model, and generate once. Raises InputError as `open_generator`.
 
     Also raised for an engine and a precision that it does not support.
@@ -57,7 +57,7 @@ def load_served_generator(source: str, config: ServeConfig) -> ServedGenerator:
             f"{source} is a causal language model, which only Keras runs, in float32 or "
             "bfloat16. Omit --engine."
         )
-    model, name = open_generator(source, config.attention_type, precision), model_name(source)
+    model = open_generator(source, config.attention_type, precision)
     embedder = None if getattr(model, "pooler", None) is None else embedder_of(model, name)
     served = ServedGenerator(name, model, embedder, Choice("keras", precision))
     if embedder is not None:

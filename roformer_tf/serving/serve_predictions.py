@@ -34,7 +34,7 @@ from roformer_tf.serving.schemas import (
     TeiScore,
     predict_request,
 )
-from roformer_tf.serving.settings import Limits, ServeConfig, WorkerPart, model_name
+from roformer_tf.serving.settings import Limits, ServeConfig, WorkerPart
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.decoding import NumberDecoding
 
@@ -63,7 +63,7 @@ class TaskQuery(NamedTuple):
 
 
 def load_served_task(
-    source: str, config: ServeConfig, part: WorkerPart | None = None
+    source: str, name: str, config: ServeConfig, part: WorkerPart | None = None
 ) -> ServedTask:
     """Open what `finetune` or `export` wrote, and predict once."""
     threads, shared = part or (None, None)
@@ -80,7 +80,7 @@ def load_served_task(
     # Two batches of different shape: TensorFlow's plan for the second serves all later shapes.
     for text, count in (("好" * 100, 2), (SAMPLE, 1)):
         run([as_example(task.labelling.sample(text), task)] * count)
-    return ServedTask(model_name(source), task, run, opened.choice)
+    return ServedTask(name, task, run, opened.choice)
 
 
 def as_example(texts: Sequence[str], task: Task) -> Example:

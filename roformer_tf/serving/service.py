@@ -19,7 +19,7 @@ from roformer_tf.serving.monitoring import ServiceMetrics
 from roformer_tf.serving.serve_generation import generation_routes, load_served_generator
 from roformer_tf.serving.serve_predictions import load_served_task, task_routes
 from roformer_tf.serving.serve_vectors import WARM_UP, vector_routes
-from roformer_tf.serving.settings import ServeConfig, WorkerPart, model_name
+from roformer_tf.serving.settings import ServeConfig, WorkerPart
 from roformer_tf.serving.vector_batches import ServedVectors
 
 # The settings of models that --index does not belong to.
@@ -78,26 +78,23 @@ def _load(
         if not (gives_vectors or predicts):
             gives_vectors = opened.has_embedding_file and not opened.generates
     if predicts:
-        task = load_served_task(source, config, part)
-        return task_routes(task._replace(name=name), metrics, config)
+        return task_routes(load_served_task(source, name, config, part), metrics, config)
     if config.top_k is not None and len(config.model) == 1:  # of several, another may have labels
         raise InputError(
             f"--top-k is about labels, but {source} predicts none: it has no {TASK_FILE}, or "
             "serves vectors. Requests have their own `top` or `top_k`."
         )
     if gives_vectors:
-        vectors = load_served_vectors(source, config)
-        return vector_routes(vectors._replace(name=name), metrics, config)
-    generator = load_served_generator(source, config)
-    return generation_routes(generator._replace(name=name), metrics, config)
+        return vector_routes(load_served_vectors(source, name, config), metrics, config)
+    return generation_routes(load_served_generator(source, name, config), metrics, config)
 
 
-def load_served_vectors(source: str, config: ServeConfig) -> ServedVectors:
+def load_served_vectors(source: str, name: str, config: ServeConfig) -> ServedVectors:
     """Open a model for its vectors, and an index, and use both once.
 
     Raises InputError where either cannot be opened, and for an index of another model.
     """
-    name, precision = model_name(source), config.precision or "float32"
+    precision = config.precision or "float32"
     vectors = VectorSettings(pooling=config.pooling, precision=precision, engine=config.engine)
     if config.index is None:
         embedder = vectors.open(source)

@@ -86,7 +86,7 @@ from roformer_tf.serving.settings import ServeConfig
 from roformer_tf.inference.embed import VectorSettings
 finetuned, char = sys.argv[1:]
 vector = VectorSettings().open(char).embed(["今天天气很好"])[0]
-served = load_served_task(finetuned, ServeConfig(model=(finetuned,), precision="float32"))
+served = load_served_task(finetuned, "m", ServeConfig(model=(finetuned,), precision="float32"))
 result = {
     "load": roformer_tf.load(finetuned, precision="float32")(["今天天气很好"])[0]["scores"],
     "served": served.predict([as_example(["今天天气很好"], served.task)])[0].label,

@@ -31,12 +31,13 @@ TEXTS = ["今天[MASK]很好，可以去公园。", "[MASK][MASK]的经济", "�
 
 @pytest.fixture(scope="module", params=["word", "char"])
 def model(request, released):
-    return RoFormerForMaskedLM.from_pretrained(released(request.param))
+    keras = RoFormerForMaskedLM.from_pretrained(released(request.param))
+    return MaskedModel(keras, keras.tokenizer)
 
 
-def reference(model, text, top):
+def reference(masked, text, top):
     """Run one text alone, all positions, in float64; [(token, probability)] for each mask."""
-    tokenizer = model.tokenizer
+    model, tokenizer = masked.model, masked.tokenizer
     ids = [tokenizer.cls_id]
     for number, piece in enumerate(text.split("[MASK]")):
         ids += [tokenizer.mask_id] * (number > 0) + tokenizer.encode(piece)[0][1:-1]

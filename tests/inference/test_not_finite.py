@@ -16,7 +16,7 @@ from roformer_tf import (
 )
 from roformer_tf.checkpoints.arrays import tensors_of_file
 from roformer_tf.cli import main
-from roformer_tf.inference.fill_mask import candidates
+from roformer_tf.inference.fill_mask import MaskedModel, candidates
 from roformer_tf.inference.opening import predict
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.classification import Classification
@@ -153,7 +153,7 @@ def test_outputs_of_a_model_in_memory_are_checked(sound):
     masked = RoFormerForMaskedLM.from_pretrained(sound["masked"])
     masked.mlm.bias.assign(masked.mlm.bias * np.nan)
     with pytest.raises(InputError, match="not finite"):
-        candidates(masked, ["今[MASK]"])
+        candidates(MaskedModel(masked, masked.tokenizer), ["今[MASK]"])
 
 
 @pytest.mark.parametrize("beams", [1, 2])

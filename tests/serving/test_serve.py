@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 
 import roformer_tf
+from roformer_tf import errors
 from roformer_tf.errors import InputError
 from roformer_tf.serving import application, command
 from roformer_tf.serving.command import (
@@ -584,7 +585,7 @@ def test_a_folder_without_a_model_is_refused(tmp_path):
 
 
 def test_missing_packages_are_named(tmp_path, monkeypatch):
-    monkeypatch.setattr(command, "find_spec", lambda name: None)
+    monkeypatch.setattr(errors, "find_spec", lambda name: None)
     with pytest.raises(
         InputError, match=r"needs fastapi, .*, uvicorn: `pip install 'roformer-tf\["
     ):

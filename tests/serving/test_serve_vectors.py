@@ -11,10 +11,10 @@ from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.search.index import Hit, Result, SearchIndex
 from roformer_tf.search.retrieval import Retriever
 from roformer_tf.serving.monitoring import ServiceMetrics
-from roformer_tf.serving.service import load_served_vectors, open_service
+from roformer_tf.serving.service import open_service
 from roformer_tf.serving.settings import Limits, ServeConfig
 from roformer_tf.serving.vector_batches import VectorQuery, vector_batcher
-from tests.support.service_app import create_vector_app
+from tests.support.service_app import create_vector_app, served_vectors
 
 pytest.importorskip("fastapi", reason="needs the extra [serve]")
 
@@ -44,7 +44,7 @@ def index(sim, tmp_path_factory, eagerly):
 @pytest.fixture(scope="module")
 def address(sim, index, running, eagerly):
     with eagerly():
-        served = load_served_vectors(sim, ServeConfig(model=(sim,), index=index))
+        served = served_vectors(sim, index=index)
         with running(create_vector_app(served, limits=Limits(max_texts=4))) as at:
             yield at
 
@@ -73,7 +73,7 @@ def test_search_returns_documents(address, sim, index, ask):
 
 
 def test_each_request_of_a_batch_gets_its_own_results(sim, index):
-    served = load_served_vectors(sim, ServeConfig(model=(sim,), index=index))
+    served = served_vectors(sim, index=index)
     batcher = vector_batcher(served, ServiceMetrics(), ServeConfig(model=(sim,)))
     asked = [
         VectorQuery("公园", 1),
@@ -122,7 +122,7 @@ def test_health_describes_model_and_index(address, ask):
 
 
 def test_without_an_index_there_is_no_search(sim, running, ask):
-    app = create_vector_app(load_served_vectors(sim, ServeConfig(model=(sim,), pooling="mean")))
+    app = create_vector_app(served_vectors(sim, pooling="mean"))
     with running(app) as at:
         assert ask(at, "/search", {"text": "好"})[0] == 404
         vectors = ask(at, "/embed", {"text": "好"})[1]["vectors"]
@@ -132,11 +132,7 @@ def test_without_an_index_there_is_no_search(sim, running, ask):
 
 
 def test_a_hybrid_service_searches_by_words(sim, index, running, ask):
-    with running(
-        create_vector_app(
-            load_served_vectors(sim, ServeConfig(model=(sim,), index=index, hybrid=True))
-        )
-    ) as at:
+    with running(create_vector_app(served_vectors(sim, index=index, hybrid=True))) as at:
         (actual,) = ask(at, "/search", {"text": "公园"})[1]["results"]
     assert actual[0]["id"] == "park"
 
@@ -151,10 +147,7 @@ def test_a_sim_model_generates_and_embeds(sim, running, ask):
 
 def test_an_index_of_another_model_is_not_served(index, released):
     with pytest.raises(InputError, match="made with another model"):
-        load_served_vectors(
-            str(released("sim_char_ft")),
-            ServeConfig(model=(str(released("sim_char_ft")),), index=index),
-        )
+        served_vectors(released("sim_char_ft"), index=index)
 
 
 class LongDocuments:
@@ -176,7 +169,7 @@ class LongDocuments:
 
 def test_a_response_has_a_size_limit(sim, running, ask):
     """128 short queries would return 615 MB: the service stops reading texts before that."""
-    served = load_served_vectors(sim, ServeConfig(model=(sim,), pooling="mean"))
+    served = served_vectors(sim, pooling="mean")
     documents = LongDocuments()
     served = served._replace(retriever=documents)
     app = create_vector_app(served, limits=Limits(max_answer_megabytes=10))
@@ -205,7 +198,7 @@ class FilteredDocuments:
 
 
 def test_each_request_is_searched_with_its_own_condition(sim, running, ask):
-    served = load_served_vectors(sim, ServeConfig(model=(sim,), pooling="mean"))
+    served = served_vectors(sim, pooling="mean")
     app = create_vector_app(served._replace(retriever=FilteredDocuments()))
     with running(app) as at:
         for where in ("year >= 2020", None):

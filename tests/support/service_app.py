@@ -5,16 +5,25 @@ from roformer_tf.serving.monitoring import ServiceMetrics
 from roformer_tf.serving.serve_generation import generation_routes, load_served_generator
 from roformer_tf.serving.serve_predictions import load_served_task, task_routes
 from roformer_tf.serving.serve_vectors import vector_routes
+from roformer_tf.serving.service import load_served_vectors
 from roformer_tf.serving.settings import ServeConfig
 
 
 def served_task(source, part=None, **settings):
-    config = ServeConfig(model=(str(source),), **settings)
-    return load_served_task(str(source), config, part)
+    return load_served_task(*_configured(source, settings), part)
+
+
+def served_vectors(source, **settings):
+    return load_served_vectors(*_configured(source, settings))
 
 
 def served_generator(source):
-    return load_served_generator(str(source), ServeConfig(model=(str(source),)))
+    return load_served_generator(*_configured(source, {}))
+
+
+def _configured(source, settings):
+    config = ServeConfig(model=(str(source),), **settings)
+    return *config.model, *config.model_names, config
 
 
 def create_task_app(served, **settings):

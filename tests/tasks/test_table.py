@@ -185,7 +185,6 @@ def test_no_other_module_names_a_task():
         ("huggingface.py", "pair"),  # the template's key in tokenizer.json
         ("serve_vectors.py", "embedding"),  # what a service says that it gives
         ("embed_file.py", "embedding"),  # the column of vectors
-        ("schemas.py", "embedding"),  # what OpenAI's API calls a vector
         ("openai_embeddings.py", "embedding"),
         ("entities.py", "spans"),  # a usual name of a column of entities
     }
