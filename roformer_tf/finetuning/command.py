@@ -68,7 +68,7 @@ from roformer_tf.translation import Message, choose_language
 # compared, show a difference. With --valid, --test may differ, too: no part of --train depends on
 # it, and the report then has the figures of the new test set.
 MAY_CHANGE = (
-    *("output", "save_every", "log_every"),
+    *("output", "save_every", "log_every", "compare_without_teacher"),
     *("export", "language", "baseline", "lexical_features", "keep_useless", "first_line", "strict"),
 )
 
@@ -147,6 +147,9 @@ def _finetune(config: FinetuneConfig, adapt: Adapt) -> None:
         search = with_method(search, partial(split_sets, config, layout))
         write_settings(search.config)
         results = Results(search, search.run())
+        if config.compare_without_teacher:
+            untaught = search.without_teacher()
+            results = Results(search, results.trials, Results(untaught, untaught.run()))
     except DivergedError as error:
         raise DivergedError(
             f"training stopped: {error} Start again under another --output with a lower "
@@ -245,6 +248,8 @@ def check_uses(task: type[Task], config: FinetuneConfig) -> None:
         "label_names": config.label_names and not kind.may_name_labels and "labels of whole texts",
         "lexical_features": lexical == "yes" and not task.metrics.linear_model and "whole texts",
     }
+    if config.compare_without_teacher and task.writes:  # the teacher replaces a loss
+        useless["compare_without_teacher"] = "a loss that a teacher adds to"
     for field in dataclasses.fields(config.vectors):
         is_set = getattr(config.vectors, field.name) != field.default
         is_useless = is_set and field.name not in task.objective.vector_settings
