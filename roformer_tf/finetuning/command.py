@@ -6,7 +6,8 @@ OUTPUT/model/          the best weights, the tokenizer, task.json, and README.md
 OUTPUT/report.md, report.html, report.json, predictions.tsv
 OUTPUT/label_issues.tsv  examples whose label is probably wrong, if any; .xlsx where --train is one
 OUTPUT/metrics.jsonl, evaluations.jsonl, tensorboard/, checkpoints/
-OUTPUT/trials/NAME/    the same for each training, if there are several (seeds, folds, a sweep)
+OUTPUT/trials/NAME/    the same for each training, if there are several (seeds, folds, a
+                       sweep, a comparison without the teacher)
 OUTPUT/adapted/        with --adapt, the run that continued the checkpoint's pretraining
 OUTPUT/export/         the formats of --export
 OUTPUT/train.jsonl     from Python, examples that are in no file; valid.jsonl and test.jsonl, too

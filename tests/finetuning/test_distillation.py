@@ -295,8 +295,11 @@ def test_spans_without_the_teacher_are_those_of_a_run_without_it(shallow, tmp_pa
     settings = "--epochs 6 --batch-size 8 --learning-rate 1e-2 --precision float32 --no-baseline"
     command = ["finetune", *files, "--checkpoint", str(shallow), *settings.split()]
     assert main([*command, "--output", "plain"]) == 0
-    flags = ["--teacher", teacher, "--compare-without-teacher", "--output", "taught"]
-    assert main([*command, *flags]) == 0
+    taught = [*command, "--teacher", teacher, "--output", "taught"]
+    assert main(taught) == 0
+    before = Path("taught/model/model.safetensors").read_bytes()
+    assert main([*taught, "--compare-without-teacher"]) == 0  # a finished run
+    assert Path("taught/model/model.safetensors").read_bytes() == before
     assert_same_as_plain(tmp_path)
     report = json.loads(Path("taught/report.json").read_text("utf-8"))
     assert report["without_teacher"]["test"]["f1"] > 0
