@@ -131,14 +131,14 @@ class Metrics(Part):
         return {name: None if figures[name] is None else ends[name] for name in figures}
 
     def differences(
-        self, gold: Gold, predictions: Predictions, others: Predictions
+        self, gold: Gold, predictions: Predictions, other: Predictions
     ) -> dict[str, tuple[float | None, Ends | None]]:
-        """Each metric of predictions minus that of others for the same examples, and its interval.
+        """Each metric of predictions minus that of other ones, and its interval.
 
         The 95 % interval of a paired bootstrap: each sample has the same examples of both. None as
         for `intervals`.
         """
-        both = [self.measure(gold, x) for x in (predictions, others)]
+        both = [self.measure(gold, x) for x in (predictions, other)]
 
         def measure(weights: np.ndarray) -> metrics.Figures:
             ours, theirs = (x(weights) for x in both)
