@@ -6,7 +6,8 @@ OUTPUT/model/          the best weights, the tokenizer, task.json, and README.md
 OUTPUT/report.md, report.html, report.json, predictions.tsv
 OUTPUT/label_issues.tsv  examples whose label is probably wrong, if any; .xlsx where --train is one
 OUTPUT/metrics.jsonl, evaluations.jsonl, tensorboard/, checkpoints/
-OUTPUT/trials/NAME/    the same for each training, if there are several (seeds, folds, a sweep)
+OUTPUT/trials/NAME/    the same for each training, if there are several (seeds, folds, a
+                       sweep, a comparison without the teacher)
 OUTPUT/adapted/        with --adapt, the run that continued the checkpoint's pretraining
 OUTPUT/export/         the formats of --export
 OUTPUT/train.jsonl     from Python, examples that are in no file; valid.jsonl and test.jsonl, too
@@ -69,7 +70,7 @@ from roformer_tf.translation import Message, Translator, choose_language, termin
 # compared, show a difference. With --valid, --test may differ, too: no part of --train depends on
 # it, and the report then has the figures of the new test set.
 MAY_CHANGE = (
-    *("output", "save_every", "log_every"),
+    *("output", "save_every", "log_every", "compare_without_teacher"),
     *("export", "language", "baseline", "lexical_features", "keep_useless", "first_line", "strict"),
 )
 
@@ -149,6 +150,9 @@ def _finetune(config: FinetuneConfig, adapt: Adapt) -> None:
         search = with_method(search, partial(split_sets, config, layout))
         write_settings(search.config)
         results = Results(search, search.run())
+        if config.compare_without_teacher:
+            untaught = search.without_teacher()
+            results = Results(search, results.trials, Results(untaught, untaught.run()))
     except DivergedError as error:
         raise DivergedError(
             f"training stopped: {error} Start again under another --output with a lower "
@@ -247,6 +251,8 @@ def check_uses(task: type[Task], config: FinetuneConfig) -> None:
         "label_names": config.label_names and not kind.may_name_labels and "labels of whole texts",
         "lexical_features": lexical == "yes" and not task.metrics.linear_model and "whole texts",
     }
+    if config.compare_without_teacher and task.writes:  # the teacher replaces a loss
+        useless["compare_without_teacher"] = "a loss that a teacher adds to"
     for field in dataclasses.fields(config.vectors):
         is_set = getattr(config.vectors, field.name) != field.default
         is_useless = is_set and field.name not in task.objective.vector_settings

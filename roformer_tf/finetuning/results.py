@@ -13,7 +13,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.files import write_text
 from roformer_tf.finetuning.label_issues import CheckedSet, LabelIssues, find_issues
 from roformer_tf.finetuning.report.analysis import EvaluatedSet, ReportData
-from roformer_tf.finetuning.report.figures import baseline_name, compare, warnings
+from roformer_tf.finetuning.report.figures import baseline_name, compare, teacher_notes, warnings
 from roformer_tf.finetuning.search_baselines import search_baselines
 from roformer_tf.inference.prediction_files import cell_names, cells, prediction_file, text_names
 from roformer_tf.labelled.examples import Example
@@ -54,6 +54,8 @@ class Results:
 
     search: "Search"
     trials: "list[TrialResult]"
+    # Those of the same trainings without the teacher, if they are compared.
+    without_teacher: "Results | None" = None
 
     @cached_property
     def best(self) -> "TrialResult":
@@ -148,7 +150,7 @@ class Results:
 
     def for_report(self, settings: Mapping[str, Any], with_baseline: bool) -> ReportData:
         """The data of the report. Fits the baseline."""
-        search, trial = self.search, self.best.trial
+        search, trial, untaught = self.search, self.best.trial, self.without_teacher
         taught, ids = search.taught, list(map(id, self.examples))
         began = time.perf_counter()
         baselines, problem = self._baselines() if with_baseline else ([], "")
@@ -174,6 +176,8 @@ class Results:
             other_baselines=baselines[1:],
             # A teacher in columns may have no predictions for them.
             teacher=[taught[number] for number in ids] if taught.keys() >= {*ids} else [],
+            without_teacher=untaught.predictions if untaught else [],
+            trials_without_teacher=[_line(x) for x in untaught.trials] if untaught else [],
             lexical=_described(self.best),
             method=search.method,
             no_baseline=problem,
@@ -263,7 +267,7 @@ def print_summary(output: Path, report: Mapping[str, Any]) -> None:
     _ = Translator(terminal_language())
     name_of_set = report["judged"]
     compared = [report.get("baseline", {}), *report.get("other_baselines", ())]
-    compared.append(report.get("teacher", {}))
+    compared += [report.get("teacher", {}), report.get("without_teacher", {})]
     lexical = report.get("lexical")
     for name in (name_of_set, f"{name_of_set}_unseen"):
         if name in report:
@@ -273,6 +277,8 @@ def print_summary(output: Path, report: Mapping[str, Any]) -> None:
             for other in compared:
                 if name in other:
                     print(f"  {baseline_name(other, _)}: {_figures(other[name])}")
+    for note in teacher_notes(report, _):
+        print(note)
     for warning in warnings(report, _):
         print(f"! {warning}")
     say(

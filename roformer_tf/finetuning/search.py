@@ -78,6 +78,15 @@ class Search:
             taught={id(example): x for example, x in known if x is not None},
         )
 
+    def without_teacher(self) -> "Search":
+        """The same trainings on the labels alone, in folders of their own."""
+        loss = dataclasses.replace(self.config.loss, teacher=None)
+        settings = {"loss": loss, "unlabelled": (), "compare_without_teacher": False}
+        config = dataclasses.replace(self.config, **settings)
+        sets = dataclasses.replace(self.sets, unlabelled=[])
+        prefix = f"{self.prefix}without-teacher-"
+        return dataclasses.replace(self, config=config, sets=sets, taught={}, prefix=prefix)
+
     def first(self, trainer: Trainer | None = None) -> TrialResult:
         """The first training; `run` does not repeat it if there are several or a prefix.
 
@@ -122,7 +131,7 @@ class Search:
     def _train_without(self, number: int) -> TrialResult:
         """Train without a fold, which is then the validation set."""
         train, valid = self.sets.folds[number]
-        name = f"fold-{number + 1}"
+        name = f"{self.prefix}fold-{number + 1}"
         # Folds have class weights of their own, which are compiled: no trainer is shared.
         return self._train(name, self._rate, self.config.seed, self.trainer(train), train, valid)
 

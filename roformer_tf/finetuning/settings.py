@@ -143,6 +143,9 @@ class FinetuneConfig:
     "auto", around the default rate for the model's size."""
     baseline: bool = True
     """Fit a simple baseline (TF-IDF) on the same examples, for comparison."""
+    compare_without_teacher: bool = False
+    """Also train without --teacher and --unlabelled, with the same settings and number of epochs,
+    and compare both in the report. The saved model is always that with the teacher."""
     lexical_features: Wanted = "auto"
     """Combine the model's predictions with those of TF-IDF, by a weight that is chosen on the
     validation set; such a model cannot be exported. "auto": if that is better there beyond
@@ -200,6 +203,8 @@ class FinetuneConfig:
                 "--unlabelled are texts for --adapt yes or auto, or for --teacher. Give one of "
                 "these."
             )
+        if self.compare_without_teacher and not self.loss.teacher:
+            raise InputError("--compare-without-teacher needs --teacher. Give both or neither.")
         if self.adapt != "no" and self.from_scratch:
             raise InputError(
                 "--from-scratch uses no weights of the checkpoint, so there is nothing to adapt. "

@@ -130,6 +130,23 @@ class Metrics(Part):
             ends[name] = None if fraction is None else metrics.wilson(fraction, trials)
         return {name: None if figures[name] is None else ends[name] for name in figures}
 
+    def differences(
+        self, gold: Gold, predictions: Predictions, other: Predictions
+    ) -> dict[str, tuple[float | None, Ends | None]]:
+        """Each metric of predictions minus that of other ones, and its interval.
+
+        The 95 % interval of a paired bootstrap: each sample has the same examples of both. None as
+        for `intervals`.
+        """
+        both = [self.measure(gold, x) for x in (predictions, other)]
+
+        def measure(weights: np.ndarray) -> metrics.Figures:
+            ours, theirs = (x(weights) for x in both)
+            return {name: ours[name] - theirs[name] for name in ours}
+
+        ends = metrics.bootstrap(measure, len(gold), strata=self._rarest(gold))
+        return {name: (x, ends[name]) for name, x in metrics.once(measure, len(gold)).items()}
+
     def trials(self, gold: Gold, predictions: Predictions) -> dict[str, int]:
         """The metrics that are fractions of independent trials, and the number of trials."""
         return {metric.name: len(gold) for metric in self.usable() if metric.by_example}

@@ -261,6 +261,7 @@ TABLES = {
             Row("--folds 2", REPORT, slow=True),
             Row("--sweep", REPORT, slow=True),
             Row("--no-baseline", REPORT),
+            Row("--compare-without-teacher", "exit", exits=(0, 2), slow=True),
             Row(
                 "--lexical-features yes",
                 REPORT,

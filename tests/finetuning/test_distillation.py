@@ -4,6 +4,7 @@ The loss is compared with float64 in `test_losses` and `tasks/test_choices`.
 """
 
 import json
+from pathlib import Path
 from types import SimpleNamespace
 
 import keras
@@ -14,6 +15,7 @@ import roformer_tf
 from roformer_tf.cli import main
 from roformer_tf.engines.choice import Choice
 from roformer_tf.errors import InputError
+from roformer_tf.finetuning.command import check_uses
 from roformer_tf.finetuning.losses import make_loss
 from roformer_tf.finetuning.report import pages as report_pages
 from roformer_tf.finetuning.settings import FinetuneConfig
@@ -32,6 +34,7 @@ from roformer_tf.tasks.multilabel import Multilabel
 from roformer_tf.tasks.ranking import Ranking
 from roformer_tf.tasks.regression import Regression
 from roformer_tf.tasks.tagging import Tagging
+from roformer_tf.tasks.vectors.paraphrase import Paraphrase
 from tests.support.random_model import random_model, save_random_models
 
 LABELS = {"labels": ("a", "b", "c"), "max_length": 16}
@@ -226,7 +229,8 @@ def typed(shallow, tmp_path_factory):
 def test_a_run_with_a_teacher(typed, capsys):
     folder, flags = typed.folder, ["--teacher", typed.teacher]
     assert typed.finetune("plain") == 0
-    assert typed.finetune("taught", *flags, "--unlabelled", str(folder / "more.txt")) == 0
+    flags += ["--unlabelled", str(folder / "more.txt"), "--compare-without-teacher"]
+    assert typed.finetune("taught", *flags) == 0
     actual = capsys.readouterr()
     assert "more.txt: 20 unlabelled examples" in actual.out
     assert "1 of 21 rows skipped" in actual.err
@@ -247,6 +251,67 @@ def test_a_run_with_a_teacher(typed, capsys):
         (folder / name / "model" / "model.safetensors").read_bytes() for name in ("taught", "plain")
     }
     assert len(weights) == 2
+    assert_same_as_plain(folder)
+
+
+def assert_same_as_plain(folder):
+    """The student without teacher of the run `taught` is the model of the run `plain`."""
+    taught, plain = (
+        json.loads((folder / name / "report.json").read_text(encoding="utf-8"))
+        for name in ("taught", "plain")
+    )
+    without = taught["without_teacher"]
+    assert without["test"] == plain["test"]
+    assert without["intervals"]["test"] == plain["intervals"]["test"]
+    for name, (gain, _) in without["difference"]["test"].items():
+        assert gain == pytest.approx(taught["test"][name] - plain["test"][name])
+    (best,) = folder.glob("taught/trials/without-teacher-*/best/model.safetensors")
+    assert best.read_bytes() == (folder / "plain/model/model.safetensors").read_bytes()
+
+
+@pytest.mark.slow
+def test_spans_without_the_teacher_are_those_of_a_run_without_it(shallow, tmp_path, monkeypatch):
+    monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")
+    rng = np.random.default_rng(0)
+    for name, size in (("train", 24), ("valid", 8), ("test", 16)):
+        texts = ["".join(rng.choice(list("我们去公园学习天气"), 8)) for _ in range(size)]
+        rows = [
+            {
+                "text": text,
+                "entities": [
+                    {"start": i, "end": i + 1, "label": "公" if character == "公" else "天"}
+                    for i, character in enumerate(text)
+                    if character in "公天"
+                ],
+            }
+            for text in texts
+        ]
+        lines = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
+        (tmp_path / f"{name}.jsonl").write_text(lines, encoding="utf-8")
+    task = Spans(labels=("公", "天"), max_length=16)
+    teacher = str(save_random_models({"teacher": task}, tmp_path)["teacher"])
+    files = [word for name in ("train", "valid", "test") for word in (f"--{name}", f"{name}.jsonl")]
+    monkeypatch.chdir(tmp_path)
+    settings = "--epochs 6 --batch-size 8 --learning-rate 1e-2 --precision float32 --no-baseline"
+    command = ["finetune", *files, "--checkpoint", str(shallow), *settings.split()]
+    assert main([*command, "--output", "plain"]) == 0
+    taught = [*command, "--teacher", teacher, "--output", "taught"]
+    assert main(taught) == 0
+    before = Path("taught/model/model.safetensors").read_bytes()
+    assert main([*taught, "--compare-without-teacher"]) == 0  # a finished run
+    assert Path("taught/model/model.safetensors").read_bytes() == before
+    assert_same_as_plain(tmp_path)
+    report = json.loads(Path("taught/report.json").read_text("utf-8"))
+    assert report["without_teacher"]["test"]["f1"] > 0
+
+
+def test_a_comparison_without_the_teacher_needs_a_teacher_of_labels():
+    with pytest.raises(InputError, match=r"-teacher needs --teacher\. Give both"):
+        FinetuneConfig(train="", output="", compare_without_teacher=True)
+    taught = LossConfig(teacher="folder")
+    config = FinetuneConfig(train="", output="", loss=taught, compare_without_teacher=True)
+    with pytest.raises(InputError, match="is for a loss that a teacher adds to, not for paraphr"):
+        check_uses(Paraphrase, config)
 
 
 def test_a_teacher_that_is_no_model_of_the_task_leaves_no_run(typed, capsys):

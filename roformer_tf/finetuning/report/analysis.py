@@ -19,7 +19,7 @@ from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.tasks.scoring import POINTS, JsonObject
 from roformer_tf.translation import Message, Translator
 
-TEACHER = Message("the teacher")
+TEACHER, WITHOUT_TEACHER = Message("the teacher"), Message("student without teacher")
 # Fields of `ReportData` that the report has as they are.
 COPIED = ("evaluations", "trials", "settings", "hardware", "answered_by", "seconds")
 
@@ -68,6 +68,9 @@ class ReportData:
     other_baselines: Sequence[tuple[str, Sequence[Prediction]]] = ()
     # Those of the teacher for the same set, if there is one.
     teacher: Sequence[Prediction] = ()
+    # Those of the same training without the teacher, if it was compared.
+    without_teacher: Sequence[Prediction] = ()
+    trials_without_teacher: Sequence[Mapping[str, Any]] = ()  # as `trials`
     # Of lexical features: `name`, `weight`, `factors`.
     lexical: Mapping[str, Any] = field(default_factory=dict)
     # How the method was chosen: `name`, `cross_validated`, and what was compared.
@@ -192,6 +195,11 @@ def _figures(data: ReportData, main_set: str, evaluated: EvaluatedSet) -> JsonOb
         report["other_baselines"] = [of_baseline(*method) for method in data.other_baselines]
     if data.teacher:
         report["teacher"] = of_baseline(TEACHER, data.teacher)
+    if data.without_teacher:
+        ours, without = map(with_new_texts, (evaluated.predictions, data.without_teacher))
+        gains = {x: data.task.metrics.differences(*ours[x], without[x][1]) for x in ours}
+        more = {"difference": gains, "trials": data.trials_without_teacher}
+        report["without_teacher"] = of_baseline(WITHOUT_TEACHER, data.without_teacher) | more
     return report
 
 

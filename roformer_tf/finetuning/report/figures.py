@@ -27,9 +27,9 @@ IMBALANCE = 10
 UNRELIABLE = 0.1
 
 
-def figure(value: float | None, metric: Metric) -> str:
+def figure(value: float | None, metric: Metric, sign: Literal["", "+"] = "") -> str:
     """A fraction as 93.5%, a coefficient as 0.935, a distance in four digits."""
-    return ABSENT if value is None else f"{value:{FORMATS[metric.kind]}}"
+    return ABSENT if value is None else f"{value:{sign}{FORMATS[metric.kind]}}"
 
 
 def interval(ends: Sequence[float] | None, metric: Metric) -> str:
@@ -121,6 +121,28 @@ def compare(report: Report) -> Comparison | None:
 def baseline_name(baseline: Mapping[str, Any], _: Translator) -> str:
     """A baseline's method."""
     return str(baseline["name_zh" if _.language == "zh" else "name"])
+
+
+def teacher_notes(report: Report, _: Translator) -> Iterator[str]:
+    """Whether the teacher helped, if a training without it was compared."""
+    without, metric, name = report.get("without_teacher"), main_metric(report), newest(report)
+    gain, ends = without["difference"][name][metric.name] if without else (None, None)
+    if gain is None:
+        return  # not compared, or without a value
+    verdict = _("the teacher helped")
+    if gain == 0 or (gain < 0) != metric.falls:
+        verdict = _("the student is no better with the teacher")
+    elif ends is None or ends[0] <= 0 <= ends[1]:
+        verdict = _("it is not shown that the teacher helped")
+    yield _(
+        "The teacher changes the student's {metric} on the {set} by {gain} (95% CI {interval}): "
+        "{verdict}.",
+        set=set_name(name, _),
+        metric=_(metric.title),
+        gain=figure(gain, metric, "+"),
+        interval=interval(ends, metric),
+        verdict=verdict,
+    )
 
 
 # Warnings

@@ -28,6 +28,7 @@ from roformer_tf.finetuning.report.figures import (
     newest,
     reasons,
     set_name,
+    teacher_notes,
     warnings,
 )
 from roformer_tf.finetuning.settings import FinetuneConfig
@@ -97,7 +98,7 @@ def report_templates(
     templates = environment(Path(__file__).parent, language, html)
     by_language: list[Any] = [
         *(baseline_name, duration, hardware_rows, in_no_window, label_text, lexical_note),
-        *(method_notes, set_name, setting_text),
+        *(method_notes, set_name, setting_text, teacher_notes),
     ]
     functions = {function.__name__: partial(function, _=_) for function in by_language}
     templates.globals |= functions | {
@@ -163,7 +164,7 @@ def figure_rows(report: Report, _: Translator) -> Iterator[FiguresRow]:
     """The model, then the baselines, on the set of the report; then the validation set.
 
     A model with lexical features is followed by the model alone. The last baseline is followed by
-    the teacher.
+    the teacher, and by the student without it.
     """
     reported = report["judged"]
     sizes = {data["name"]: data["examples"] for data in report["data"]}
@@ -172,7 +173,7 @@ def figure_rows(report: Report, _: Translator) -> Iterator[FiguresRow]:
     several = report.get("other_baselines", [])
     baselines = [report["baseline"], *several] if "baseline" in report else []
     alone = [report["lexical"]] if "lexical" in report else []
-    teacher = [report["teacher"]] if "teacher" in report else []
+    teacher = [report[name] for name in ("teacher", "without_teacher") if name in report]
     for source in (report, *alone, *baselines, *teacher):
         for key in (reported, f"{reported}_unseen"):
             if key not in source:

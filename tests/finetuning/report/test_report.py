@@ -8,6 +8,7 @@ from collections import Counter
 from functools import cache
 from html.parser import HTMLParser
 from itertools import chain
+from pathlib import Path
 from statistics import mean, pstdev, stdev
 
 import numpy as np
@@ -20,6 +21,7 @@ from roformer_tf.finetuning.report import pages as report_pages
 from roformer_tf.finetuning.report.analysis import EvaluatedSet, ReportData, analyse
 from roformer_tf.finetuning.report.figures import figure
 from roformer_tf.finetuning.report.pages import duration, html_page, markdown_page, write_report
+from roformer_tf.finetuning.results import print_summary
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import duplicates
@@ -520,6 +522,62 @@ def test_few_examples_and_a_better_baseline_are_reported():
     worse[actual] = answer(run.task, run.test.examples[actual], -1)
     hardly = run.test.__dict__ | {"baseline": worse}
     assert "is not shown" in warned("simple baseline", test=EvaluatedSet(**hardly))
+
+
+@pytest.mark.parametrize(
+    ("right", "verdict", "zh"),
+    [
+        (range(40), "no better with the teacher", "有教师时学生模型并不更好"),
+        (range(1, 40), "not shown that the teacher helped", "不能说明教师有帮助"),
+        (range(20), "the teacher helped", "教师有帮助"),
+    ],
+)
+def test_whether_the_teacher_helped_is_shown(right, verdict, zh, capsys):
+    """The student is right on all test examples, without the teacher on these."""
+    run = make_run(leaked=0)
+    gold = [item.label for item in run.test.examples]
+    answers = [
+        Prediction(label if i in right else "10"[int(label)], np.float32([0.5, 0.5]))
+        for i, label in enumerate(gold)
+    ]
+    perfect = [Prediction(label, np.float32([0.5, 0.5])) for label in gold]
+    test = EvaluatedSet(examples=run.test.examples, lengths=run.test.lengths, predictions=perfect)
+    run = ReportData(**run.__dict__ | {"test": test, "without_teacher": answers})
+    report = analyse(run)
+    missed = 1 - len(right) / 40
+    assert report["without_teacher"]["difference"]["test"]["accuracy"][0] == pytest.approx(missed)
+    page, chinese = (Page(html_page(report, language)).text for language in LANGUAGES)
+    shown = f"student's accuracy on the test set by {missed:+.1%} (95% CI "
+    assert shown in page
+    assert verdict in page
+    assert "student without teacher, test set" in page
+    assert zh in chinese
+    assert "不加教师的学生模型（测试集）" in chinese
+    print_summary(Path("run"), report)
+    terminal = capsys.readouterr().out
+    assert shown in terminal
+    assert verdict in terminal
+    assert f"  student without teacher: accuracy {1 - missed:.4f}" in terminal
+
+
+def test_the_interval_of_a_difference_is_paired():
+    """Of two models with the same errors except 40: that of the mean of 1, 0 and −1."""
+    rng = np.random.default_rng(0)
+    run = make_run()
+    right = rng.random(400) < 0.5
+    other = right.copy()
+    other[:40] = ~right[:40]
+    gold = ["0"] * 400
+    ours, theirs = (
+        [Prediction("0" if x else "1", np.float32([0.5, 0.5])) for x in each]
+        for each in (right, other)
+    )
+    value, ends = run.task.metrics.differences(gold, ours, theirs)["accuracy"]
+    difference = right.astype(float) - other
+    error = 1.96 * difference.std() / 20
+    assert value == pytest.approx(difference.mean())
+    np.testing.assert_allclose(ends, (value - error, value + error), atol=error / 8)
+    assert run.task.metrics.differences(gold, ours, ours)["accuracy"] == (0, None)
 
 
 def test_truncated_texts_uneven_labels_and_unpredicted_labels_are_reported():
