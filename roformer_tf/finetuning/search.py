@@ -81,8 +81,9 @@ class Search:
     def without_teacher(self) -> "Search":
         """The same trainings on the labels alone, in folders of their own."""
         loss = dataclasses.replace(self.config.loss, teacher=None)
-        settings = {"loss": loss, "unlabelled": (), "compare_without_teacher": False}
-        config = dataclasses.replace(self.config, **settings)
+        config = dataclasses.replace(
+            self.config, loss=loss, unlabelled=(), compare_without_teacher=False
+        )
         sets = dataclasses.replace(self.sets, unlabelled=[])
         prefix = f"{self.prefix}without-teacher-"
         return dataclasses.replace(self, config=config, sets=sets, taught={}, prefix=prefix)
