@@ -339,9 +339,7 @@ def read_examples(path: str | Path, layout: Layout, columns: ColumnsConfig) -> l
         return row
 
     rows = examples_of(path, *layout[:3], columns, labelled=True)
-    examples = good_examples(path, map(checked, rows), columns.strict)
-    completed: list[Example] = labelling.complete(examples)
-    return completed
+    return labelling.complete(good_examples(path, map(checked, rows), columns.strict))
 
 
 def good_examples(

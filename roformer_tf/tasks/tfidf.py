@@ -197,13 +197,11 @@ class TfIdfModel:
         outputs = np.empty((len(examples), len(intercepts)))
         for output, (columns, values) in zip(outputs, map(self.tfidf.row, examples), strict=True):
             output[:] = values @ coefficients[columns] + intercepts
-        logits: np.ndarray = task.metrics.linear_logits(outputs)
-        return logits
+        return task.metrics.linear_logits(outputs)
 
     def predictions(self, task: Any, examples: Examples) -> "list[Prediction]":
         """Predict each example."""
-        predictions: list[Prediction] = task.decoding.predict_all(self.logits(task, examples))
-        return predictions
+        return task.decoding.predict_all(self.logits(task, examples))
 
 
 def check_size(features: int, labels: int) -> None:
