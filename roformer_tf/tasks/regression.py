@@ -37,11 +37,7 @@ class RegressionLabelling(Labelling):
     def guess(cls, sample: "LabelSample") -> str:
         """Numbers with decimals."""
         fits = len(sample.texts) in cls.text_counts and sample.has_decimals
-        return (
-            Message("the labels are numbers with decimals")
-            if fits and not sample.why_several
-            else ""
-        )
+        return Message("the labels are numbers with decimals") if fits else ""
 
     @classmethod
     def read_label(cls, value: Any, separator: str) -> Label:
