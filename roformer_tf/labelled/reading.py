@@ -58,23 +58,18 @@ def find_layout(
     `task` is a name in `tasks`; without it the first task that suits the columns is selected.
     Raises InputError for several possibilities, or a task that does not suit the columns.
     """
-    # In this order: files that may have no label, CoNLL, tables with lists of tags, other tables.
+    # In this order: CoNLL, texts alone, tables that may have no label, tables with lists of tags,
+    # other tables.
     kind = kind_of(path, columns.sheet)
     chosen = tasks[task] if task else None
-    plain = kind == "txt" and not has_tabs(path, columns.encoding)
-    if chosen and chosen.labelling.label_optional:
-        if kind == "conll":
-            raise InputError(
-                f"{path}: a CoNLL file is for tagging, not {task}. Give texts in columns."
-            )
-        if plain:
-            note: str = Message("{path}: task {task}, one text a line.", path=path, task=task)
-            encoding = _note_encoding(path, columns.encoding)
-            return Layout(chosen, ("text",), None, _sentences(note, encoding))
-        return _optional_layout(path, columns, chosen, tasks)
     if kind == "conll":
         return _conll_layout(path, columns, task, tasks)
-    if plain:
+    is_optional = chosen is not None and chosen.labelling.label_optional
+    if kind == "txt" and not has_tabs(path, columns.encoding):
+        if is_optional:
+            note = Message("{path}: task {task}, one text a line.", path=path, task=task)
+            encoding = _note_encoding(path, columns.encoding)
+            return Layout(chosen, ("text",), None, _sentences(note, encoding))
         raise InputError(
             f"{path}: a .txt file holds texts alone. Name a file with columns .tsv or .csv, "
             "and one with a tag for every character or word .conll; of brat give the .ann file."
@@ -82,6 +77,8 @@ def find_layout(
     named = (*columns.text_columns, columns.label_column)
     table = columns.open(path, named)
     sample = sample_of(path, table)
+    if is_optional:
+        return _optional_layout(sample, columns, chosen, tasks)
     # JSON and Parquet name their columns; in other kinds the user's names settle the doubt.
     is_unsure = columns.first_line == "auto" and kind in ("csv", "tsv", "txt", "xlsx")
     names = {folded(name) for name in named if name and not name.isdecimal()}
@@ -198,14 +195,12 @@ def _units_task(path: str | Path, task: str | None, tasks: Mapping[str, Any]) ->
 
 
 def _optional_layout(
-    path: str | Path, columns: ColumnsConfig, task: Any, tasks: Mapping[str, Any]
+    sample: TableSample, columns: ColumnsConfig, task: Any, tasks: Mapping[str, Any]
 ) -> Layout:
     """The layout of a table for a task whose files may have texts alone."""
-    table = columns.open(path, (*columns.text_columns, columns.label_column))
-    sample = sample_of(path, table)
     label = find_optional_label(sample, columns.text_columns, columns.label_column)
     texts, text_note = find_several_texts(sample, columns.text_columns, label)
-    _check_texts(path, task, texts, tasks)
+    _check_texts(sample.path, task, texts, tasks)
     return _table_layout(sample, columns, task, (texts, text_note), (label, ""))
 
 
