@@ -33,7 +33,6 @@ from roformer_tf.labelled.token_labels import UnitColumns, find_unit_columns, fi
 from roformer_tf.readers.kinds import kind_of
 from roformer_tf.readers.lines import find_encoding
 from roformer_tf.readers.streams import is_stdin
-from roformer_tf.readers.tables import Table
 from roformer_tf.translation import Message
 
 
@@ -123,9 +122,21 @@ def _table_layout(
     more: str = "",
 ) -> Layout:
     """The layout of a table for a task; texts, label: columns, and how they were selected."""
-    note = _sentences(_describe(sample, task.name, why, texts, label), more)
-    report = _with_format(note, sample.path, columns.encoding, sample.table)
-    return Layout(task, texts[0], label[0], report)
+    named = Message("task {task}", task=task.name)
+    if why:
+        named = Message("task {task} (a guess: {why})", task=task.name, why=why)
+    name, note = label
+    labels = Message("no label")
+    if name:
+        labels = Message("label in column {name}{note}", name=name, note=_in_brackets(note))
+    report = Message(
+        "{place}: {task}, {texts}, {labels}",
+        place=sample.place,
+        task=named,
+        texts=_name_texts(*texts),
+        labels=labels,
+    )
+    return Layout(task, texts[0], name, _with_format(report, sample, columns.encoding, more))
 
 
 def _units_or_entities_layout(
@@ -234,33 +245,6 @@ def _check_texts(path: str | Path, task: Any, texts: Sequence[str], tasks: Itera
 # The report for the user
 
 
-def _describe(
-    sample: TableSample,
-    task: str,
-    why: str,
-    texts: tuple[Sequence[str], str],
-    label: tuple[str | None, str],
-) -> str:
-    """Task and columns, each with a note on how it was selected."""
-    named = Message("task {task}", task=task)
-    if why:
-        named = Message("task {task} (a guess: {why})", task=task, why=why)
-    name, note = label
-    labels = Message("no label")
-    if name:
-        labels = Message("label in column {name}{note}", name=name, note=_in_brackets(note))
-    report = Message(
-        "{place}: {task}, {texts}, {labels}",
-        place=sample.place,
-        task=named,
-        texts=_name_texts(*texts),
-        labels=labels,
-    )
-    if sample.table.has_header:
-        return Message("{report}.", report=report)
-    return Message("{report}; the first line is an example, not a header.", report=report)
-
-
 def _name_texts(columns: Sequence[str], note: str) -> str:
     listed, brackets = ", ".join(columns), _in_brackets(note)
     if len(columns) > 1:
@@ -272,12 +256,16 @@ def _in_brackets(note: str) -> str:
     return Message(" ({note})", note=note) if note else ""
 
 
-def _with_format(report: str, path: str | Path, encoding: str, table: Table) -> str:
-    """The report, with encoding, delimiter and other properties that are unusual."""
-    notes = list(table.notes)
+def _with_format(report: str, sample: TableSample, encoding: str, more: str = "") -> str:
+    """The report as a sentence; then `more`, encoding, delimiter and what else is unusual."""
+    if sample.table.has_header:
+        report = Message("{report}.", report=report)
+    else:
+        report = Message("{report}; the first line is an example, not a header.", report=report)
+    notes = [more, *sample.table.notes]
     # Binary formats have no encoding, and .json reports its own.
-    if kind_of(path) not in ("parquet", "arrow", "xlsx", "json", "brat"):
-        notes.append(_note_encoding(path, encoding))
+    if kind_of(sample.path) not in ("parquet", "arrow", "xlsx", "json", "brat"):
+        notes.append(_note_encoding(sample.path, encoding))
     return _sentences(report, *notes)
 
 
@@ -415,13 +403,9 @@ def _columns_to_predict(
         texts, note = (units,), Message("by its name")
     else:
         texts, note = find_texts_to_predict(path, table, wanted, columns.first_line)
-    place = TableSample(path, table, []).place
-    report = Message("{place}: {texts}", place=place, texts=_name_texts(texts, note))
-    if table.has_header:
-        report = Message("{report}.", report=report)
-    else:
-        report = Message("{report}; the first line is a text, not a header.", report=report)
-    return texts, _with_format(report, path, columns.encoding, table)
+    sample = TableSample(path, table, [])
+    report = Message("{place}: {texts}", place=sample.place, texts=_name_texts(texts, note))
+    return texts, _with_format(report, sample, columns.encoding)
 
 
 def _names_columns(path: str | Path, task: Any, encoding: str) -> bool:
