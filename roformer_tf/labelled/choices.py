@@ -25,7 +25,7 @@ from roformer_tf.labelled.batches import (
     first_weights,
     row_inputs,
 )
-from roformer_tf.labelled.encoding import EncodedTexts, encode_texts
+from roformer_tf.labelled.encoding import EncodedTexts, encode_texts, rows_of
 from roformer_tf.labelled.text_sides import text_numbers
 from roformer_tf.tokenizers.padding import SPECIALS, Ints, check_length, padded
 
@@ -61,15 +61,11 @@ def encode_choices(
     The longer of both loses its last tokens. Raises InputError for a `max_length` that holds none.
     """
     encoded = encode_texts(examples, tokenizer, max_length)
-    counts = [len(example.texts) - 1 for example in examples]
-    starts = np.cumsum([0, *counts])
+    rows = rows_of(encoded)  # one for each candidate
     return EncodedChoices(
         **vars(encoded),
-        places=[
-            np.arange(start, start + count, dtype=np.int32)[:, None]
-            for start, count in zip(starts, counts, strict=False)
-        ],
-        tokens=[np.zeros((count, 0), np.int32) for count in counts],
+        places=[np.array(of_example, np.int32)[:, None] for of_example in rows],
+        tokens=[np.zeros((len(of_example), 0), np.int32) for of_example in rows],
         masks=[np.zeros(0, np.int32)] * len(encoded.token_ids),
     )
 
@@ -178,17 +174,16 @@ class ChoiceBatches(TrainingData):
         """Pad rows to a common length, and lists of candidates to the longest."""
         encoded, chosen = self.encoded, items.tolist()
         of_items = [encoded.places[item] for item in chosen]
-        flat = np.concatenate([place.ravel() for place in of_items])
+        flat = np.concatenate(of_items)  # (candidates of all items, R)
         _, first, inverse = np.unique(self._numbers[flat], return_index=True, return_inverse=True)
-        rows = flat[first].tolist()
-        ends = np.cumsum([place.size for place in of_items])[:-1]
-        numbered = np.split(inverse.astype(np.int32), ends)
-        count, terms = max(len(place) for place in of_items), of_items[0].shape[1]
-        height = -(-len(rows) // _EIGHT) * _EIGHT
-        places = [x.reshape(place.shape) for x, place in zip(numbered, of_items, strict=True)]
+        rows = flat.ravel()[first].tolist()
+        # Versions of NumPy differ in the shape of the inverse.
+        numbered = inverse.reshape(flat.shape).astype(np.int32)
+        places = np.split(numbered, np.cumsum([len(place) for place in of_items])[:-1])
+        count, height = max(map(len, of_items)), -(-len(rows) // _EIGHT) * _EIGHT
         inputs: dict[str, Any] = {
             **row_inputs([(encoded.token_ids[x], encoded.segment_ids[x]) for x in rows], height),
-            "place": padded(places, (batch_size, count, terms)),
+            "place": padded(places, (batch_size, count, flat.shape[1])),
         }
         if self._is_cloze:
             longest = max(encoded.tokens[item].shape[1] for item in chosen)

@@ -416,15 +416,12 @@ class LabelSample:
             return Message("the labels are lists")
         if folded(self.label) in SEVERAL:
             return Message("the column is called {name}", name=self.label)
-        texts = [str(value) for value in self.labels]
-        if not texts:
-            return ""
         if separated := self._separated_by(self.separator):
             return Message(
                 "{separator!r} separates several in {number:,} of {of:,} examples",
                 separator=self.separator,
                 number=separated,
-                of=len(texts),
+                of=len(self.labels),
             )
         return ""
 

@@ -10,6 +10,7 @@ two texts of a group are drawn anew in every epoch.
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import combinations
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -87,9 +88,7 @@ class ParaphraseBatches(TrainingData):
     @cached_property
     def positives(self) -> Positives:
         """All pairs of texts of a group."""
-        # Each pair once: the first text with the rest, then the rest among themselves.
-        pairs = [(group[0], other) for group in self.groups for other in group[1:]]
-        pairs += [(a, b) for group in self.groups for a in group[1:] for b in group[1:] if a < b]
+        pairs = [pair for group in self.groups for pair in combinations(group, 2)]
         return Positives(self.numbers[np.array(pairs, np.int64).reshape(-1, 2)])
 
     @cached_property
@@ -124,12 +123,10 @@ class ParaphraseBatches(TrainingData):
 
     def _row(self, first: int, second: int, rng: np.random.Generator) -> tuple[Ints, Ints]:
         """Token ids and segments of two texts."""
-        cls, sep = self.tokenizer.cls_id, self.tokenizer.sep_id
-        a, b = self.texts[first], self.texts[second].ids
-        source = self._masked(a, rng) if rng.random() < MASKED_ROWS else a.ids
-        ids = np.concatenate([[cls], source, [sep], b, [sep]]).astype(np.int32)
-        segments = np.repeat([0, 1], [len(source) + 2, len(b) + 1]).astype(np.int32)
-        return ids, segments
+        text = self.texts[first]
+        source = self._masked(text, rng) if rng.random() < MASKED_ROWS else text.ids
+        ids, segments = self.tokenizer.join(source.tolist(), self.texts[second].ids.tolist())
+        return np.array(ids, np.int32), np.array(segments, np.int32)
 
     def _masked(self, text: _Tokens, rng: np.random.Generator) -> Ints:
         """A text with some whole words masked or replaced."""

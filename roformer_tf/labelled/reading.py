@@ -33,7 +33,6 @@ from roformer_tf.labelled.token_labels import UnitColumns, find_unit_columns, fi
 from roformer_tf.readers.kinds import kind_of
 from roformer_tf.readers.lines import find_encoding
 from roformer_tf.readers.streams import is_stdin
-from roformer_tf.readers.tables import Table
 from roformer_tf.translation import Message
 
 
@@ -58,23 +57,18 @@ def find_layout(
     `task` is a name in `tasks`; without it the first task that suits the columns is selected.
     Raises InputError for several possibilities, or a task that does not suit the columns.
     """
-    # In this order: files that may have no label, CoNLL, tables with lists of tags, other tables.
+    # In this order: CoNLL, texts alone, tables that may have no label, tables with lists of tags,
+    # other tables.
     kind = kind_of(path, columns.sheet)
     chosen = tasks[task] if task else None
-    plain = kind == "txt" and not has_tabs(path, columns.encoding)
-    if chosen and chosen.labelling.label_optional:
-        if kind == "conll":
-            raise InputError(
-                f"{path}: a CoNLL file is for tagging, not {task}. Give texts in columns."
-            )
-        if plain:
-            note: str = Message("{path}: task {task}, one text a line.", path=path, task=task)
-            encoding = _note_encoding(path, columns.encoding)
-            return Layout(chosen, ("text",), None, _sentences(note, encoding))
-        return _optional_layout(path, columns, chosen, tasks)
     if kind == "conll":
         return _conll_layout(path, columns, task, tasks)
-    if plain:
+    is_optional = chosen is not None and chosen.labelling.label_optional
+    if kind == "txt" and not has_tabs(path, columns.encoding):
+        if is_optional:
+            note = Message("{path}: task {task}, one text a line.", path=path, task=task)
+            encoding = _note_encoding(path, columns.encoding)
+            return Layout(chosen, ("text",), None, _sentences(note, encoding))
         raise InputError(
             f"{path}: a .txt file holds texts alone. Name a file with columns .tsv or .csv, "
             "and one with a tag for every character or word .conll; of brat give the .ann file."
@@ -82,6 +76,8 @@ def find_layout(
     named = (*columns.text_columns, columns.label_column)
     table = columns.open(path, named)
     sample = sample_of(path, table)
+    if is_optional:
+        return _optional_layout(sample, columns, chosen, tasks)
     # JSON and Parquet name their columns; in other kinds the user's names settle the doubt.
     is_unsure = columns.first_line == "auto" and kind in ("csv", "tsv", "txt", "xlsx")
     names = {folded(name) for name in named if name and not name.isdecimal()}
@@ -126,9 +122,21 @@ def _table_layout(
     more: str = "",
 ) -> Layout:
     """The layout of a table for a task; texts, label: columns, and how they were selected."""
-    note = _sentences(_describe(sample, task.name, why, texts, label), more)
-    report = _with_format(note, sample.path, columns.encoding, sample.table)
-    return Layout(task, texts[0], label[0], report)
+    named = Message("task {task}", task=task.name)
+    if why:
+        named = Message("task {task} (a guess: {why})", task=task.name, why=why)
+    name, note = label
+    labels = Message("no label")
+    if name:
+        labels = Message("label in column {name}{note}", name=name, note=_in_brackets(note))
+    report = Message(
+        "{place}: {task}, {texts}, {labels}",
+        place=sample.place,
+        task=named,
+        texts=_name_texts(*texts),
+        labels=labels,
+    )
+    return Layout(task, texts[0], name, _with_format(report, sample, columns.encoding, more))
 
 
 def _units_or_entities_layout(
@@ -198,14 +206,12 @@ def _units_task(path: str | Path, task: str | None, tasks: Mapping[str, Any]) ->
 
 
 def _optional_layout(
-    path: str | Path, columns: ColumnsConfig, task: Any, tasks: Mapping[str, Any]
+    sample: TableSample, columns: ColumnsConfig, task: Any, tasks: Mapping[str, Any]
 ) -> Layout:
     """The layout of a table for a task whose files may have texts alone."""
-    table = columns.open(path, (*columns.text_columns, columns.label_column))
-    sample = sample_of(path, table)
     label = find_optional_label(sample, columns.text_columns, columns.label_column)
     texts, text_note = find_several_texts(sample, columns.text_columns, label)
-    _check_texts(path, task, texts, tasks)
+    _check_texts(sample.path, task, texts, tasks)
     return _table_layout(sample, columns, task, (texts, text_note), (label, ""))
 
 
@@ -239,33 +245,6 @@ def _check_texts(path: str | Path, task: Any, texts: Sequence[str], tasks: Itera
 # The report for the user
 
 
-def _describe(
-    sample: TableSample,
-    task: str,
-    why: str,
-    texts: tuple[Sequence[str], str],
-    label: tuple[str | None, str],
-) -> str:
-    """Task and columns, each with a note on how it was selected."""
-    named = Message("task {task}", task=task)
-    if why:
-        named = Message("task {task} (a guess: {why})", task=task, why=why)
-    name, note = label
-    labels = Message("no label")
-    if name:
-        labels = Message("label in column {name}{note}", name=name, note=_in_brackets(note))
-    report = Message(
-        "{place}: {task}, {texts}, {labels}",
-        place=sample.place,
-        task=named,
-        texts=_name_texts(*texts),
-        labels=labels,
-    )
-    if sample.table.has_header:
-        return Message("{report}.", report=report)
-    return Message("{report}; the first line is an example, not a header.", report=report)
-
-
 def _name_texts(columns: Sequence[str], note: str) -> str:
     listed, brackets = ", ".join(columns), _in_brackets(note)
     if len(columns) > 1:
@@ -277,12 +256,16 @@ def _in_brackets(note: str) -> str:
     return Message(" ({note})", note=note) if note else ""
 
 
-def _with_format(report: str, path: str | Path, encoding: str, table: Table) -> str:
-    """The report, with encoding, delimiter and other properties that are unusual."""
-    notes = list(table.notes)
+def _with_format(report: str, sample: TableSample, encoding: str, more: str = "") -> str:
+    """The report as a sentence; then `more`, encoding, delimiter and what else is unusual."""
+    if sample.table.has_header:
+        report = Message("{report}.", report=report)
+    else:
+        report = Message("{report}; the first line is an example, not a header.", report=report)
+    notes = [more, *sample.table.notes]
     # Binary formats have no encoding, and .json reports its own.
-    if kind_of(path) not in ("parquet", "arrow", "xlsx", "json", "brat"):
-        notes.append(_note_encoding(path, encoding))
+    if kind_of(sample.path) not in ("parquet", "arrow", "xlsx", "json", "brat"):
+        notes.append(_note_encoding(sample.path, encoding))
     return _sentences(report, *notes)
 
 
@@ -339,9 +322,7 @@ def read_examples(path: str | Path, layout: Layout, columns: ColumnsConfig) -> l
         return row
 
     rows = examples_of(path, *layout[:3], columns, labelled=True)
-    examples = good_examples(path, map(checked, rows), columns.strict)
-    completed: list[Example] = labelling.complete(examples)
-    return completed
+    return labelling.complete(good_examples(path, map(checked, rows), columns.strict))
 
 
 def good_examples(
@@ -422,13 +403,9 @@ def _columns_to_predict(
         texts, note = (units,), Message("by its name")
     else:
         texts, note = find_texts_to_predict(path, table, wanted, columns.first_line)
-    place = TableSample(path, table, []).place
-    report = Message("{place}: {texts}", place=place, texts=_name_texts(texts, note))
-    if table.has_header:
-        report = Message("{report}.", report=report)
-    else:
-        report = Message("{report}; the first line is a text, not a header.", report=report)
-    return texts, _with_format(report, path, columns.encoding, table)
+    sample = TableSample(path, table, [])
+    report = Message("{place}: {texts}", place=sample.place, texts=_name_texts(texts, note))
+    return texts, _with_format(report, sample, columns.encoding)
 
 
 def _names_columns(path: str | Path, task: Any, encoding: str) -> bool:

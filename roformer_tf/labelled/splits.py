@@ -257,8 +257,7 @@ def number_strata(numbers: Sequence[float]) -> list[int]:
     """The quantile of each number, from 0 to `QUANTILES` − 1."""
     array = np.array(numbers, np.float64)
     bounds = np.quantile(array, np.linspace(0, 1, QUANTILES + 1)[1:-1])
-    quantiles: list[int] = np.searchsorted(bounds, array).tolist()
-    return quantiles
+    return np.searchsorted(bounds, array).tolist()
 
 
 def _all_labels(examples: Iterable[Example], task: Any) -> set[str]:

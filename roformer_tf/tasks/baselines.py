@@ -53,8 +53,7 @@ class FittedTfIdf(NamedTuple):
         gold = [example.label for example in valid]
         chosen = task.decoding.with_choices(gold, self.model.predictions(task, valid))
         if self.held_out is not None and test is valid:
-            of_valid: list[Prediction] = chosen.decoding.predict_all(self.held_out)
-            return of_valid
+            return chosen.decoding.predict_all(self.held_out)
         return self.model.predictions(chosen, test)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.cells import without_nan
-from roformer_tf.labelled.encoding import EncodedTexts, encode_texts, rows_of
+from roformer_tf.labelled.encoding import EncodedTexts, encode_texts, rows_side_by_side
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks import metrics
 from roformer_tf.tasks.base import Examples, Gold, Predictions, Task, check_asked, part
@@ -197,8 +197,8 @@ class EntailmentDecoding(LabelDecoding):
 
     def combine(self, row_logits: Sequence[np.ndarray], encoded: EncodedTexts) -> list[np.ndarray]:
         """Logits of sequences (3,) → of examples (C,): those of entailment."""
-        logits = np.array(row_logits)[:, self.task.entailment]
-        return [logits[rows.start : rows.stop] for rows in rows_of(encoded)]
+        of_entailment = [logits[[self.task.entailment]] for logits in row_logits]
+        return rows_side_by_side(of_entailment, encoded)
 
 
 @dataclass(frozen=True, kw_only=True)

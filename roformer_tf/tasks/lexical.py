@@ -53,9 +53,7 @@ class LexicalFeatures:
         logits = task.decoding.logits(np.stack([x.scores for x in predictions]))
         ours, theirs = self.factors
         of_tfidf = self.model.logits(task, examples) if held_out is None else held_out
-        mixed = ours * logits + theirs * of_tfidf
-        combined: list[Prediction] = task.decoding.predict_all(mixed)
-        return combined
+        return task.decoding.predict_all(ours * logits + theirs * of_tfidf)
 
     def to_bytes(self) -> bytes:
         """The content of `lexical.npz`."""
@@ -121,9 +119,7 @@ def choose_lexical(
             )
 
         # Without derivatives, because losses are float32.
-        minimum = minimize(penalized, start, method="Nelder-Mead", bounds=positive, tol=1e-4)
-        factors: np.ndarray = minimum.x
-        return factors
+        return minimize(penalized, start, method="Nelder-Mead", bounds=positive, tol=1e-4).x
 
     factors = best(2)
     gains = losses(best(1)) - losses(factors)

@@ -112,16 +112,12 @@ def sigmoid_losses(
     return ops.mean(losses, axis=-1)
 
 
-def span_losses(
-    targets: "Tensor",
-    logits: "Tensor",
-    config: LossConfig = PLAIN,
-    class_weights: Sequence[Any] | None = None,
-) -> "Tensor":
+def span_losses(targets: "Tensor", logits: "Tensor", *settings: Any) -> "Tensor":
     """Cross-entropy of the first and the last token of a span, mean of both: (B,).
 
     logits (B, T, 2), targets (B, T, 2) int: 2 for right tokens, 1 for other possible ones, 0 for
-    the rest. The probability of several right tokens is their sum. The settings are for labels.
+    the rest. The probability of several right tokens is their sum. The settings, as of
+    `softmax_losses`, are for labels: they do not count.
     """
     from keras import ops
 
@@ -132,13 +128,8 @@ def span_losses(
     return ops.mean(losses, axis=-1)
 
 
-def squared_errors(
-    targets: "Tensor",
-    logits: "Tensor",
-    config: LossConfig = PLAIN,
-    class_weights: Sequence[Any] | None = None,
-) -> "Tensor":
-    """Squared distance of targets (…, 1) and logits (…, 1): (…). The settings are for labels."""
+def squared_errors(targets: "Tensor", logits: "Tensor", *settings: Any) -> "Tensor":
+    """Squared distance of targets (…, 1) and logits (…, 1): (…). Settings as of `span_losses`."""
     from keras import ops
 
     return ops.mean(ops.square(ops.cast(targets, "float32") - logits), axis=-1)
@@ -168,38 +159,28 @@ def number_divergence(logits: "Tensor", other: "Tensor") -> "Tensor":
     return 2 * ops.mean(ops.square(logits - other), axis=-1)
 
 
-def softmax_distillation(
-    teacher: "Tensor", logits: "Tensor", temperature: float = TEMPERATURE
-) -> "Tensor":
+def softmax_distillation(teacher: "Tensor", logits: "Tensor") -> "Tensor":
     """T² · KL(p‖q) of the distributions p, q of two logits (…, C), each divided by T: (…).
 
-    T² because the gradient of the divergence shrinks by it (Hinton et al., arXiv 1503.02531,
-    section 2). The entropy of p, which that paper's cross-entropy also has, has no gradient.
+    T is `TEMPERATURE`. T² because the gradient of the divergence shrinks by it (Hinton et al.,
+    arXiv 1503.02531, section 2). The entropy of p, which that paper's cross-entropy also has, has
+    no gradient.
     """
     from keras import ops
 
-    log_p, log_q = (ops.log_softmax(x / temperature) for x in (teacher, logits))
-    return temperature**2 * ops.sum(ops.exp(log_p) * (log_p - log_q), axis=-1)
+    log_p, log_q = (ops.log_softmax(x / TEMPERATURE) for x in (teacher, logits))
+    return TEMPERATURE**2 * ops.sum(ops.exp(log_p) * (log_p - log_q), axis=-1)
 
 
-def sigmoid_distillation(
-    teacher: "Tensor", logits: "Tensor", temperature: float = TEMPERATURE
-) -> "Tensor":
+def sigmoid_distillation(teacher: "Tensor", logits: "Tensor") -> "Tensor":
     """The same for C independent probabilities; the mean over C, as in their loss."""
     from keras import ops
 
-    p, q = teacher / temperature, logits / temperature
+    p, q = teacher / TEMPERATURE, logits / TEMPERATURE
     # KL = p (log p − log q) + (1 − p) (log (1 − p) − log (1 − q)), and log (1 − σ(x)) = log σ(−x).
     yes = ops.sigmoid(p) * (ops.log_sigmoid(p) - ops.log_sigmoid(q))
     no = ops.sigmoid(-p) * (ops.log_sigmoid(-p) - ops.log_sigmoid(-q))
-    return temperature**2 * ops.mean(yes + no, axis=-1)
-
-
-def number_distillation(
-    teacher: "Tensor", logits: "Tensor", temperature: float = TEMPERATURE
-) -> "Tensor":
-    """Squared distance of numbers (…, 1): (…). A temperature has no meaning here."""
-    return squared_errors(teacher, logits)
+    return TEMPERATURE**2 * ops.mean(yes + no, axis=-1)
 
 
 def mixed(losses: "Tensor", soft: "Tensor", share: "Tensor") -> "Tensor":

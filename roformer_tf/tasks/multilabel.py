@@ -221,5 +221,4 @@ def best_thresholds(wanted: np.ndarray, scores: np.ndarray) -> tuple[float, ...]
             right[:, label] + right[steps, rest].sum(),
             predicted[:, label] + predicted[steps, rest].sum(),
         )
-    thresholds: list[float] = STEPS[chosen].tolist()
-    return tuple(thresholds)
+    return tuple(STEPS[chosen].tolist())

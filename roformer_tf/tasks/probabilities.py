@@ -80,8 +80,7 @@ def shortest(number: Any) -> float:
 
 def likeliest(scores: np.ndarray, number: int) -> list[int]:
     """Indices of the highest scores (C,), the highest first; of equal ones the first."""
-    indices: list[int] = np.argsort(-scores, kind="stable")[:number].tolist()
-    return indices
+    return np.argsort(-scores, kind="stable")[:number].tolist()
 
 
 class LabelIssue(NamedTuple):

@@ -15,7 +15,7 @@ from roformer_tf.tasks import metrics
 from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task, part
 from roformer_tf.tasks.decoding import NumberDecoding
 from roformer_tf.tasks.labelling import Labelling
-from roformer_tf.tasks.losses import number_distillation, number_divergence, squared_errors
+from roformer_tf.tasks.losses import number_divergence, squared_errors
 from roformer_tf.tasks.metrics import Function, Metric
 from roformer_tf.tasks.objective import TrainingObjective
 from roformer_tf.tasks.scoring import POINTS, JsonObject, Metrics
@@ -37,11 +37,7 @@ class RegressionLabelling(Labelling):
     def guess(cls, sample: "LabelSample") -> str:
         """Numbers with decimals."""
         fits = len(sample.texts) in cls.text_counts and sample.has_decimals
-        return (
-            Message("the labels are numbers with decimals")
-            if fits and not sample.why_several
-            else ""
-        )
+        return Message("the labels are numbers with decimals") if fits else ""
 
     @classmethod
     def read_label(cls, value: Any, separator: str) -> Label:
@@ -87,7 +83,7 @@ class RegressionObjective(TrainingObjective):
 
     losses = staticmethod(squared_errors)
     divergence = staticmethod(number_divergence)
-    soft_losses = staticmethod(number_distillation)
+    soft_losses = staticmethod(squared_errors)  # a teacher's number is a target like any other
 
 
 class RegressionDecoding(NumberDecoding):

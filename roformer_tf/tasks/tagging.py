@@ -313,13 +313,10 @@ class Tagging(Task):
     def chain(self) -> Chain:
         """Scores of the order of labels: the learned ones, and NEVER for illegal sequences."""
         chain = legal(self.labels, self.scheme)
-        return chain + self.learned_chain if self.crf else chain
-
-    @property
-    def learned_chain(self) -> Chain:
-        """The scores of a conditional random field alone."""
+        if not self.crf:
+            return chain
         start, *steps, end = np.array(self.transitions)
-        return Chain(start, np.array(steps), end)
+        return Chain(chain.start + start, chain.steps + np.array(steps), chain.end + end)
 
 
 def words_are_units(examples: Iterable[Example]) -> bool:

@@ -5,9 +5,10 @@ separately: its prediction does not depend on the rest of a batch.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -106,7 +107,7 @@ class TfIdf:
         a, b = example.texts
         size = len(self.ngrams)
         last = 3 * size + np.arange(2)
-        overlaps = overlap(a, b), overlap(_twos(a), _twos(b))
+        overlaps = overlap(a, b), overlap(pairwise(a), pairwise(b))
         return (
             np.concatenate([first, size + second, 2 * size + both, last]),
             np.concatenate([of_first, of_second, of_first[at] * of_second[and_at], overlaps]),
@@ -141,15 +142,10 @@ def _keys(text: str, longest: int) -> np.ndarray:
     return np.concatenate(keys)
 
 
-def _twos(text: str) -> list[str]:
-    """Every two adjacent characters."""
-    return [text[i : i + 2] for i in range(len(text) - 1)]
-
-
-def overlap(a: Sequence[str], b: Sequence[str]) -> float:
+def overlap(a: Iterable[Any], b: Iterable[Any]) -> float:
     """Jaccard similarity of two sets of items; of texts, of their characters."""
-    either = set(a) | set(b)
-    return len(set(a) & set(b)) / len(either) if either else 0.0
+    first, second = set(a), set(b)
+    return len(first & second) / len(first | second) if first or second else 0.0
 
 
 @dataclass(frozen=True)
@@ -176,7 +172,11 @@ class TfIdfModel:
         ends = np.cumsum([0, *map(len, columns)])
         shape = len(examples), tfidf.width(len(examples[0].texts))
         features = csr_matrix((np.concatenate(values), np.concatenate(columns), ends), shape)
-        check_size(features.nnz, task.outputs)
+        if features.nnz * task.outputs > MAX_PRODUCTS:
+            raise InputError(
+                f"a linear model of {task.outputs:,} labels on texts with {features.nnz:,} "
+                "different n-grams would take hours"
+            )
         targets = np.stack([task.labelling.target(example) for example in examples])
         return cls(tfidf, task.metrics.fit_linear(targets, features, setting.strength))
 
@@ -197,22 +197,11 @@ class TfIdfModel:
         outputs = np.empty((len(examples), len(intercepts)))
         for output, (columns, values) in zip(outputs, map(self.tfidf.row, examples), strict=True):
             output[:] = values @ coefficients[columns] + intercepts
-        logits: np.ndarray = task.metrics.linear_logits(outputs)
-        return logits
+        return task.metrics.linear_logits(outputs)
 
     def predictions(self, task: Any, examples: Examples) -> "list[Prediction]":
         """Predict each example."""
-        predictions: list[Prediction] = task.decoding.predict_all(self.logits(task, examples))
-        return predictions
-
-
-def check_size(features: int, labels: int) -> None:
-    """Raise InputError if fits to so many features that are not 0, for each label, take hours."""
-    if features * labels > MAX_PRODUCTS:
-        raise InputError(
-            f"a linear model of {labels:,} labels on texts with {features:,} different n-grams "
-            "would take hours"
-        )
+        return task.decoding.predict_all(self.logits(task, examples))
 
 
 def fit_logistic(targets: np.ndarray, features: Any, strength: float) -> LinearModel:

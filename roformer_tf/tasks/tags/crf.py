@@ -30,10 +30,6 @@ class Chain(NamedTuple):
     end: np.ndarray
     """(C,) at the end."""
 
-    def __add__(self, other: "Chain") -> "Chain":  # type: ignore[override]
-        """The sums of both scores."""
-        return Chain(*(x + y for x, y in zip(self, other, strict=True)))
-
     def first_illegal(self, path: np.ndarray) -> int | None:
         """The first index at which labels (T,) int are illegal; T if only their end is illegal."""
         if not len(path):

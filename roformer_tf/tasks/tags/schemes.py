@@ -41,7 +41,9 @@ def spans(labels: Sequence[str]) -> list[Span]:
     # Imported here: seqeval brings scikit-learn, which takes a second.
     from seqeval.metrics.sequence_labeling import get_entities
 
-    return [(kind, first, last + 1) for kind, first, last in get_entities([*map(_tag, labels)])]
+    # A label that marks no entity becomes an entity of one unit.
+    tags = [as_bioes(label) or f"S-{label}" for label in labels]
+    return [(kind, first, last + 1) for kind, first, last in get_entities(tags)]
 
 
 def as_bioes(tag: str) -> str | None:
@@ -96,11 +98,6 @@ def _offsets(text: str, units: Sequence[str]) -> list[tuple[int, int]]:
         end = start + len(unit)
         offsets.append((start, end))
     return offsets
-
-
-def _tag(label: str) -> str:
-    """The label in BIOES; one that marks no entity becomes an entity of one unit."""
-    return as_bioes(label) or f"S-{label}"
 
 
 def find_scheme(labels: Sequence[str], examples: Sequence[Example]) -> Scheme:

@@ -140,11 +140,6 @@ class DifferentTexts:
         return Prediction(label, np.array([scores[own]], np.float32))
 
 
-def positives(encoded: EncodedSides) -> Positives:
-    """Which of the texts of a set belong together: the first two of each example."""
-    return Positives(encoded.numbers[:, :2])
-
-
 def unit(row_vectors: Sequence[np.ndarray]) -> np.ndarray:
     """Vectors of sequences → (sequences, H) float32 of length 1; a vector of 0 stays 0."""
     vectors = np.asarray(row_vectors, np.float32)

@@ -16,18 +16,13 @@ from roformer_tf.errors import InputError
 from roformer_tf.labelled.batches import TrainingData
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.passages import Passages
-from roformer_tf.labelled.text_sides import EncodedSides, SideBatches, fitting_rows
+from roformer_tf.labelled.text_sides import EncodedSides, Positives, SideBatches, fitting_rows
 from roformer_tf.readers.records import text_key
 from roformer_tf.tasks import losses
 from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, part
 from roformer_tf.tasks.metrics import ACCURACY, Function, Metric, mean
 from roformer_tf.tasks.scoring import JsonObject, shortened
-from roformer_tf.tasks.vectors.ranked_texts import (
-    RETRIEVAL,
-    DifferentTexts,
-    positives,
-    query_figures,
-)
+from roformer_tf.tasks.vectors.ranked_texts import RETRIEVAL, DifferentTexts, query_figures
 from roformer_tf.tasks.vectors.sentence_vectors import (
     SentenceVectors,
     VectorDecoding,
@@ -102,8 +97,9 @@ class RetrievalLabelling(VectorLabelling):
         if self.task.data == "texts":
             return Passages.of(examples, tokenizer, self.task.max_length)
         encoded = self.encode(examples, tokenizer)
+        positives = Positives(encoded.numbers[:, :2])
         # Of a document in several windows, the one most similar to the query is trained.
-        return SideBatches(encoded, positives=positives(encoded), rows=fitting_rows(encoded))
+        return SideBatches(encoded, positives=positives, rows=fitting_rows(encoded))
 
 
 class RetrievalObjective(VectorObjective):

@@ -244,11 +244,9 @@ def best_threshold(scores: np.ndarray, wanted: np.ndarray) -> float:
     """
     order = np.argsort(scores, kind="stable")
     ordered, yes = scores[order], wanted[order]
-    # A threshold after the first k scores predicts no for them and yes for the rest. Right are the
-    # no's among the first k and the yes's among the rest.
-    right = (
-        np.concatenate([[0], np.cumsum(~yes)]) + yes.sum() - np.concatenate([[0], np.cumsum(yes)])
-    )
+    # A threshold after the first k scores predicts no for them and yes for the rest. Before all of
+    # them every yes is right; after each further score one no more, or one yes less.
+    right = np.cumsum([yes.sum(), *np.where(yes, -1, 1)])
     # Thresholds below the lowest and above the highest score are possible, too.
     ends = np.concatenate([[ordered[0] - 0.1], ordered, [ordered[-1] + 0.1]])
     # No threshold is between equal scores.
