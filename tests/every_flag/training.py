@@ -246,7 +246,7 @@ TABLES = {
             Row(
                 "--pattern {{text}}{{label}}",
                 "exit",
-                base=f"{FINETUNE} --method cloze",
+                base=f"{FINETUNE} --method cloze --label-names 好 天",
                 exits=(2, 0),
                 slow=True,
             ),
