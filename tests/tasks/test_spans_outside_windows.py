@@ -114,10 +114,11 @@ def test_each_set_has_one_message(locale, want, monkeypatch, capsys):
     task = Spans(labels=LABELS, max_length=18)
     train = example(task, 90, [(10, 19), (5, 7)])  # windows: 0 to 16, 12 to 28, …
     test = example(task, 90, [(10, 18), (10, 19), (0, 1)])
-    check_windows(task, Sets([train], [example(task, 90, [])], [test], []), tokenizer_of())
-    printed = capsys.readouterr().out
-    assert printed.startswith(want)
-    assert printed.count("\n") == 2
+    valid, other = example(task, 90, [(10, 19)]), example(task, 90, [])
+    check_windows(task, Sets([train], [valid, other], [test], []), tokenizer_of())
+    of_train, of_valid, of_test = capsys.readouterr().out.splitlines()
+    assert f"{of_train}\n{of_test}".startswith(want)
+    assert "1 of 1 entities of the validation set" in of_valid or "验证集的 1 个实体中" in of_valid
 
 
 @pytest.mark.parametrize(("task", "rest"), TASKS_AND_REST)
