@@ -99,7 +99,7 @@ class Loopback:
         self.workers: list[Process] = []
         self._variables = {"PYTHONPATH": str(ROOT), **variables}
         self.scheduler = self._start("scheduler", "--port", "0")
-        while not self.file.exists():
+        while not self.file.exists() or not self.file.stat().st_size:
             assert self.scheduler.poll() is None, self._log("scheduler").read_text()
             time.sleep(0.02)
         for _ in range(workers):

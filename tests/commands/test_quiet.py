@@ -31,6 +31,8 @@ OURS = re.compile(
     r"|predict: 24 texts, elapsed [\d:]+"
     r"|\S+/train.tsv: text in column text\."
     r"|24 of 24 texts answered; .*\."
+    r"|OpenVINO computes in bfloat16 \(.*\)\."
+    r"|device: the CPU, by TensorFlow\."
 )
 
 

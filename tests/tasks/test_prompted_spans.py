@@ -203,10 +203,10 @@ def test_all_routes_ask_for_the_same_labels(run, tmp_path):
         kept = [[x for x in each["spans"] if x["label"] == "国"] for each in (before, after)]
         assert alike(*kept, 1e-4)
     pytest.importorskip("fastapi", reason="needs the extra [serve]")
-    from tests.support.service_app import create_task_app
+    from tests.support.service_app import create_task_app, served_task
 
     (response,) = post(
-        create_task_app(load_task(folder)),
+        create_task_app(served_task(folder)),
         ("/predict", {"texts": texts, "labels": ["国", "好"]}),
     )
     assert alike(response["predictions"], asked, 1e-4)
