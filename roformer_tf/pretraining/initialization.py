@@ -17,7 +17,6 @@ from roformer_tf.corpus.packing import DOCUMENT, TOKEN
 from roformer_tf.corpus.shards import PreparedRows
 from roformer_tf.errors import InputError
 from roformer_tf.files import find_recipe
-from roformer_tf.layers.rotary import rotate
 from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForMaskedLM
 from roformer_tf.pretraining.settings import InitializationConfig, PretrainConfig
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, check_fits
@@ -47,9 +46,6 @@ SMALL = RoFormerConfig(
 # have the same.
 RANDOM_SHARE = 0.3
 
-# With it, a distance of one more or less has a score about 2 lower, in heads of 64 dimensions.
-ATTENTION_BIAS = 3.0
-
 # Maximum number of sequences in which the tokens are counted.
 COUNTED_ROWS = 5000
 
@@ -67,7 +63,7 @@ def new_model(
     Its weights are random, with two exceptions. The output bias has the frequencies; otherwise the
     first hundreds of steps would learn nothing else (RoFormerV2 has no bias). With
     `embeddings="neighbours"`, the word embeddings are the corpus' neighbour vectors, with the
-    length of random ones, and the first layer begins with attention to the nearest tokens.
+    length of random ones.
     """
     config = architecture.replace(
         vocab_size=tokenizer.vocab_size,
@@ -83,29 +79,7 @@ def new_model(
         length = config.initializer_range * math.sqrt(config.embedding_size)
         vectors = length * neighbour_vectors(rows, *words.shape)
         words.assign(vectors + RANDOM_SHARE * keras.ops.convert_to_numpy(words))
-        if isinstance(model, RoFormerForMaskedLM):
-            attend_to_neighbours(model)
     return model
-
-
-def attend_to_neighbours(model: RoFormerForMaskedLM) -> None:
-    """Have each head of the first layer begin with attention to one distance: −1, 1, −2, 2, …
-
-    The bias of the queries is a number b in all dimensions; that of the keys is the same, rotated
-    by −d positions. So positions m and n have the score Σ 2b² cos(θ_i (n − m − d)) / √H, which is
-    highest at n = m + d. Without rotation it is the same for all n. RoFormerV2 has no biases.
-    """
-    variables, config = model.named_variables(), model.config
-    if config.use_bias:
-        queries, keys = (
-            variables[f"encoder/layer_0/attention/{name}/bias"] for name in ("query", "key")
-        )
-        heads = np.arange(config.num_attention_heads)
-        distances = (heads // 2 + 1) * np.where(heads % 2, 1, -1)
-        queries.assign(np.full(queries.shape, ATTENTION_BIAS))
-        rows = keras.ops.expand_dims(queries, (0, 2))  # (1, N, 1, H): the heads as a sequence
-        rotated = rotate(rows, -distances, config.rotary_base, config.rotary_style)
-        keys.assign(rotated[0, :, 0])
 
 
 def log_frequencies(rows: PreparedRows, vocab_size: int, predicted: np.ndarray) -> np.ndarray:

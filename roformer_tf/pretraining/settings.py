@@ -112,9 +112,8 @@ class InitializationConfig:
     """Instead of --init-from: a bert_config.json, or base, small, v2. Its vocabulary size is
     replaced by that of the data."""
     embeddings: Literal["random", "neighbours"] = "random"
-    """Initial word embeddings of a new model: random, or computed from how often tokens are near
-    each other in the corpus. Masked models then also begin with attention to the nearest tokens.
-    Both save a small model thousands of steps."""
+    """Initial word embeddings of a new model: random, or computed from how often tokens are
+    adjacent in the corpus. The latter saves a small model thousands of steps."""
     dropout: float | None = None
     """Dropout rate on hidden states and attention. Default: the architecture's."""
     attention_dropout: float | None = None

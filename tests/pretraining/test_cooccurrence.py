@@ -7,12 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roformer_tf.config import RoFormerConfig
 from roformer_tf.corpus.packing import Documents, pack
-from roformer_tf.layers.rotary import rotate_as_in_the_paper
-from roformer_tf.models.heads import RoFormerForMaskedLM
 from roformer_tf.pretraining.initialization import (
-    attend_to_neighbours,
     neighbour_counts,
     neighbour_vectors,
     positive_information,
@@ -99,32 +95,3 @@ def test_text_that_says_nothing_of_its_tokens_gives_no_vectors():
     assert (neighbour_vectors(packed([[5] * 5] * 3), 10, 4)[5:] == 0).sum() >= 16
     alone = Rows([row * 0 for row in packed([[5]])])
     assert (neighbour_vectors(alone, 10, 4) == 0).all()
-
-
-def test_heads_begin_with_attention_to_one_distance_each():
-    """From every position, the tokens on both sides of the best one come next."""
-    model = RoFormerForMaskedLM(
-        RoFormerConfig(
-            vocab_size=20,
-            hidden_size=256,
-            num_hidden_layers=1,
-            num_attention_heads=4,
-            intermediate_size=8,
-        )
-    )
-    attend_to_neighbours(model)
-    names = model.named_variables()
-    queries, keys = (
-        rotate_as_in_the_paper(
-            np.tile(names[f"encoder/layer_0/attention/{name}/bias"].numpy(), (1, 30, 1, 1)),
-            np.arange(30),
-        )[0]
-        for name in ("query", "key")
-    )
-    scores = np.einsum("mhd,nhd->hmn", queries, keys) / np.sqrt(64)
-    for of_head, distance in zip(scores, (-1, 1, -2, 2), strict=True):
-        for position in range(3, 26):
-            best, second, third = np.argsort(-of_head[position])[:3]
-            assert best == position + distance
-            assert {second, third} == {best - 1, best + 1}
-            assert 1.5 < of_head[position, best] - of_head[position, second] < 3
