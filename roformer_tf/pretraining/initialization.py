@@ -203,24 +203,16 @@ def neighbour_vectors(
 
 
 def neighbour_counts(rows: PreparedRows, vocab_size: int) -> "csr_matrix":
-    """How often a token (row) is before another (column) in a document: (V, V).
-
-    Once for the next token, half for the one after it.
-    """
-    from scipy.sparse import coo_matrix, csr_matrix
+    """How often a token (row) is directly before another (column) in a document: (V, V)."""
+    from scipy.sparse import coo_matrix
 
     spread = -(-len(rows) * rows.length // COUNTED_TOKENS)
     sample = np.stack([rows[i] for i in range(0, len(rows), spread)])
     tokens, documents = sample[:, TOKEN], sample[:, DOCUMENT]
-    counts = csr_matrix((vocab_size, vocab_size), dtype=np.float32)
-    for distance in (1, 2):
-        earlier, later = slice(None, -distance), slice(distance, None)
-        document = documents[:, later]
-        together = (documents[:, earlier] == document) & (document != 0)
-        before, after = tokens[:, earlier][together], tokens[:, later][together]
-        weights = np.full(len(before), 1 / distance, np.float32)
-        counts += coo_matrix((weights, (before, after)), counts.shape).tocsr()
-    return counts
+    together = (documents[:, :-1] == documents[:, 1:]) & (documents[:, 1:] != 0)
+    before, after = tokens[:, :-1][together], tokens[:, 1:][together]
+    ones = np.ones(len(before), np.float32)
+    return coo_matrix((ones, (before, after)), (vocab_size, vocab_size)).tocsr()
 
 
 def positive_information(counts: "csr_matrix") -> "csr_matrix":
