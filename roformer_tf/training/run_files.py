@@ -44,7 +44,7 @@ def read_keys(path: Path, parse: Callable[[str], Any]) -> dict[str, Any]:
     except (yaml.YAMLError, ValueError, RecursionError) as error:
         problem, values = f"this is damaged: {' '.join(str(error).split())[:200]}", None
     if not isinstance(values, dict):
-        raise InputError(f"{path}: {problem}. Fix the file, or remove the run from the command.")
+        raise InputError(f"{path}: {problem}. Fix the file, or give another folder.")
     return {str(key): value for key, value in values.items()}
 
 

@@ -269,7 +269,7 @@ def test_a_damaged_line_is_named(tmp_path, damage):
 def test_damaged_settings_are_named(tmp_path, content, problem):
     run = write_run(tmp_path / "run", losses(1.0))
     (run / "settings.yaml").write_bytes(content)
-    with pytest.raises(InputError, match=rf"run/settings\.yaml: .*{problem}.*remove the run"):
+    with pytest.raises(InputError, match=rf"run/settings\.yaml: .*{problem}.*give another folder"):
         read(run)
 
 
