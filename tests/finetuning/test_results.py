@@ -105,8 +105,8 @@ def answered(run, tmp_path_factory):
 
 @pytest.mark.slow
 def test_the_report_names_the_engine_that_predict_uses(run, report):
-    opened = open_finetuned(run / "model")
-    assert report["answered_by"] == opened.choice.as_json()
+    choice = open_finetuned(run / "model").choice
+    assert report["answered_by"] == {"engine": choice.engine, "precision": choice.precision}
 
 
 def table(path):
