@@ -36,7 +36,7 @@ from roformer_tf.finetuning.losses import check_loss
 from roformer_tf.finetuning.method import is_open, settle_method, with_method
 from roformer_tf.finetuning.rates import USUAL_EPOCHS, default_epochs, default_rate, spelled
 from roformer_tf.finetuning.report.analysis import analyse
-from roformer_tf.finetuning.report.figures import in_no_window
+from roformer_tf.finetuning.report.figures import window_notes
 from roformer_tf.finetuning.report.pages import model_card, write_report
 from roformer_tf.finetuning.results import Results, print_summary
 from roformer_tf.finetuning.search import Search, Sets
@@ -478,7 +478,7 @@ def check_windows(task: Task, sets: Sets, tokenizer: RoFormerTokenizer) -> None:
         if (examples := getattr(sets, name))
     ]
     report = {"task": task.name, "max_length": task.max_length, "data": data}
-    sentences = in_no_window(report, Translator(terminal_language()))
+    sentences = window_notes(report, Translator(terminal_language()))
     if (lost := data[0]["in_no_window"]) and lost["number"] == lost["of"]:
         raise InputError(sentences[0])
     for sentence in sentences:

@@ -44,7 +44,7 @@ def set_name(name: str, _: Translator) -> str:
     return _("{set} (new texts)", set=names[part]) if unseen else names[part]
 
 
-def in_no_window(report: Report, _: Translator) -> list[str]:
+def window_notes(report: Report, _: Translator) -> list[str]:
     """A sentence for each set with entities or answers that are whole in no window."""
     return [
         _(
@@ -164,7 +164,7 @@ def warnings(report: Report, _: Translator, figures: bool = True) -> list[str]:
 
 def evaluation_warnings(report: Report, _: Translator) -> list[str]:
     """Warnings that need no training run: of predictions for a labelled file."""
-    checks = (_undefined, _missing, _few, in_no_window, _never, _unreliable)
+    checks = (_undefined, _missing, _few, window_notes, _never, _unreliable)
     return [sentence for check in checks for sentence in check(report, _)]
 
 

@@ -20,7 +20,6 @@ from roformer_tf.finetuning.report.figures import (
     baseline_name,
     compare,
     figure,
-    in_no_window,
     interval,
     lowest_f1,
     main_metric,
@@ -30,6 +29,7 @@ from roformer_tf.finetuning.report.figures import (
     set_name,
     teacher_notes,
     warnings,
+    window_notes,
 )
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.tasks.base import Task
@@ -97,8 +97,8 @@ def report_templates(
     _ = Translator(language)
     templates = environment(Path(__file__).parent, language, html)
     by_language: list[Any] = [
-        *(baseline_name, duration, hardware_rows, in_no_window, label_text, lexical_note),
-        *(method_notes, set_name, setting_text, teacher_notes),
+        *(baseline_name, duration, hardware_rows, label_text, lexical_note),
+        *(method_notes, set_name, setting_text, teacher_notes, window_notes),
     ]
     functions = {function.__name__: partial(function, _=_) for function in by_language}
     templates.globals |= functions | {
