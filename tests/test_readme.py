@@ -17,14 +17,15 @@ PAIRS = [
     *((f"docs/{page}", f"docs/zh/{page}") for page in sorted(TRANSLATED)),
 ]
 ENGLISH_ONLY = {
-    *("LOG.md", "RECIPES.md", "reference/api.md"),
-    "guides/released.md",
+    *("LOG.md", "reference/api.md"),
     *(f"research/{name}.md" for name in ("results", "paper", "search", "sentiment", "cluster")),
 }
 
 
 def text_of(name):
-    return (ROOT / name).read_text(encoding="utf-8")
+    text = (ROOT / name).read_text(encoding="utf-8")
+    included = re.match(r"<!-- include: (\S+) -->", text)  # see docs/included_pages.py
+    return text_of(included[1]) if included and name in dict(PAIRS) else text
 
 
 def code_blocks(name):
