@@ -28,7 +28,7 @@ from benchmarks.suite import peer
 from benchmarks.suite.report import ALONE, BASELINE, MAJORITY, PEER, Cell, Notes, write_report
 from benchmarks.suite.sets import (
     SOURCES,
-    TestSet,
+    SuiteSet,
     few_examples,
     find_set,
     read_cloze,
@@ -113,7 +113,7 @@ def main(config: SuiteConfig) -> None:
     print(f"\n{(config.output / 'suite.md').read_text('utf-8')}\nSee {config.output}.")
 
 
-def finished(config: SuiteConfig, test_set: TestSet, job: Job) -> list[Cell]:
+def finished(config: SuiteConfig, test_set: SuiteSet, job: Job) -> list[Cell]:
     """The cells of a job: read where it is done, and else computed.
 
     After a kill a fine-tuning resumes, unless command, checkpoint or data have changed.
@@ -148,7 +148,7 @@ def finished(config: SuiteConfig, test_set: TestSet, job: Job) -> list[Cell]:
 # Sets with labels or tags
 
 
-def labelled_jobs(config: SuiteConfig, test_set: TestSet, seeds: int) -> Iterator[Job]:
+def labelled_jobs(config: SuiteConfig, test_set: SuiteSet, seeds: int) -> Iterator[Job]:
     """Fine-tuning with no settings but the files; the most frequent label; the peer."""
     for checkpoint in config.checkpoint:
         name = label_of(checkpoint)
@@ -169,7 +169,7 @@ def labelled_jobs(config: SuiteConfig, test_set: TestSet, seeds: int) -> Iterato
 
 
 def finetuned(
-    system: str, test_set: TestSet, steps: Sequence[Sequence[object]], run: Path
+    system: str, test_set: SuiteSet, steps: Sequence[Sequence[object]], run: Path
 ) -> list[Cell]:
     """Fine-tune; the cells of the model and of its baseline, on the test texts that are new.
 
@@ -195,7 +195,7 @@ def finetuned(
     return measured
 
 
-def majority(test_set: TestSet) -> list[Cell]:
+def majority(test_set: SuiteSet) -> list[Cell]:
     """The most frequent label of the training set; nothing where a text has several labels."""
     sets = read_labelled(test_set)
     if not isinstance(sets.train[0].label, str):
@@ -205,7 +205,7 @@ def majority(test_set: TestSet) -> list[Cell]:
     return [accuracy(MAJORITY, test_set.name, right)._replace(interval=None)]
 
 
-def of_peer(test_set: TestSet) -> list[Cell]:
+def of_peer(test_set: SuiteSet) -> list[Cell]:
     """The peer's vectors with logistic regression; nothing where a text has several labels."""
     sets = read_labelled(test_set)
     if not isinstance(sets.train[0].label, str):
@@ -216,7 +216,7 @@ def of_peer(test_set: TestSet) -> list[Cell]:
 # The cloze
 
 
-def cloze_jobs(config: SuiteConfig, test_set: TestSet, seeds: int) -> Iterator[Job]:
+def cloze_jobs(config: SuiteConfig, test_set: SuiteSet, seeds: int) -> Iterator[Job]:
     """Fine-tuning, as of sets with labels, and chance."""
     rows = read_cloze(test_set.paths["test"])
     chance = float(np.mean([1 / len(row["choices"]) for row in rows]))
@@ -228,7 +228,7 @@ def cloze_jobs(config: SuiteConfig, test_set: TestSet, seeds: int) -> Iterator[J
 # Search
 
 
-def search_jobs(config: SuiteConfig, test_set: TestSet, seeds: int) -> Iterator[Job]:
+def search_jobs(config: SuiteConfig, test_set: SuiteSet, seeds: int) -> Iterator[Job]:
     """Fine-tune on queries and their pages, then search, by vectors and by words, too."""
     recipe = SearchRecipe(test_set.paths["test"], config.output / "data" / "search", 1, False)
     write_pairs(recipe)

@@ -80,7 +80,7 @@ FEWCLUE: Mapping[str, Callable[[Row], Row]] = {
 }
 
 
-class TestSet(NamedTuple):
+class SuiteSet(NamedTuple):
     """A set of the suite with its files."""
 
     name: str
@@ -97,13 +97,13 @@ class Labelled(NamedTuple):
     test: list[Example]
 
 
-def find_set(name: str, folders: Sequence[Path], output: Path) -> TestSet | None:
+def find_set(name: str, folders: Sequence[Path], output: Path) -> SuiteSet | None:
     """The files of a set in the first folder that has it, rewritten under output if need be."""
     source = SOURCES[name]
     for folder in folders:
         ours = folder / source.folder
         if source.kind == "search" and (ours / "documents.jsonl.gz").exists():
-            return TestSet(name, source.kind, {"test": ours})
+            return SuiteSet(name, source.kind, {"test": ours})
         paths = {
             split: ours / f"{source.test if split == 'test' else split}.{source.ending}"
             for split in SPLITS
@@ -111,17 +111,17 @@ def find_set(name: str, folders: Sequence[Path], output: Path) -> TestSet | None
         if all(path.exists() for path in paths.values()):
             if source.rows:
                 paths["train"] = _first_rows(paths["train"], source.rows, output / "data" / name)
-            return TestSet(name, source.kind, paths)
+            return SuiteSet(name, source.kind, paths)
         for clone in (folder, folder / "cmrc2018"):
             files = [clone / "squad-style-data" / file for file in CMRC_FILES]
             if source.kind == "answers" and all(path.exists() for path in files):
-                return TestSet(name, source.kind, dict(zip(SPLITS, files, strict=True)))
+                return SuiteSet(name, source.kind, dict(zip(SPLITS, files, strict=True)))
         if rows := _of_clone(name, folder):
-            return TestSet(name, source.kind, _rewritten(rows, output / "data" / name))
+            return SuiteSet(name, source.kind, _rewritten(rows, output / "data" / name))
     return None
 
 
-def read_labelled(test_set: TestSet) -> Labelled:
+def read_labelled(test_set: SuiteSet) -> Labelled:
     """The examples as `finetune` reads them, and of the test set those with new texts."""
     columns = ColumnsConfig()
     layout = find_layout(test_set.paths["train"], columns, None, TASKS)
@@ -131,7 +131,7 @@ def read_labelled(test_set: TestSet) -> Labelled:
     return Labelled(train, valid, [test[number] for number in np.flatnonzero(new)])
 
 
-def few_examples(test_set: TestSet, count: int, seed: int, folder: Path) -> TestSet:
+def few_examples(test_set: SuiteSet, count: int, seed: int, folder: Path) -> SuiteSet:
     """The set with so many training rows of each label, drawn by the seed, and no validation set.
 
     Raises InputError where a row has other than one label, or a label has too few rows.

@@ -13,7 +13,7 @@ from scipy.stats import t
 
 from benchmarks.suite import __main__ as suite
 from benchmarks.suite.report import Cell, Notes, mean_of, write_report
-from benchmarks.suite.sets import SOURCES, SPLITS, TestSet, find_set, read_cloze, read_labelled
+from benchmarks.suite.sets import SOURCES, SPLITS, SuiteSet, find_set, read_cloze, read_labelled
 from roformer_tf.errors import InputError
 
 ROOT = Path(__file__).parents[2]
@@ -129,7 +129,7 @@ def test_test_texts_that_are_in_another_set_do_not_count(tmp_path):
         write_lines(
             paths[split], [{"text": text, "label": "ab"[i % 2]} for i, text in enumerate(texts)]
         )
-    sets = read_labelled(suite.TestSet("x", "labels", paths))
+    sets = read_labelled(suite.SuiteSet("x", "labels", paths))
     assert [example.texts for example in sets.test] == [("丁",), ("戊",)]
 
 
@@ -157,7 +157,7 @@ def test_the_cloze_is_fine_tuned_and_compared_with_chance(tmp_path):
     paths = {split: tmp_path / f"{split}.jsonl" for split in SPLITS}
     write_lines(paths["test"], rows)
     config = suite.SuiteConfig(checkpoint=("runs/a",), output=tmp_path)
-    chance, *trained = suite.cloze_jobs(config, suite.TestSet("chid", "cloze", paths), 2)
+    chance, *trained = suite.cloze_jobs(config, suite.SuiteSet("chid", "cloze", paths), 2)
     assert chance.compute()[0].value == 0.375
     assert [(job.system, job.seed, job.steps[0][0]) for job in trained] == [
         ("a", 0, "finetune"),
@@ -292,7 +292,7 @@ def test_figures_are_of_new_texts_and_of_the_model_alone(run, tmp_path):
     report = REPORT | part | {"leaks": {"of": 12, "unseen": 8}, "lexical": part}
     report["baseline"] = part | {"name": "TF-IDF"}
     suite.write_json(tmp_path / "run" / "report.json", report)
-    cells = suite.finetuned("x", TestSet("csl", "labels", {}), [], tmp_path / "run")
+    cells = suite.finetuned("x", SuiteSet("csl", "labels", {}), [], tmp_path / "run")
     assert [cell.system for cell in cells] == [
         "x",
         "x alone",
@@ -310,7 +310,7 @@ def test_answers_have_two_figures(tmp_path):
     report = REPORT | part | {"metric": "f1", "leaks": {"of": 12, "unseen": 12}}
     report["baseline"] = part | {"name": "a sentence"}
     suite.write_json(tmp_path / "run" / "report.json", report)
-    cells = suite.finetuned("x", TestSet("cmrc", "answers", {}), [], tmp_path / "run")
+    cells = suite.finetuned("x", SuiteSet("cmrc", "answers", {}), [], tmp_path / "run")
     shown = {(cell.system, cell.name, cell.value, tuple(cell.interval)) for cell in cells}
     assert shown == {
         (system, name, figures[metric], tuple(ends[metric]))
