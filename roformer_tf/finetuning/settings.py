@@ -113,9 +113,9 @@ class FinetuneConfig:
     """Files of further texts: for --adapt in the formats that `pretrain` reads, for --teacher in
     those of `predict`. The teacher's probabilities are their only targets."""
     epochs: int | Literal["auto"] = "auto"
-    """Passes over the training examples. "auto" is 3, for answers to questions 12. Up to 10 with a
-    few hundred examples; 2 or 1 with many at a high learning rate, as small models have it: more
-    would overfit."""
+    """Passes over the training examples. "auto" is 3, for tags 6, for answers to questions 12. Up
+    to 10 with a few hundred examples; 2 or 1 with many at a high learning rate, as small models
+    have it: more would overfit."""
     batch_size: int = 32
     """Examples per batch."""
     optimizer: FinetuneOptimizerConfig = dataclasses.field(default_factory=FinetuneOptimizerConfig)
