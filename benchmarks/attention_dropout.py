@@ -54,7 +54,7 @@ def held_out_loss(rows: Path, output: Path, rate: float, seed: int, steps: int) 
 def _run(command: str, flags: Mapping[str, object]) -> None:
     words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
     subprocess.run(
-        [sys.executable, "-m", "roformer_tf.cli", command, *words],
+        [sys.executable, "-m", "roformer_tf", command, *words],
         check=True,
         cwd=HERE.parent,
         stdout=subprocess.DEVNULL,

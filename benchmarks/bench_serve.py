@@ -91,7 +91,7 @@ class BenchConfig:
 
 def ours(folder: Path, flags: Sequence[str]) -> list[str]:
     """The command of our service."""
-    return [sys.executable, "-m", "roformer_tf.cli", "serve", str(folder), "--port", "0", *flags]
+    return [sys.executable, "-m", "roformer_tf", "serve", str(folder), "--port", "0", *flags]
 
 
 def theirs(folder: Path, kind: str) -> list[str]:

@@ -60,7 +60,7 @@ def train(rows: Path, output: Path, precision: str, seed: int, steps: int) -> Cu
 def _run(command: str, flags: dict[str, object]) -> None:
     words = [word for name, value in flags.items() for word in (f"--{name}", str(value))]
     subprocess.run(
-        [sys.executable, "-m", "roformer_tf.cli", command, *words],
+        [sys.executable, "-m", "roformer_tf", command, *words],
         check=True,
         cwd=HERE.parent,
         stdout=subprocess.DEVNULL,

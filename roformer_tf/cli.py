@@ -371,7 +371,3 @@ def _usage(group: str, _: Translator) -> str:
     )
     call = f"roformer-tf COMMAND {_('[flags]')}"
     return "\n".join([_("usage: {call}", call=call), "", *lines, "", *wrapped(flags, 80)])
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -60,6 +60,7 @@ MAY_IMPORT = {  # folder or top-level module: what it may import, and all that t
     "serving": ("search", "inference", "machine"),
     "conversion": ("checkpoints", "tokenizers", "models"),
     "cli": ("usage", "startup"),  # and all others when a command is called
+    "__main__": ("cli",),  # `python -m roformer_tf`
 }
 
 

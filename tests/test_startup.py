@@ -44,7 +44,7 @@ def fake_tensorflow(tmp_path):
             f"import os\nos.write(2, {NOTES + OTHERS!r})\n{statement}\n", encoding="utf-8"
         )
         done = subprocess.run(
-            [sys.executable, "-m", "roformer_tf.cli", "checkpoints", "inspect", "none"],
+            [sys.executable, "-m", "roformer_tf", "checkpoints", "inspect", "none"],
             capture_output=True,
             check=False,
             env=environment_without_level()

@@ -140,7 +140,7 @@ LOCALES = {
 @pytest.mark.parametrize(("locale", "typed"), LOCALES)
 def test_help_is_in_the_language_of_the_locale_or_the_one_asked_for(locale, typed):
     done = subprocess.run(
-        [sys.executable, "-m", "roformer_tf.cli", *typed.split()],
+        [sys.executable, "-m", "roformer_tf", *typed.split()],
         capture_output=True,
         encoding="utf-8",
         check=True,
@@ -151,7 +151,7 @@ def test_help_is_in_the_language_of_the_locale_or_the_one_asked_for(locale, type
 
 
 COMPLETE = """
-roformer-tf() { "$PYTHON" -m roformer_tf.cli "$@"; }
+roformer-tf() { "$PYTHON" -m roformer_tf "$@"; }
 source <(roformer-tf --completion)
 for words in "" fin "checkpoints con" "runs --f" "runs --folder "; do
   IFS=" " read -ra COMP_WORDS <<< "roformer-tf $words"

@@ -238,7 +238,7 @@ class SearchRecipe:
 
 def run_command(words: list[str]) -> int:
     """Run roformer-tf in a process of its own; its exit code."""
-    return subprocess.run([sys.executable, "-m", "roformer_tf.cli", *words], check=False).returncode
+    return subprocess.run([sys.executable, "-m", "roformer_tf", *words], check=False).returncode
 
 
 def _config(name: str) -> tuple[str, str]:

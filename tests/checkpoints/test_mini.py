@@ -128,10 +128,10 @@ def test_the_quick_start_runs_as_typed(tmp_path):
     code = f"import roformer_tf; print(roformer_tf.load({MINI!r})({TEXTS[0]!r}))"
     for command in (
         ["-c", code],
-        ["-m", "roformer_tf.cli", "finetune", "--train", "file.tsv", "--output", "run"],
+        ["-m", "roformer_tf", "finetune", "--train", "file.tsv", "--output", "run"],
         [
             "-m",
-            "roformer_tf.cli",
+            "roformer_tf",
             "predict",
             "run/model",
             "--input",

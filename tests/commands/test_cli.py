@@ -435,7 +435,7 @@ def test_a_backend_that_is_not_installed_is_reported(run, monkeypatch):
 def test_a_wrong_backend_gives_no_traceback(backend):
     """In a process of its own, where nothing has loaded Keras yet."""
     done = subprocess.run(
-        [sys.executable, "-m", "roformer_tf.cli", "fill-mask", "--model", "x", "[MASK]"],
+        [sys.executable, "-m", "roformer_tf", "fill-mask", "--model", "x", "[MASK]"],
         env=os.environ | {"KERAS_BACKEND": backend},
         capture_output=True,
         text=True,

@@ -14,7 +14,7 @@ def run(tmp_path):
 
     def call(*words, **environment):
         done = subprocess.run(
-            [sys.executable, "-m", "roformer_tf.cli", "runs", *map(str, words)],
+            [sys.executable, "-m", "roformer_tf", "runs", *map(str, words)],
             capture_output=True,
             encoding="utf-8",
             check=False,
@@ -120,7 +120,7 @@ def test_a_damaged_file_is_named_with_its_line(run, runs, file, content, printed
 
 def test_a_reader_that_has_seen_enough_is_no_failure(runs):
     process = subprocess.Popen(
-        [sys.executable, "-m", "roformer_tf.cli", "runs", str(runs)],
+        [sys.executable, "-m", "roformer_tf", "runs", str(runs)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
     )

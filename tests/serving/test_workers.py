@@ -41,7 +41,7 @@ def service(finetuned):
     """The process of `serve --workers 2` with two models, and its address."""
     flags = ["--names", "a", "b", "--port", "0", "--workers", "2", "--engine", "onnx"]
     models = [str(finetuned(task)) for task in ("classification", "multilabel")]
-    command = [sys.executable, "-m", "roformer_tf.cli", "serve", *models]
+    command = [sys.executable, "-m", "roformer_tf", "serve", *models]
     with Popen([*command, *flags], stdout=PIPE, stderr=PIPE, text=True) as process:
         line = process.stdout.readline()
         yield process, next(word for word in line.split() if word.startswith("http://"))
