@@ -12,6 +12,7 @@ from pathlib import Path
 
 from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.reading import find_layout, read_examples
+from roformer_tf.tasks.baselines import fit_tfidf
 from roformer_tf.tasks.table import TASKS
 
 
@@ -31,12 +32,17 @@ def main() -> None:
     )
     task = layout.task.from_examples(training)
     began = time.perf_counter()
-    name, predictions = task.metrics.baseline(training, evaluated_on, chosen_by)
+    metrics = task.metrics
+    if metrics.linear_model:
+        fitted = fit_tfidf(task, training, chosen_by, metrics.usable()[0])
+        name, predictions = fitted.name, fitted.predictions(task, evaluated_on, chosen_by)
+    else:
+        name, predictions = metrics.rule(training, evaluated_on, chosen_by)
     seconds = time.perf_counter() - began
     print(f"{name}, {seconds:.1f} s")
     gold = [example.label for example in evaluated_on]
-    ends = task.metrics.intervals(gold, predictions)
-    for metric, value in task.metrics.compute(gold, predictions).items():
+    ends = metrics.intervals(gold, predictions)
+    for metric, value in metrics.compute(gold, predictions).items():
         print(f"  {metric} {value} {ends[metric]}")
 
 

@@ -103,10 +103,7 @@ def finetune(
 
 def _finetune(config: FinetuneConfig, adapt: Adapt) -> None:
     output = Path(config.output)
-    choice = is_open(config)  # before "auto" becomes a number
     config = settle_auto(settle_precision(config))
-    if config.method == "auto" and not choice:
-        config = dataclasses.replace(config, method="full")
     check_output(config, (*MAY_CHANGE, "test") if config.valid else MAY_CHANGE)
     for to in config.export:  # before hours of training
         check_export(to, output / "export" / to)
@@ -167,7 +164,7 @@ def _write_results(config: FinetuneConfig, results: Results) -> None:
     if (why := results.best.task.why_useless) and not config.keep_useless:
         raise InputError(f"no model is written: {why}. --keep-useless writes it all the same.")
     report = analyse(results.for_report(plain(config), config.baseline))
-    issues = results.label_issues(plain(config), report)
+    issues = results.label_issues(report)
     if issues is not None:
         issues.write(output)
         report["label_issues"] = issues.as_json()
@@ -210,14 +207,18 @@ def adapted_search(search: Search, task: type[Task], adapt: Adapt) -> Search:
 
 
 def settle_auto(config: FinetuneConfig) -> FinetuneConfig:
-    """Replace "auto" by the values of a run that is resumed: epochs, learning rate, method."""
+    """Replace "auto" by the values of a run that is resumed: epochs, learning rate, method.
+
+    The method of a new run is "full" if a setting of the training is given: see `is_open`.
+    """
     started = read_settings(Path(config.output))
+    if config.method == "auto":  # first, because it depends on which settings are "auto"
+        method: Any = started.get("method", "auto") if is_open(config) else "full"
+        config = dataclasses.replace(config, method=method)
     if config.epochs == "auto":
         config = dataclasses.replace(config, epochs=started.get("epochs", "auto"))
     if config.optimizer.learning_rate == "auto":
         config = _with_rate(config, started.get("learning_rate", "auto"))
-    if config.method == "auto":
-        config = dataclasses.replace(config, method=started.get("method", "auto"))
     return config
 
 

@@ -9,18 +9,14 @@ from typing import Annotated, Any
 from roformer_tf.engines.choice import Engine, Precision
 from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.files import check_writable, write_json
-from roformer_tf.finetuning.report.analysis import (
-    EvaluatedSet,
-    described_task,
-    with_intervals,
-)
+from roformer_tf.finetuning.report.analysis import EvaluatedSet, described_task, with_intervals
 from roformer_tf.finetuning.report.figures import (
     ABSENT,
+    absent_intervals,
     evaluation_warnings,
     figure,
     interval,
     lowest_f1,
-    reasons,
 )
 from roformer_tf.inference.opening import Finetuned, open_finetuned
 from roformer_tf.labelled.columns import ColumnsConfig
@@ -151,11 +147,7 @@ def lines(report: Mapping[str, Any], task: Task, width: int) -> Iterator[str]:
     """The figures with their intervals, those of each label, and warnings, for a terminal."""
     _ = Translator("en")
     (described,) = report["data"]
-    # Some tasks have a fixed way to treat long texts; of a pair, the longer text is cut.
-    of_several = "the longer text is cut" if len(task.text_columns) > 1 else ""
-    cut = (
-        task.labelling.fixed_long_texts.removesuffix(".") or of_several or CUT[report["long_texts"]]
-    )
+    cut = task.labelling.why_long_texts_fixed().removesuffix(".") or CUT[report["long_texts"]]
     longer = f"{described['longer']:.1%} are longer than {report['max_length']} tokens ({cut})"
     none = f"none is longer than {report['max_length']} tokens"
     yield f"examples: {described['examples']:,}; {longer if described['longer'] else none}"
@@ -166,7 +158,7 @@ def lines(report: Mapping[str, Any], task: Task, width: int) -> Iterator[str]:
         [str(m.title), figure(values[m.name], m), interval(intervals[m.name], m)] for m in metrics
     ]
     yield from table([["", "figure", "95% CI"], *rows], width)
-    for reason in reasons(report, "interval", _):
+    for reason in absent_intervals(report, _):
         yield f"{ABSENT} instead of an interval: {reason}."
     if labels := report.get("per_class"):
         yield ""

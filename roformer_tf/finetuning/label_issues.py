@@ -4,11 +4,11 @@ Only validation sets are checked, because the model was not trained on them. The
 to correct only labels that the model rejects would make its figures too good.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import compress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -26,8 +26,7 @@ from roformer_tf.tasks.probabilities import (
 )
 from roformer_tf.tasks.scoring import JsonObject, shortened
 
-NAME = "label_issues"
-SUFFIXES = (".tsv", ".xlsx")
+FILES = ("label_issues.tsv", "label_issues.xlsx")
 PLACE = "place"
 CELLS = ("label", "suggested_label", "probability", "label_probability")
 # In the report.
@@ -50,11 +49,7 @@ class CheckedSet(NamedTuple):
         """The set without examples with these texts, such as those of the training examples."""
         known = {example_key(parts) for parts in texts}
         new = [example_key(example.texts) not in known for example in self.examples]
-        return CheckedSet(
-            list(compress(self.examples, new)),
-            list(compress(self.predictions, new)),
-            list(compress(self.baseline, new)),
-        )
+        return CheckedSet._make(list(compress(part, new)) for part in self)
 
 
 @dataclass(frozen=True)
@@ -67,8 +62,8 @@ class LabelIssues:
     issues: Sequence[LabelIssue]
     # Training and validation examples of the run.
     all: int
-    # Of the file.
-    suffix: str
+    # One of `FILES`, where they are written.
+    file: str
     # Why no labels were checked: `NO_BASELINE` or `NOT_BETTER`; "" where they were.
     reason: str = ""
 
@@ -78,8 +73,8 @@ class LabelIssues:
         Columns: place (the user's file and line), the texts, the label, the suggested label, and
         the model's calibrated probability of both.
         """
-        for suffix in SUFFIXES:  # of an earlier run
-            remove(folder / f"{NAME}{suffix}")
+        for file in FILES:  # of an earlier run
+            remove(folder / file)
         if not self.issues:
             return
         texts = text_names(self.task.text_columns, (PLACE, *CELLS))
@@ -91,11 +86,6 @@ class LabelIssues:
                 sure = map(shortest, (issue.probability, issue.of_label))
                 row = [example.place, *example.texts, example.label, suggested, *sure]
                 out.write(dict(zip(names, row, strict=True)))
-
-    @property
-    def file(self) -> str:
-        """The name of the file."""
-        return f"{NAME}{self.suffix}"
 
     def as_json(self) -> JsonObject:
         """The entry of report.json.
@@ -125,11 +115,7 @@ class LabelIssues:
 
 
 def find_issues(
-    task: Task,
-    sets: Sequence[CheckedSet],
-    all_examples: int,
-    settings: Mapping[str, Any],
-    is_better: bool = True,
+    task: Task, sets: Sequence[CheckedSet], all_examples: int, train_file: str, is_better: bool
 ) -> LabelIssues | None:
     """Check the labels of validation sets, each by the models that were trained without it.
 
@@ -141,22 +127,21 @@ def find_issues(
     if not task.metrics.finds_label_errors:
         return None
     # The user corrects the file with the program that opens the training file.
-    suffix = ".xlsx" if str(settings.get("train", "")).lower().endswith(".xlsx") else ".tsv"
-    reason = "" if is_better else NOT_BETTER
-    if any(part.examples and not part.baseline for part in sets):
-        reason = NO_BASELINE
-    if reason:
-        return LabelIssues(task, [], [], all_examples, suffix, reason)
+    tsv, xlsx = FILES
+    file = xlsx if train_file.lower().endswith(".xlsx") else tsv
     parts = [part for part in sets if part.examples]
+    reason = "" if is_better else NOT_BETTER
+    if not all(part.baseline for part in parts):
+        reason = NO_BASELINE
+    if reason or not parts:
+        return LabelIssues(task, [], [], all_examples, file, reason)
     examples = [example for part in parts for example in part.examples]
-    if not parts:
-        return LabelIssues(task, examples, [], all_examples, suffix)
     # Each set separately: models of different folds are differently overconfident.
     ours = [calibrated(task, part.examples, part.predictions) for part in parts]
     theirs = [calibrated(task, part.examples, part.baseline)[1] for part in parts]
     labels, probabilities = map(np.concatenate, zip(*ours, strict=True))
     issues = find_label_issues(labels, probabilities, np.concatenate(theirs))
-    return LabelIssues(task, examples, issues, all_examples, suffix)
+    return LabelIssues(task, examples, issues, all_examples, file)
 
 
 def calibrated(

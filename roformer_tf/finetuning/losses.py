@@ -19,11 +19,7 @@ SETTINGS = ("label_smoothing", "focal", "r_drop")
 
 
 def make_loss(task: Task, config: LossConfig, targets: Sequence[np.ndarray]) -> "TaskLoss":
-    """The loss of a task. Balanced weights are counted in `targets`, one for each example.
-
-    Raises InputError for a setting that the task has no use for.
-    """
-    check_loss(task, config)
+    """The loss of a task. Balanced weights are counted in `targets`, one for each example."""
     balanced = config.class_weights == "balanced"
     return TaskLoss(
         task.name,

@@ -4,12 +4,11 @@ OUTPUT/method.json   what was chosen, and the figures that were compared
 """
 
 import dataclasses
-import json
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from roformer_tf.errors import InputError
-from roformer_tf.files import read_json, write_text
+from roformer_tf.files import read_json, write_json
 from roformer_tf.finetuning.frozen import Folds, counted_labels, cross_validation, why_no_room
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.labelled.examples import Example
@@ -33,10 +32,9 @@ TRAINING = (
 
 
 def is_open(config: FinetuneConfig) -> bool:
-    """Whether "auto" may choose, as the user gave the settings: none is about the training."""
+    """Whether the method "auto" may choose, as the user gave no setting of the training."""
     default = FinetuneConfig(train="", output="")
-    fixed = all(getattr(config, name) == getattr(default, name) for name in TRAINING)
-    return config.method == "auto" and fixed
+    return all(getattr(config, name) == getattr(default, name) for name in TRAINING)
 
 
 def settle_method(
@@ -82,7 +80,7 @@ def with_method(search: "Search", split: "Callable[[Sets], Sets]") -> "Search":
     ):
         raise InputError(f"--method vectors: {problem}. Give --pooling mean or --method full.")
     if config.method == "auto":
-        write_text(path, json.dumps(_compared(search), ensure_ascii=False, indent=2) + "\n")
+        write_json(path, _compared(search))
     known: dict[str, Any] = {}
     if path.exists():
         known = read_json(path, "Give another --output to start anew.")

@@ -124,9 +124,7 @@ class Results:
                     column=column,
                 )
 
-    def label_issues(
-        self, settings: Mapping[str, Any], report: Mapping[str, Any]
-    ) -> LabelIssues | None:
+    def label_issues(self, report: Mapping[str, Any]) -> LabelIssues | None:
         """Validation examples whose labels are probably wrong.
 
         With folds these are all examples outside the test set, each checked by the model that was
@@ -146,11 +144,12 @@ class Results:
             sets.append(checked)
         total = len(parts.train) + len(parts.valid)
         is_better = comparison is not None and comparison.verdict != "no better"
-        return find_issues(self.search.task, sets, total, settings, is_better)
+        return find_issues(self.search.task, sets, total, self.search.config.train, is_better)
 
     def for_report(self, settings: Mapping[str, Any], with_baseline: bool) -> ReportData:
         """The data of the report. Fits the baseline."""
         search, trial, untaught = self.search, self.best.trial, self.without_teacher
+        choice = self.best.choice
         taught, ids = search.taught, list(map(id, self.examples))
         began = time.perf_counter()
         baselines, problem = self._baselines() if with_baseline else ([], "")
@@ -186,10 +185,7 @@ class Results:
             trials=[_line(result) for result in self.trials] if len(self.trials) > 1 else [],
             settings=settings,
             hardware=describe_machine(),
-            answered_by={
-                "engine": self.best.choice.engine,
-                "precision": self.best.choice.precision,
-            },
+            answered_by={"engine": choice.engine, "precision": choice.precision},
             seconds={
                 "training": sum(result.seconds for result in self.trials),
                 "baseline": fitted,
@@ -230,19 +226,17 @@ class Results:
     def _fit_baselines(self, result: "TrialResult") -> list[FittedBaseline]:
         """Those of one run. Lexical search predicts for the reported set only."""
         task, test, trial = self.search.task, self.search.sets.test, result.trial
+        sets, metric = (trial.train, trial.valid), self.search.metric
         if task.separate_texts:
             tokenizer = self.search.initial.tokenizer
             baselines = search_baselines(result.task, trial.valid, test or trial.valid, tokenizer)
             return [FittedBaseline(name, x, x) for name, x in baselines]
-        sets, tfidf = (trial.train, trial.valid), result.tfidf
-        if tfidf is None and trial.cross_validated:
-            tfidf = fit_tfidf(task, *sets, self.search.metric, trial.folds)
-        if tfidf is not None:
-            name, of = tfidf.name, partial(tfidf.predictions, task, valid=trial.valid)
-            return [FittedBaseline(name, of(trial.valid), of(test))]
-        name, predictions = task.metrics.baseline(
-            trial.train, [*trial.valid, *test], trial.valid, self.search.metric
-        )
+        if task.metrics.linear_model:
+            folds = trial.folds if trial.cross_validated else ()
+            tfidf = result.tfidf or fit_tfidf(task, *sets, metric, folds)
+            of = partial(tfidf.predictions, task, valid=trial.valid)
+            return [FittedBaseline(tfidf.name, of(trial.valid), of(test))]
+        name, predictions = task.metrics.rule(trial.train, [*trial.valid, *test], trial.valid)
         size = len(trial.valid)
         return [FittedBaseline(name, predictions[:size], predictions[size:])]
 

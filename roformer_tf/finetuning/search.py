@@ -216,9 +216,4 @@ def teacher_vectors(source: str, texts: Sequence[str]) -> np.ndarray:
     """Vectors (texts, H) of a model of any kind. Raises InputError for one without vectors."""
     embedder = VectorSettings().open(source)
     say("the teacher is {described}", described=embedder.described)
-    parts = []
-    with Progress(total=len(texts), desc=Message("teacher"), unit=Message("texts")) as bar:
-        for block in embedder.blocks(texts):
-            parts.append(block.vectors)
-            bar.update(len(block.texts))
-    return np.concatenate(parts)
+    return embedder.embed(Progress(texts, desc=Message("teacher"), unit=Message("texts")))

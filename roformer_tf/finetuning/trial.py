@@ -11,8 +11,6 @@ FOLDER/metrics.jsonl, evaluations.jsonl, tensorboard/
 
 import dataclasses
 import hashlib
-import io
-import json
 import math
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -25,7 +23,7 @@ import numpy as np
 
 from roformer_tf.engines.choice import Choice
 from roformer_tf.errors import InputError
-from roformer_tf.files import read_json, remove, temporary_folder, write_bytes, write_text
+from roformer_tf.files import read_json, remove, temporary_file, temporary_folder, write_json
 from roformer_tf.finetuning.frozen import fit_head
 from roformer_tf.finetuning.negatives import computed_once, with_hard_negatives
 from roformer_tf.finetuning.settings import FinetuneConfig, VectorConfig
@@ -144,8 +142,7 @@ def run_trial(trial: Trial, trainer: "Trainer", task: Task, test: Sequence[Examp
             fit_vectors(trial, initial, task)
         else:
             fit(trial, trainer, task, data, data_id, encoded["valid"])
-        finished = {"seconds": time.perf_counter() - began, "data": data_id}
-        write_text(path, json.dumps(finished) + "\n")
+        write_json(path, {"seconds": time.perf_counter() - began, "data": data_id})
     finished = read_json(path, ANEW)
     if finished["data"] != data_id:
         raise InputError(
@@ -160,21 +157,19 @@ def run_trial(trial: Trial, trainer: "Trainer", task: Task, test: Sequence[Examp
     task = task.decoding.with_choices_of(chosen)
     predictions, tfidf, lexical = alone, trial.fit_tfidf(), None
     if tfidf is not None:
-        wanted = trial.config.lexical_features
-        held_out = {"valid": tfidf.held_out}
-        parts = tfidf.model, trial.valid, alone["valid"], wanted, tfidf.held_out
-        lexical = choose_lexical(task, *parts)
+        parts = tfidf.model, trial.valid, alone["valid"]
+        lexical = choose_lexical(task, *parts, trial.config.lexical_features, tfidf.held_out)
         gain = Message("no gain on the validation set")
-        if lexical:
+        if lexical is not None:
             gain = Message("weight {weight:.0%}", weight=lexical.weight)
+            held_out = {"valid": tfidf.held_out}
+            combined = {
+                name: lexical.combined(task, x, alone[name], held_out.get(name))
+                for name, x in sets.items()
+            }
+            task = task.decoding.with_choices(labels_of(trial.valid), combined["valid"])
+            predictions = {name: list(map(task.decoding.reread, x)) for name, x in combined.items()}
         say("lexical features: {gain} ({name})", gain=gain, name=tfidf.name)
-    if lexical is not None:
-        combined = {
-            name: lexical.combined(task, x, alone[name], held_out.get(name))
-            for name, x in sets.items()
-        }
-        task = task.decoding.with_choices(labels_of(trial.valid), combined["valid"])
-        predictions = {name: list(map(task.decoding.reread, x)) for name, x in combined.items()}
     return TrialResult(
         trial,
         predictions,
@@ -275,11 +270,10 @@ def fit_vectors(trial: Trial, initial: "InitialState", task: Task) -> None:
         folds,
     )
     keep(trial, model, task)
-    file = io.BytesIO()
-    np.save(file, held_out[np.concatenate(folds)])  # in the order of the validation set
-    write_bytes(trial.folder / HELD_OUT, file.getvalue())
+    with temporary_file(trial.folder / HELD_OUT) as new, new.open("wb") as file:
+        np.save(file, held_out[np.concatenate(folds)])  # in the order of the validation set
     for name in (METRICS_FILE, EVALUATIONS_FILE):  # there are no steps
-        write_text(trial.folder / name, "")
+        (trial.folder / name).write_text("")
 
 
 def fit(
@@ -325,9 +319,10 @@ def fit(
             return
         if not (start or task.objective.trains_new_head):
             events.evaluate(0)
-        batches = training_batches(data, config, trial.seed)[start:]
+        repeat = 2 if config.loss.r_drop else 1  # R-Drop needs each sequence twice
+        batches = data.batches(config.batch_size, trial.seed, repeat)
         trained.fit(
-            fed(prefetched(batches), data.varying),
+            fed(prefetched(batches[start:]), data.varying),
             steps_per_epoch=steps - start,
             shuffle=False,  # the batches are shuffled already
             callbacks=[
@@ -361,11 +356,6 @@ def complete_data(
     return data
 
 
-def training_batches(data: TrainingData, config: FinetuneConfig, seed: int) -> Any:
-    """The batches of all epochs; R-Drop needs each sequence twice."""
-    return data.batches(config.batch_size, seed, repeat=2 if config.loss.r_drop else 1)
-
-
 def compare(
     task: Task, gold: Sequence[Label], predictions: Sequence[Prediction]
 ) -> tuple[Task, Scores]:
@@ -389,7 +379,7 @@ def _check_valid(trial: Trial, valid: EncodedTexts, task: Task) -> None:
     known = trial.folder / VALID
     begun = (trial.folder / RESULT).exists() or any(checkpoints(trial.folder / CHECKPOINTS))
     if not (begun and known.exists()):
-        write_text(known, json.dumps({"fingerprint": valid_id}) + "\n")
+        write_json(known, {"fingerprint": valid_id})
     elif read_json(known, ANEW)["fingerprint"] != valid_id:
         raise InputError(
             f"{trial.folder} holds a training whose best weights were chosen by other validation "

@@ -22,7 +22,6 @@ from roformer_tf.training.training_model import (
     micro_batches,
     tensorflow_gradients,
     tensorflow_sums,
-    values_after,
 )
 
 
@@ -183,12 +182,10 @@ class VectorTraining(BatchTraining):
         both = (chunks, micro_batches(of_vectors, self.micro_batches))
         (gradients, _), _ = jax.lax.scan(add, (of_weights, random_states), both)
         new_weights, new_slots = self.optimizer.stateless_apply(slots, gradients, weights)
-        before = list(zip(self.metrics_variables, metrics, strict=True))
-        with keras.StatelessScope(state_mapping=before) as scope:
-            tracker = self.metrics[0]
-            tracker.update_state(loss)
-            logs = {tracker.name: tracker.result()}
-        return logs, (new_weights, states_after, new_slots, values_after(scope, before))
+        tracker = self.metrics[0]
+        metrics = tracker.stateless_update_state(metrics, loss)
+        logs = {tracker.name: tracker.stateless_result(metrics)}
+        return logs, (new_weights, states_after, new_slots, metrics)
 
 
 def _joined(chunks: Tensor) -> Tensor:

@@ -73,8 +73,6 @@ def _listed(value: Any) -> list[tuple[str, int]]:
     """Texts and starts of answers. Raises BadCellError for anything else."""
     if isinstance(value, dict):
         texts, starts = value.get("text"), value.get("answer_start")
-        if isinstance(texts, str):  # of a single answer
-            texts, starts = [texts], [starts]
         if isinstance(texts, list) and starts is None:
             starts = [0] * len(texts)
         if isinstance(texts, list) and isinstance(starts, list) and len(texts) == len(starts):

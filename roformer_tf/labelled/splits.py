@@ -235,21 +235,16 @@ def _sharing(
 
 def _components(keys: Sequence[Sequence[bytes]]) -> list[list[int]]:
     """Connected components: indices of items that share keys, directly or through others."""
-    parent = list(range(len(keys)))  # union-find: each item points to an earlier one, or itself
-
-    def root(number: int) -> int:
-        while parent[number] != number:
-            parent[number] = number = parent[parent[number]]
-        return number
+    from scipy.sparse import coo_matrix
+    from scipy.sparse.csgraph import connected_components
 
     first: dict[bytes, int] = {}
-    for number, of_item in enumerate(keys):
-        for key in of_item:
-            mine, other = root(number), root(first.setdefault(key, number))
-            parent[max(mine, other)] = min(mine, other)
+    links = [(i, first.setdefault(key, i)) for i, of_item in enumerate(keys) for key in of_item]
+    ends = np.array(links, np.int32).reshape(-1, 2).T
+    graph = coo_matrix((np.ones(len(links)), (ends[0], ends[1])), (len(keys), len(keys)))
     groups: dict[int, list[int]] = defaultdict(list)
-    for number in range(len(keys)):
-        groups[root(number)].append(number)
+    for number, component in enumerate(connected_components(graph, directed=False)[1].tolist()):
+        groups[component].append(number)
     return list(groups.values())
 
 

@@ -44,11 +44,7 @@ class EncodedSides(EncodedTexts):
     @classmethod
     def of(cls, texts: Sequence[Sequence[Sequence[Ints]]], lengths: Ints) -> "EncodedSides":
         """From the rows of each text of each example: (T,) int32, with special tokens."""
-        # Texts are equal if all their rows are: then they get the same number.
         flat = [rows for example in texts for rows in example]
-        known: dict[bytes, int] = {}
-        keys = (b"|".join(row.tobytes() for row in rows) for rows in flat)
-        numbers = [known.setdefault(key, len(known)) for key in keys]
         sides = len(texts[0]) if texts else 1
         counts = np.array([len(rows) for rows in flat], np.int32)
         places = np.repeat(np.arange(len(flat), dtype=np.int32), counts)
@@ -59,7 +55,8 @@ class EncodedSides(EncodedTexts):
             example=places // sides,
             lengths=lengths,
             places=places,
-            numbers=np.array(numbers, np.int64).reshape(-1, sides),
+            # Texts are equal if all their rows are: each row begins and ends with a special token.
+            numbers=text_numbers(map(np.concatenate, flat)).reshape(-1, sides),
         )
 
     @property

@@ -263,8 +263,7 @@ class PretrainConfig(InitializationConfig, PreparationConfig):
         self, length: int, output: Path, vocab: str | Path | None = None
     ) -> PreparationConfig:
         """The settings of `prepare` for this run; `vocab`: the one that an earlier stage built."""
-        names = [field.name for field in dataclasses.fields(PreparationConfig)]
-        settings: dict[str, Any] = {name: getattr(self, name) for name in names}
+        settings: dict[str, Any] = {name: getattr(self, name) for name in OF_PREPARATION}
         settings |= {"output": str(output), "length": length, "vocab": self.vocab or self.init_from}
         if vocab is not None:
             settings |= {"vocab": str(vocab), "vocab_size": None}

@@ -15,6 +15,7 @@ from roformer_tf.engines.network import Part as NetworkPart
 from roformer_tf.errors import InputError, check_number
 from roformer_tf.labelled.encoding import EncodedTexts, mean_of_rows
 from roformer_tf.labelled.examples import Example, Label
+from roformer_tf.tasks import keras_ops as ops
 from roformer_tf.tasks.probabilities import (
     LISTED,
     MANY_LABELS,
@@ -157,8 +158,6 @@ class Decoding(Part):
 
     def graph_outputs(self, logits: "Tensor") -> "dict[str, Tensor]":
         """The second output of an exported Keras model, by its name."""
-        from keras import ops
-
         # The same functions as in `engines`, in operations of Keras.
         meaning = self.graph_meaning()
         if meaning is None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import numpy as np
 
 from roformer_tf.errors import check_numbers
+from roformer_tf.tasks import keras_ops as ops
 
 if TYPE_CHECKING:
     from roformer_tf.kernels.forms import Tensor
@@ -71,8 +72,6 @@ def softmax_losses(
     The focal loss is this times (1 − p)^focal, where p is the label's probability
     (arXiv 1708.02002).
     """
-    from keras import ops
-
     classes = logits.shape[-1]
     labels = labels[..., 0] if len(labels.shape) == len(logits.shape) else labels
     chosen = ops.one_hot(ops.cast(labels, "int32"), classes)  # (…, C)
@@ -98,8 +97,6 @@ def sigmoid_losses(
 
     Smoothing moves a target towards ½. `class_weights` (C, 2): weights of each label's 0 and 1.
     """
-    from keras import ops
-
     targets = ops.cast(targets, "float32")
     wanted = (1 - config.label_smoothing) * targets + config.label_smoothing / 2
     losses = ops.binary_crossentropy(wanted, logits, from_logits=True)
@@ -119,8 +116,6 @@ def span_losses(targets: "Tensor", logits: "Tensor", *settings: Any) -> "Tensor"
     the rest. The probability of several right tokens is their sum. The settings, as of
     `softmax_losses`, are for labels: they do not count.
     """
-    from keras import ops
-
     possible = ops.where(targets > 0, logits, FAR_BELOW)
     right = ops.where(targets > 1, logits, FAR_BELOW)
     # Padding has no possible token: both terms are equal, and the loss is 0.
@@ -130,30 +125,22 @@ def span_losses(targets: "Tensor", logits: "Tensor", *settings: Any) -> "Tensor"
 
 def squared_errors(targets: "Tensor", logits: "Tensor", *settings: Any) -> "Tensor":
     """Squared distance of targets (…, 1) and logits (…, 1): (…). Settings as of `span_losses`."""
-    from keras import ops
-
     return ops.mean(ops.square(ops.cast(targets, "float32") - logits), axis=-1)
 
 
 def softmax_divergence(logits: "Tensor", other: "Tensor") -> "Tensor":
     """KL(p‖q) + KL(q‖p) of the distributions p, q of two logits (…, C): (…)."""
-    from keras import ops
-
     # Σ (p − q)(log p − log q) = Σ (p − q)(logits − other): normalizers cancel, as Σ (p − q) = 0.
     return ops.sum((ops.softmax(logits) - ops.softmax(other)) * (logits - other), axis=-1)
 
 
 def sigmoid_divergence(logits: "Tensor", other: "Tensor") -> "Tensor":
     """The same for C independent probabilities; the mean over C, as in their loss."""
-    from keras import ops
-
     return ops.mean((ops.sigmoid(logits) - ops.sigmoid(other)) * (logits - other), axis=-1)
 
 
 def number_divergence(logits: "Tensor", other: "Tensor") -> "Tensor":
     """The same for numbers (…, 1), as means of normal distributions."""
-    from keras import ops
-
     # The squared error is the log-likelihood of a normal distribution of variance ½. The divergence
     # of two of these is 2 · difference².
     return 2 * ops.mean(ops.square(logits - other), axis=-1)
@@ -166,16 +153,12 @@ def softmax_distillation(teacher: "Tensor", logits: "Tensor") -> "Tensor":
     arXiv 1503.02531, section 2). The entropy of p, which that paper's cross-entropy also has, has
     no gradient.
     """
-    from keras import ops
-
     log_p, log_q = (ops.log_softmax(x / TEMPERATURE) for x in (teacher, logits))
     return TEMPERATURE**2 * ops.sum(ops.exp(log_p) * (log_p - log_q), axis=-1)
 
 
 def sigmoid_distillation(teacher: "Tensor", logits: "Tensor") -> "Tensor":
     """The same for C independent probabilities; the mean over C, as in their loss."""
-    from keras import ops
-
     p, q = teacher / TEMPERATURE, logits / TEMPERATURE
     # KL = p (log p − log q) + (1 − p) (log (1 − p) − log (1 − q)), and log (1 − σ(x)) = log σ(−x).
     yes = ops.sigmoid(p) * (ops.log_sigmoid(p) - ops.log_sigmoid(q))
@@ -207,8 +190,6 @@ def balanced_yes_and_no(targets: Sequence[np.ndarray]) -> np.ndarray:
 
 def unit(vectors: "Tensor") -> "Tensor":
     """Vectors of length 1, whose products are cosines; a vector of 0 stays 0."""
-    from keras import ops
-
     squares = ops.sum(ops.square(vectors), axis=-1, keepdims=True)
     return vectors * ops.rsqrt(ops.maximum(squares, 1e-24))
 
@@ -220,8 +201,6 @@ def in_batch_softmax(targets: "Tensor", vectors: "Tensor", weights: "Tensor") ->
     except the anchors are candidates: C = (S − 1) B. targets (B, C) int: 1 for an anchor's own
     candidate, 0 for negatives, below 0 for what does not count. weights (B,) of the anchors.
     """
-    from keras import ops
-
     sides = unit(vectors)
     candidates = ops.reshape(ops.transpose(sides[:, 1:], (1, 0, 2)), (-1, vectors.shape[-1]))
     scores = SCALE * ops.matmul(sides[:, 0], ops.transpose(candidates))  # (B, C)
@@ -230,8 +209,6 @@ def in_batch_softmax(targets: "Tensor", vectors: "Tensor", weights: "Tensor") ->
 
 def _contrastive(targets: "Tensor", scores: "Tensor", weights: "Tensor") -> "Tensor":
     """Weighted mean cross-entropy of scores (B, C), for targets as in `in_batch_softmax`."""
-    from keras import ops
-
     right = ops.sum(ops.where(targets > 0, scores, 0.0), axis=1)
     losses = ops.logsumexp(ops.where(targets < 0, -FAR, scores), axis=1) - right
     return _weighted_mean(losses, weights)
@@ -245,8 +222,6 @@ def listwise_softmax(targets: "Tensor", scores: "Tensor", weights: "Tensor") -> 
     targets (B, C): p, below 0 for what is no candidate; scores (B, C), weights (B,). With a teacher
     targets are (B, C, 3): p, the teacher's logit, and the weight of `softmax_distillation`.
     """
-    from keras import ops
-
     taught = len(targets.shape) > 2
     right = targets[..., 0] if taught else targets
     scores = ops.where(right < 0, -FAR, scores)
@@ -263,8 +238,6 @@ def mean_log_probabilities(logits: "Tensor", place: "Tensor", tokens: "Tensor") 
     logits (D, P, V), place (B, C, R) the rows of each candidate, tokens (B, C, P), 0 beyond its own
     → (B, C, R); 0 for a candidate without tokens.
     """
-    from keras import ops
-
     positions, vocabulary = ops.shape(logits)[1], logits.shape[2]
     flat = ops.reshape(ops.log_softmax(logits), (-1,))
     # The index of [row, position, token] in the flat array.
@@ -277,8 +250,6 @@ def mean_log_probabilities(logits: "Tensor", place: "Tensor", tokens: "Tensor") 
 
 def _weighted_mean(losses: "Tensor", weights: "Tensor") -> "Tensor":
     """Mean of losses; 0 if all weights are, as in a batch of padding."""
-    from keras import ops
-
     return ops.sum(losses * weights) / ops.maximum(ops.sum(weights), 1.0)
 
 
@@ -289,8 +260,6 @@ def cosent(targets: "Tensor", vectors: "Tensor", weights: "Tensor") -> "Tensor":
 
     vectors (B, 2, H), targets (B,) scores; an example of weight 0 is in no pair.
     """
-    from keras import ops
-
     sides = unit(vectors)
     scores = SCALE * ops.sum(sides[:, 0] * sides[:, 1], axis=-1)  # (B,)
     counts = weights > 0
@@ -302,16 +271,12 @@ def cosent(targets: "Tensor", vectors: "Tensor", weights: "Tensor") -> "Tensor":
 
 def classifier_features(vectors: "Tensor") -> "Tensor":
     """[a, b, |a − b|] of pairs, not normalised: (B, 2, H) → (B, 3H)."""
-    from keras import ops
-
     a, b = vectors[:, 0], vectors[:, 1]
     return ops.concatenate([a, b, ops.abs(a - b)], axis=-1)
 
 
 def classes(targets: "Tensor", logits: "Tensor", weights: "Tensor") -> "Tensor":
     """Mean cross-entropy of classes: targets (B,) int32, logits (B, K), weights (B,) → scalar."""
-    from keras import ops
-
     losses = ops.sparse_categorical_crossentropy(targets, logits, from_logits=True)
     return _weighted_mean(losses, weights)
 
@@ -322,8 +287,6 @@ def neighbours(targets: "Tensor", vectors: "Tensor", weights: "Tensor") -> "Tens
     vectors (R, H), of which 2i and 2i + 1 mean the same; targets (R, R) as in `in_batch_softmax`,
     below 0 on the diagonal; weights (R,).
     """
-    from keras import ops
-
     sides = unit(vectors)
     return _contrastive(targets, SCALE * ops.matmul(sides, ops.transpose(sides)), weights)
 
@@ -333,8 +296,6 @@ def distilled(targets: "Tensor", vectors: "Tensor", weights: "Tensor") -> "Tenso
 
     vectors (R, H), targets (R, R) the teacher's cosines, weights (R,).
     """
-    from keras import ops
-
     sides = unit(vectors)
     errors = ops.square(ops.matmul(sides, ops.transpose(sides)) - targets)
     return 100 * _weighted_mean(errors, weights[:, None] * weights[None, :])
@@ -345,8 +306,6 @@ def second_texts(losses: "Tensor", segment_ids: "Tensor") -> "Tensor":
 
     losses (R, T): at each position the loss of the next token; segment_ids (R, T), 0 for padding.
     """
-    from keras import ops
-
     return _weighted_mean(losses[:, :-1], ops.cast(segment_ids[:, 1:], "float32"))
 
 

@@ -12,7 +12,6 @@ import numpy as np
 
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.tasks import metrics
-from roformer_tf.tasks.baselines import fit_tfidf
 from roformer_tf.tasks.metrics import Counts, Ends, Function, LabelItem, Measure, Metric, Scores
 from roformer_tf.tasks.task_settings import Examples, Gold, Part, Prediction, Predictions
 from roformer_tf.tasks.tfidf import LinearModel
@@ -110,13 +109,7 @@ class Metrics(Part):
 
     # Intervals
 
-    def intervals(
-        self,
-        gold: Gold,
-        predictions: Predictions,
-        resamples: int = 1000,
-        seed: int = 0,
-    ) -> dict[str, Ends | None]:
+    def intervals(self, gold: Gold, predictions: Predictions) -> dict[str, Ends | None]:
         """The 95 % interval of each metric; None if it has no value, or no spread.
 
         Wilson's interval for a fraction of independent trials. Else a bootstrap that draws examples
@@ -124,7 +117,7 @@ class Metrics(Part):
         """
         measure = self.measure(gold, predictions)
         figures = metrics.once(measure, len(gold))
-        ends = metrics.bootstrap(measure, len(gold), resamples, seed, self._rarest(gold))
+        ends = metrics.bootstrap(measure, len(gold), strata=self._rarest(gold))
         for name, trials in self.trials(gold, predictions).items():
             fraction = figures[name]
             ends[name] = None if fraction is None else metrics.wilson(fraction, trials)
@@ -186,25 +179,8 @@ class Metrics(Part):
 
     # Baselines
 
-    def baseline(
-        self,
-        training: Examples,
-        test: Examples,
-        valid: Examples = (),
-        metric: Metric | None = None,
-    ) -> NamedPredictions:
-        """Fit a simple method to the training examples, and predict the test set.
-
-        `valid` selects its settings, by `metric` or the task's first one. Without a linear model it
-        is the `rule` of the task.
-        """
-        if not self.linear_model:
-            return self.rule(training, test, valid)
-        fitted = fit_tfidf(self.task, training, valid, metric or self.usable()[0])
-        return fitted.name, fitted.predictions(self.task, test, valid)
-
     def rule(self, training: Examples, test: Examples, valid: Examples) -> NamedPredictions:
-        """Predict the test set by a rule that has no settings; no predictions: there is none."""
+        """Predict the test set by a rule, if there is no `linear_model`; [] without a rule, too."""
         return Message(""), []
 
     def fit_linear(self, targets: np.ndarray, features: Any, strength: float) -> LinearModel:

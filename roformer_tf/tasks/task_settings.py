@@ -1,6 +1,5 @@
 """The settings of a task, which `task.json` keeps, and the base class of its four parts."""
 
-import json
 from abc import ABC
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
@@ -12,7 +11,7 @@ import numpy as np
 
 from roformer_tf.checkpoints.detection import TASK_FILE
 from roformer_tf.errors import InputError
-from roformer_tf.files import write_text
+from roformer_tf.files import json_text, write_text
 from roformer_tf.labelled.examples import Example, Label, LongTexts
 
 if TYPE_CHECKING:
@@ -153,4 +152,4 @@ class TaskSettings:
         for name in ("label_values", "scheme", "crf", "transitions"):
             if not values[name]:
                 del values[name]
-        return json.dumps(values, ensure_ascii=False, indent=2) + "\n"
+        return json_text(values)

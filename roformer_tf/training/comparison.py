@@ -74,8 +74,11 @@ class RecordedRun:
 
 def compare(config: RunsConfig) -> None:
     """Print the tables."""
-    folders = [run for folder in config.folder for run in find_runs(folder)]
-    runs = [read_run(*pair) for pair in named(folders).items()]
+    try:
+        folders = [run for folder in config.folder for run in find_runs(folder)]
+        runs = [read_run(*pair) for pair in named(folders).items()]
+    except OSError as error:
+        raise InputError(f"cannot read {error.filename}: {error.strerror}.") from None
     with until_pipe_closes():
         print("\n".join(tables(runs, terminal_width())))
 
@@ -86,10 +89,7 @@ def find_runs(folder: Path) -> list[Path]:
         raise InputError(
             f"there is no folder {folder}. Give the --output of a run, or a folder that holds runs."
         )
-    try:
-        runs = [folder] if _is_run(folder) else sorted(filter(_is_run, folder.iterdir()))
-    except OSError as error:
-        raise InputError(f"cannot read {folder}: {error.strerror}.") from None
+    runs = [folder] if _is_run(folder) else sorted(filter(_is_run, folder.iterdir()))
     if not runs:
         raise InputError(
             f"{folder} holds no run: there is no {SETTINGS} or {METRICS_FILE} in it or in its "
@@ -122,18 +122,15 @@ def read_run(folder: Path, name: str) -> RecordedRun:
     # Lines of the best training are copied to the run's folder when all are finished.
     under_way = bool(trials) and not (folder / METRICS_FILE).exists()
     source = trials[-1].parent if under_way else folder
-    try:
-        return RecordedRun(
-            folder,
-            name,
-            read_keys(folder / SETTINGS, yaml.safe_load),
-            read_metrics(source / METRICS_FILE),
-            read_metrics(source / EVALUATIONS_FILE),
-            read_keys(folder / REPORT, parse_json),
-            len(trials) if under_way else 0,
-        )
-    except OSError as error:
-        raise InputError(f"cannot read {folder}: {error.strerror}.") from None
+    return RecordedRun(
+        folder,
+        name,
+        read_keys(folder / SETTINGS, yaml.safe_load),
+        read_metrics(source / METRICS_FILE),
+        read_metrics(source / EVALUATIONS_FILE),
+        read_keys(folder / REPORT, parse_json),
+        len(trials) if under_way else 0,
+    )
 
 
 def cells(run: RecordedRun) -> dict[str, str]:

@@ -28,6 +28,7 @@ from roformer_tf.models.heads import RoFormerForMaskedLM
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
+from tests.support.baseline import baseline_of
 from tests.support.finetuned import load_finetuned
 
 CHARACTERS = list(
@@ -289,7 +290,7 @@ def test_seeds_differ_and_the_validation_set_chooses_among_them(finetune, tmp_pa
     task = load_finetuned(run / "model")[2]
     train, valid, test = read("train"), read("valid"), read("test")
     for fitted_to, same in ((train, True), (train + test, False)):
-        _, simple = task.metrics.baseline(fitted_to, test, valid)
+        _, simple = baseline_of(task, fitted_to, test, valid)
         want = task.metrics.compute([item.label for item in test], simple)
         assert (report["baseline"]["test"] == pytest.approx(want, abs=1e-6)) == same
 

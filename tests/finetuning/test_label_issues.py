@@ -14,7 +14,7 @@ GIVEN = [0, 0, 0, 1, 1, 1]  # the third and the last are doubtful
 
 
 def checked_labels(
-    settings, texts=("文本",), name="classification", labels=GIVEN, baseline=SECOND, is_better=True
+    train="", texts=("文本",), name="classification", labels=GIVEN, baseline=SECOND, is_better=True
 ):
     task = TASKS[name](labels=("坏", "好"), text_columns=("label", "b")[: len(texts)])
     examples = [
@@ -28,11 +28,11 @@ def checked_labels(
         ]
 
     checked = CheckedSet(examples, predictions(SECOND), predictions(baseline))
-    return find_issues(task, [checked], 20, settings, is_better)
+    return find_issues(task, [checked], 20, train, is_better)
 
 
 def test_rows_are_written_with_their_places_the_most_doubtful_first(tmp_path):
-    issues = checked_labels({"train": "data.csv"})
+    issues = checked_labels("data.csv")
     issues.write(tmp_path)
     head, *lines = (tmp_path / "label_issues.tsv").read_text(encoding="utf-8").splitlines()
     assert head == "place\ttext:label\tlabel\tsuggested_label\tprobability\tlabel_probability"
@@ -54,7 +54,7 @@ def test_rows_are_written_with_their_places_the_most_doubtful_first(tmp_path):
 
 def test_probabilities_are_those_after_calibration():
     """Of six labels two are wrong, one of them with 0.9: that is too confident."""
-    first = checked_labels({}).as_json()["shown"][0]
+    first = checked_labels().as_json()["shown"][0]
     assert 0.5 < first["probability"] < 0.8
     assert first["probability"] + first["gold_probability"] == pytest.approx(1)
 
@@ -62,9 +62,9 @@ def test_probabilities_are_those_after_calibration():
 def test_the_baseline_has_to_agree():
     agrees_once = SECOND.copy()
     agrees_once[2] = 0.3  # the label in the data
-    assert [
-        item["place"] for item in checked_labels({}, baseline=agrees_once).as_json()["shown"]
-    ] == ["data.tsv:7"]
+    assert [item["place"] for item in checked_labels(baseline=agrees_once).as_json()["shown"]] == [
+        "data.tsv:7"
+    ]
 
 
 @pytest.mark.parametrize(
@@ -74,8 +74,8 @@ def test_the_baseline_has_to_agree():
 def test_no_label_is_doubted_by_a_model_that_shows_no_more_than_the_baseline(
     arguments, reason, tmp_path
 ):
-    checked_labels({}).write(tmp_path)
-    issues = checked_labels({}, **arguments)
+    checked_labels().write(tmp_path)
+    issues = checked_labels(**arguments)
     issues.write(tmp_path)
     assert not list(tmp_path.iterdir())
     written = issues.as_json()
@@ -95,7 +95,7 @@ def test_texts_of_training_are_not_checked():
 
 
 def test_who_came_with_a_sheet_gets_a_sheet(tmp_path):
-    checked_labels({"train": "数据.XLSX"}, texts=("=甲", "乙"), name="pair").write(tmp_path)
+    checked_labels("数据.XLSX", texts=("=甲", "乙"), name="pair").write(tmp_path)
     sheet = openpyxl.load_workbook(tmp_path / "label_issues.xlsx").active
     rows = [[cell.value for cell in row] for row in sheet]
     assert rows[0][:4] == ["place", "text:label", "b", "label"]
@@ -103,14 +103,14 @@ def test_who_came_with_a_sheet_gets_a_sheet(tmp_path):
 
 
 def test_where_nothing_is_doubtful_no_file_is_left(tmp_path):
-    checked_labels({"train": "a.xlsx"}).write(tmp_path)
-    checked_labels({"train": "a.tsv"}).write(tmp_path)
+    checked_labels("a.xlsx").write(tmp_path)
+    checked_labels("a.tsv").write(tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["label_issues.tsv"]
-    clean = checked_labels({}, labels=(SECOND > 0.5).astype(int).tolist())
+    clean = checked_labels(labels=(SECOND > 0.5).astype(int).tolist())
     clean.write(tmp_path)
     assert not list(tmp_path.iterdir())
     assert (clean.as_json()["found"], clean.as_json()["file"]) == (0, None)
 
 
 def test_a_task_without_such_labels_has_none():
-    assert find_issues(TASKS["regression"](), [], 0, {}) is None
+    assert find_issues(TASKS["regression"](), [], 0, "", True) is None

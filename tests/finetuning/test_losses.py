@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from roformer_tf.errors import InputError
-from roformer_tf.finetuning.losses import TaskLoss, make_loss
+from roformer_tf.finetuning.losses import TaskLoss, check_loss, make_loss
 from roformer_tf.tasks.classification import Classification, Pair
 from roformer_tf.tasks.losses import LossConfig
 from roformer_tf.tasks.multilabel import Multilabel
@@ -278,4 +278,4 @@ def test_settings_that_a_task_has_no_use_for_are_refused(task, setting):
     refusing = TASKS | {name: kind(labels=LABELS) for name, kind in ALL_TASKS.items()}
     refusing["crf"] = Tagging(labels=LABELS, crf=True)
     with pytest.raises(InputError, match=next(iter(setting))):
-        make_loss(refusing[task], LossConfig(**setting), [])
+        check_loss(refusing[task], LossConfig(**setting))

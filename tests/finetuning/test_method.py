@@ -161,7 +161,6 @@ def test_auto_is_for_few_examples(settings, each, task, want):
 )
 def test_who_sets_a_training_gets_one(settings, want):
     assert is_open(config_of(**settings)) == want
-    assert not is_open(config_of(**settings, method="full"))
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,10 @@ from roformer_tf.labelled.reading import find_layout
 from roformer_tf.serving.serve_predictions import as_example
 from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.classification import Classification
+from roformer_tf.tasks.metrics import ACCURACY
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.translation import Translator
+from tests.support.baseline import baseline_of
 from tests.support.service_app import served_task
 
 LETTERS = {
@@ -179,7 +181,7 @@ def test_the_baselines_figures_are_of_its_own_answers(report):
         name: [Example((text,), label, "") for text, label in rows] for name, rows in DATA.items()
     }
     task = Classification(labels=LABELS)
-    name, answers = task.metrics.baseline(examples["train"], examples["test"], examples["valid"])
+    name, answers = baseline_of(task, examples["train"], examples["test"], examples["valid"])
     gold = [label for _, label in DATA["test"]]
     assert (report["baseline"]["name"], report["baseline"]["name_zh"]) == (
         name,
@@ -265,13 +267,6 @@ def test_a_model_worse_than_its_baseline_lists_no_label_issues_and_the_report_sa
     assert "没有检查标注：模型并不比基线好" in page
 
 
-class AgreeingBaseline(Classification):
-    """Its baseline predicts what the model predicts."""
-
-    def baseline(self, training, test, valid=(), metric=None):
-        return "made", [doubtful_prediction(item) for item in test]
-
-
 def doubtful_prediction(example):
     """The label in the data, but of each set's last example the other one."""
     likely = {"0": 0.1, "1": 0.9, "doubtful": 0.05}[example.texts[1]]
@@ -303,7 +298,7 @@ def report_with(ours, baseline):
     ],
 )
 def test_validation_sets_are_checked_if_the_models_are_better_than_the_baseline(report, reason):
-    task = AgreeingBaseline(labels=("0", "1"))
+    task = Classification(labels=("0", "1"))
 
     def trial_result(name):
         examples = [
@@ -323,9 +318,11 @@ def test_validation_sets_are_checked_if_the_models_are_better_than_the_baseline(
         ([], [], ["a:3"]),
         (TEST, [], ["a:3"]),  # never a row of the test set
     ):
-        search = SimpleNamespace(sets=Sets(train, [], test, folds), task=task, metric=None)
+        config = SimpleNamespace(train="train.tsv")
+        sets = Sets(train, [], test, folds)
+        search = SimpleNamespace(sets=sets, task=task, metric=ACCURACY, config=config)
         results = Results(search, trials)
-        result = results.label_issues({}, report).as_json()
+        result = results.label_issues(report).as_json()
         assert result["reason"] == reason
         assert result["checked"] == (
             0 if reason else 3 * len(actual)

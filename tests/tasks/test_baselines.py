@@ -7,6 +7,7 @@ from roformer_tf.tasks import baselines, tfidf
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.tasks.tfidf import overlap
 from roformer_tf.translation import Translator
+from tests.support.baseline import baseline_of
 
 GOOD, BAD = ("很好", "喜欢", "满意"), ("太差", "讨厌", "失望")
 FILLER = list("房间早餐服务书本电脑屏幕键盘今天昨天朋友")
@@ -38,7 +39,7 @@ def examples(name, count, seed):
 
 def evaluate(name, training, test):
     task = TASKS[name].from_examples(training)
-    words, predictions = task.metrics.baseline(training, test)
+    words, predictions = baseline_of(task, training, test)
     title = words
     assert Translator("zh")(words) != words
     assert all(item.scores.dtype == np.float32 for item in predictions)
@@ -81,12 +82,12 @@ def test_the_thresholds_of_several_labels_are_chosen_on_the_validation_set():
     training = [item._replace(label=item.label if i % 4 else ()) for i, item in enumerate(rare)]
     task = TASKS["multilabel"].from_examples(training)
     test, valid = [*examples("multilabel", 60, 1)], [*examples("multilabel", 60, 2)]
-    _, at_half = task.metrics.baseline(training, test)
-    _, chosen = task.metrics.baseline(training, test, valid)
+    _, at_half = baseline_of(task, training, test)
+    _, chosen = baseline_of(task, training, test, valid)
     assert [item.label for item in at_half] == [
         task.decoding.reread(item).label for item in at_half
     ]
-    _, by_valid = task.metrics.baseline(training, valid, valid)
+    _, by_valid = baseline_of(task, training, valid, valid)
     wanted = task.decoding.with_choices([item.label for item in valid], by_valid)
     assert wanted.thresholds != (0.5, 0.5)
     assert [item.label for item in chosen] == [
@@ -112,7 +113,7 @@ def test_it_is_tuned_on_the_validation_set_alone(name):
             return fit(task, examples, setting, counts)
 
         patch.setattr(baselines.TfIdfModel, "fit", fitted)
-        words, _ = task.metrics.baseline(training, test, noisy, metric)
+        words, _ = baseline_of(task, training, test, noisy, metric)
     assert "chosen on the validation set" in words
     assert "在验证集上选取" in Translator("zh")(words)
     *searched, last = tried
@@ -127,7 +128,7 @@ def test_it_is_tuned_on_the_validation_set_alone(name):
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(baselines, "COUNTED", [setting])
             patch.setattr(baselines, "STRENGTHS", (10.0,))
-            _, answers = task.metrics.baseline(training, noisy, noisy)
+            _, answers = baseline_of(task, training, noisy, noisy)
         gold = [item.label for item in noisy]
         actual[setting[:2]] = metric.goodness(task.metrics.compute(gold, answers))
     assert actual[last[:2]] == max(actual.values())
@@ -145,10 +146,10 @@ def test_rare_words_count_where_they_help_on_the_validation_set():
 
     training, valid, test = [*drawn(120)], [*drawn(120)], [*drawn(200)]
     task = TASKS["classification"].from_examples(training)
-    words, predictions = task.metrics.baseline(training, test, valid)
+    words, predictions = baseline_of(task, training, test, valid)
     assert "min_df 1" in words
     tuned = task.metrics.compute([item.label for item in test], predictions)["accuracy"]
-    _, fixed = task.metrics.baseline(training, test)
+    _, fixed = baseline_of(task, training, test)
     assert tuned > task.metrics.compute([item.label for item in test], fixed)["accuracy"] + 0.05
 
 

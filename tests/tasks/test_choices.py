@@ -195,11 +195,11 @@ def test_baselines_and_ties():
     rows = [("今天天气很好", ["经济", "天气"])] * 3
     examples = examples_of(rows, 1)
     metrics = MultipleChoice(**COLUMNS).metrics
-    name, predictions = metrics.baseline(examples_of(rows, 0), examples * 2, examples)
+    name, predictions = metrics.rule(examples_of(rows, 0), examples * 2, examples)
     assert str(name) == "character overlap (Jaccard)"
     assert [x.label for x in predictions] == [1] * 6
     gaps = examples_of(ROWS, 1)
-    name, predictions = Cloze(gaps=True).metrics.baseline(gaps, gaps, gaps)
+    name, predictions = Cloze(gaps=True).metrics.rule(gaps, gaps, gaps)
     assert str(name) == "most frequent index (chance: 35.0%)"
     assert [x.label for x in predictions] == [1, 1]
     assert not metrics.is_right(0, Prediction(0, np.array([0.5, 0.5], np.float32)))

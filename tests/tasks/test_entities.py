@@ -2,7 +2,7 @@
 
 import pytest
 
-from roformer_tf.tasks.tags.schemes import entities, mark, marks_entities, spans
+from roformer_tf.tasks.tags.schemes import character_spans, entities, marked, marks_entities, spans
 
 
 @pytest.mark.parametrize(
@@ -50,13 +50,11 @@ def test_what_marks_entities():
 
 
 def test_entities_are_marked_within_what_is_shown():
-    units = list("他在北京大学见李白")
-    marked = [("LOC", 2, 6), ("PER", 7, 9)]
+    text = "他在北京大学见李白"
+    places = [("LOC", 2, 6), ("PER", 7, 9)]
     whole = [["他在", ""], ["北京大学", "LOC"], ["见", ""], ["李白", "PER"]]
-    assert mark(units, marked, range(9), "") == whole
-    part = [["…", ""], ["大学", "LOC"], ["见", ""], ["李", "PER"], ["…", ""]]
-    assert mark(units, marked, range(4, 8), "") == part
-    assert mark(["New", "York", "is"], [("LOC", 0, 2)], range(3), " ") == [
-        ["New York", "LOC"],
-        ["is", ""],
-    ]
+    assert marked(text, places, range(9)) == whole
+    part = [["…", ""], ["大学见", ""], ["李白", "PER"]]
+    assert marked(text, places, range(4, 8)) == part
+    places = character_spans("New York is", ["New", "York", "is"], ["B-LOC", "I-LOC", "O"])
+    assert marked("New York is", places, range(11)) == [["New York", "LOC"], [" is", ""]]

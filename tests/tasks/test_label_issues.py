@@ -129,9 +129,9 @@ def test_tasks_of_one_label_name_their_issues(name):
     texts = ("一", "二") if name == "pair" else ("一",)
     examples = [Example(texts, task.labels[i], f"t:{i}") for i in LABELS]
     predictions = [Prediction(task.labels[int(p.argmax())], np.float32(p)) for p in PROBABILITIES]
-    actual = find_issues(task, [CheckedSet(examples, predictions, predictions)], 6, {})
+    actual = find_issues(task, [CheckedSet(examples, predictions, predictions)], 6, "", True)
     assert [(item.example, item.suggested) for item in actual.issues] == [(2, 1), (5, 0)]
-    assert find_issues(task, [CheckedSet([], [], [])], 6, {}).issues == []
+    assert find_issues(task, [CheckedSet([], [], [])], 6, "", True).issues == []
 
 
 @pytest.mark.parametrize("factor", [0.5, 4.0])
@@ -165,7 +165,7 @@ def test_a_model_that_is_always_right_and_one_that_is_sure_and_wrong_are_calibra
 def test_other_tasks_doubt_no_label():
     rest = set(TASKS) - {"classification", "pair"}
     assert rest >= {"multilabel", "regression", "ranking", "tagging", "embedding", "paraphrase"}
-    assert all(find_issues(TASKS[name](), [], 0, {}) is None for name in rest)
+    assert all(find_issues(TASKS[name](), [], 0, "", True) is None for name in rest)
 
 
 def test_many_labels_need_no_matrix_of_labels_by_labels():

@@ -34,8 +34,8 @@ NOTHING = np.zeros(1, np.float32)
 TAGS = ("B-LOC", "B-PER", "E-LOC", "I-LOC", "I-PER", "O", "S-PER")
 
 
-def intervals(task, *labelled_set, **settings):
-    return task.metrics.intervals(*labelled_set, **settings)
+def intervals(task, *labelled_set):
+    return task.metrics.intervals(*labelled_set)
 
 
 def answers(labels):
@@ -364,23 +364,28 @@ def test_an_interval_holds_the_score_and_shrinks_with_the_root_of_the_examples()
 
 
 def task_shares(task):
-    """Metrics that are a fraction of independent examples: nothing is drawn for them."""
+    """Metrics that are a fraction of independent examples."""
     return {"accuracy", "exact_match"} & {
         x.name for x in task.metrics.all if not task.labelling.has_units
     }
 
 
-def test_intervals_are_a_function_of_the_seed(labelled_set):
-    first, again, other = (intervals(*labelled_set, resamples=200, seed=seed) for seed in (0, 0, 1))
+def drawn(labelled_set, resamples, seed=0):
+    task, *both = labelled_set
+    return metrics.bootstrap(task.metrics.measure(*both), len(both[0]), resamples, seed)
+
+
+def test_samples_are_a_function_of_the_seed(labelled_set):
+    first, again, other = (drawn(labelled_set, 200, seed) for seed in (0, 0, 1))
     assert first == again
-    shares = task_shares(labelled_set[0])
-    assert shares == {name for name, ends in first.items() if ends == other[name]}
+    same = {name for name, ends in first.items() if ends == other[name]}
+    assert same <= task_shares(labelled_set[0])  # of few examples, which have few values
 
 
 def test_intervals_do_not_depend_on_how_many_samples_are_held_at_once(labelled_set, monkeypatch):
-    want = intervals(*labelled_set, resamples=50)
+    want = drawn(labelled_set, 50)
     monkeypatch.setattr(metrics, "NUMBERS_AT_ONCE", 7 * len(labelled_set[1]))
-    assert intervals(*labelled_set, resamples=50) == want
+    assert drawn(labelled_set, 50) == want
 
 
 @pytest.mark.slow

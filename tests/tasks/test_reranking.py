@@ -92,7 +92,7 @@ def test_the_weight_is_chosen_and_never_worse_than_the_search(sign, useful):
     # By hand: ranks 1 and 1, or 3 and 1; a query without its document counts 0.
     assert figures["mrr_at_10"] == pytest.approx((2 if useful else 4 / 3) / 3)
     assert figures["ndcg_at_10"] == pytest.approx((2 if useful else 1.5) / 3)
-    name, search = task.metrics.baseline([], [Example("abcd", x, "") for x in gold])
+    name, search = task.metrics.rule([], [Example("abcd", x, "") for x in gold], [])
     assert task.metrics.compute(gold, search)["mrr_at_10"] == pytest.approx(4 / 9)
     assert "BM25" in str(name)
 

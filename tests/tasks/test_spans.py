@@ -22,8 +22,8 @@ from roformer_tf.labelled.examples import Example
 from roformer_tf.models.heads import RoFormerForSpanExtraction
 from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.extraction.global_pointer import candidates, span_losses, span_scores
-from roformer_tf.tasks.extraction.span_scoring import marked
 from roformer_tf.tasks.extraction.spans import Spans
+from roformer_tf.tasks.tags.schemes import marked
 from roformer_tf.training.settings import FinetuneOptimizerConfig
 from tests.support.random_model import LETTERS, TINY, tokenizer_of
 from tests.support.service_app import create_task_app, served_task
@@ -266,7 +266,8 @@ def test_the_baseline_marks_strings_that_are_usually_entities():
         example("好人", ("LOC", 1, 2)),
         example("人和人"),
     ]
-    _, (first, second) = TASK.metrics.baseline(training, [example("去北京市委"), example("人")])
+    test = [example("去北京市委"), example("人")]
+    _, (first, second) = TASK.metrics.rule(training, test, [])
     assert first.label == [("ORG", 1, 5), ("LOC", 1, 3)]
     assert second.label == []
 

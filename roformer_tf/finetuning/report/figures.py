@@ -68,10 +68,10 @@ def lowest_f1(rows: Sequence[Mapping[str, Any]], number: int) -> Sequence[Mappin
     return sorted(rows, key=lambda row: (row["f1"] is None, row["f1"]))[:number]
 
 
-def reasons(report: Report, what: Literal["value", "interval"], _: Translator) -> list[str]:
-    """Why figures of the report have no value, or no interval: each reason once."""
+def absent_intervals(report: Report, _: Translator) -> list[str]:
+    """Why figures of the report have no interval: each reason once."""
     absent = [why for of_set in report["undefined"].values() for why in of_set.values()]
-    return list(dict.fromkeys(why[_.language] for why in absent if why["what"] == what))
+    return list(dict.fromkeys(why[_.language] for why in absent if why["what"] == "interval"))
 
 
 # The model and the baseline

@@ -17,6 +17,7 @@ from roformer_tf.finetuning.rates import spelled
 from roformer_tf.finetuning.report.figures import (
     ABSENT,
     Report,
+    absent_intervals,
     baseline_name,
     compare,
     figure,
@@ -25,7 +26,6 @@ from roformer_tf.finetuning.report.figures import (
     main_metric,
     metric_of,
     newest,
-    reasons,
     set_name,
     teacher_notes,
     warnings,
@@ -79,7 +79,7 @@ def _context(report: Report, language: Language) -> dict[str, Any]:
     _, task = Translator(language), TASKS[report["task"]]
     return {
         "report": report,
-        "absent_intervals": reasons(report, "interval", _),
+        "absent_intervals": absent_intervals(report, _),
         "comparison": compare(report),
         "metric": main_metric(report),
         "newest": newest(report),
@@ -296,7 +296,6 @@ def model_card(
     is_v2: whether it is a RoFormerV2, which transformers loads incorrectly; opens_elsewhere:
     whether transformers has a class with all layers of the model.
     """
-    chosen = {"max_length": report["max_length"]}  # what "auto" was replaced by
     return markdown(
         report_templates(report, language),
         "card.md.jinja",
@@ -306,7 +305,6 @@ def model_card(
         title=_title(report),
         front_matter=yaml.safe_dump(front_matter(report), allow_unicode=True, sort_keys=False),
         file_name=lambda setting: _file_name(report, setting),
-        chosen=chosen,
         warnings=warnings(report, Translator(language), figures=False),
         is_v2=is_v2,
         opens_elsewhere=opens_elsewhere,

@@ -20,6 +20,7 @@ from roformer_tf.labelled.encoding import EncodedTexts, Rows, rows_side_by_side
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.splits import Question
 from roformer_tf.readers.records import text_key
+from roformer_tf.tasks import keras_ops as ops
 from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task, part
 from roformer_tf.tasks.decoding import Decoding
 from roformer_tf.tasks.labelling import Labelling
@@ -61,18 +62,6 @@ class ListLabelling(Labelling):
         return Message("there is a column {name}", name=sample.texts[-1])
 
     @classmethod
-    def read_row(
-        cls, row: "Row", texts: Sequence[str], label: str | None, separator: str
-    ) -> Example:
-        """The example in a row; `of_label` reads its label."""
-        text, candidates = texts
-        listed = cls.read_list(row.cells, candidates)
-        example = Example((read_text(row.cells, text), *listed), None, row.place)
-        if label is None:
-            return example
-        return example._replace(label=cls.of_label(find_cell(row.cells, label), listed))
-
-    @classmethod
     def read_list(cls, cells: dict[str, Any], column: str) -> tuple[str, ...]:
         """The texts in a column. Raises BadCellError unless it holds a list of several."""
         listed = find_cell(cells, column)
@@ -83,11 +72,6 @@ class ListLabelling(Labelling):
                 f"has {len(listed)} texts in {column!r}, but needs {cls.min_candidates} or more"
             )
         return tuple(read_text({column: text}, column) for text in listed)
-
-    @classmethod
-    def of_label(cls, value: Any, candidates: Sequence[str]) -> Label:
-        """The label in a cell of a row with these candidates. Raises BadCellError if it is none."""
-        raise NotImplementedError
 
     @classmethod
     def labels_in(cls, label: Label) -> set[str]:
@@ -124,22 +108,14 @@ class ChoiceLabelling(ListLabelling):
     known_columns: ClassVar[tuple[tuple[str, ...], ...]] = CHOICES
 
     @classmethod
-    def of_label(cls, value: Any, candidates: Sequence[str]) -> Label:
-        """The index of the right candidate, from its index or its text."""
-        name = read_label(value)
-        is_text = name in candidates and not isinstance(value, int)
-        # 1.0 next to missing labels in pandas
-        number = candidates.index(name) if is_text else to_number(name)
-        if number is None or number not in range(len(candidates)):
-            shown = "、".join(candidates[:SHOWN]) + ("…" if len(candidates) > SHOWN else "")
-            raise BadCellError(
-                f"has the label {name!r}, but it is an index from 0 to {len(candidates) - 1}, or "
-                f"one of {shown}"
-            )
-        right = candidates[int(number)]
-        if candidates.count(right) > 1:  # their scores are equal
-            raise BadCellError(f"has the right candidate {right!r} twice")
-        return int(number)
+    def read_row(
+        cls, row: "Row", texts: Sequence[str], label: str | None, separator: str
+    ) -> Example:
+        """The text and its candidates; the label is an index."""
+        text, candidates = texts
+        listed = cls.read_list(row.cells, candidates)
+        right = None if label is None else index_of(find_cell(row.cells, label), listed)
+        return Example((read_text(row.cells, text), *listed), right, row.place)
 
     @classmethod
     def learned(cls, training: Examples) -> dict[str, Any]:
@@ -159,6 +135,24 @@ class ChoiceLabelling(ListLabelling):
         return target
 
 
+def index_of(value: Any, candidates: Sequence[str]) -> int:
+    """The right candidate, from its index or its text. Raises BadCellError if it is neither."""
+    name = read_label(value)
+    is_text = name in candidates and not isinstance(value, int)
+    # 1.0 next to missing labels in pandas
+    number = candidates.index(name) if is_text else to_number(name)
+    if number is None or number not in range(len(candidates)):
+        shown = "、".join(candidates[:SHOWN]) + ("…" if len(candidates) > SHOWN else "")
+        raise BadCellError(
+            f"has the label {name!r}, but it is an index from 0 to {len(candidates) - 1}, or "
+            f"one of {shown}"
+        )
+    right = candidates[int(number)]
+    if candidates.count(right) > 1:  # their scores are equal
+        raise BadCellError(f"has the right candidate {right!r} twice")
+    return int(number)
+
+
 class ListObjective(TrainingObjective):
     """A softmax over the scores of an example's candidates."""
 
@@ -176,8 +170,6 @@ class ListObjective(TrainingObjective):
 
     def scores(self, outputs: "Tensor", inputs: Any) -> "Tensor":
         """Logits of rows (D, 1) → scores of candidates (B, C)."""
-        from keras import ops
-
         return ops.take(outputs[:, 0], inputs["place"][..., 0])
 
 

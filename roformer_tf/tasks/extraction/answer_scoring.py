@@ -7,6 +7,7 @@ characters and words of other characters. Of several references the best one cou
 
 import re
 from collections.abc import Callable, Sequence
+from difflib import SequenceMatcher
 from functools import lru_cache, partial
 from typing import Any, ClassVar
 
@@ -19,19 +20,14 @@ from roformer_tf.tasks.scoring import JsonObject, Metrics, NamedPredictions
 from roformer_tf.tasks.task_settings import Examples, Gold, Prediction, Predictions
 from roformer_tf.translation import Message
 
-EXACT_MATCH = Metric(
-    metrics.EXACT_MATCH.name,
-    metrics.EXACT_MATCH.title,
-    meaning=Message("fraction of answers that equal a reference, without punctuation"),
-    by_example=True,
+EXACT_MATCH = metrics.EXACT_MATCH._replace(
+    meaning=Message("fraction of answers that equal a reference, without punctuation")
 )
-F1 = Metric(
-    metrics.F1.name,
-    metrics.F1.title,
+F1 = metrics.F1._replace(
     meaning=Message(
         "mean over the questions of F1, of the characters that an answer has in common with the "
         "best reference"
-    ),
+    )
 )
 BEST_SENTENCE = Message("the sentence with the most characters of the question")
 ANSWERED, UNANSWERED = "answer", "no answer"
@@ -126,15 +122,6 @@ def _plain(text: str) -> str:
 
 
 def _f1(answer: Sequence[str], reference: Sequence[str]) -> float:
-    common = longest_common(answer, reference)
+    # The longest sequence without gaps that both contain.
+    common = SequenceMatcher(None, answer, reference, autojunk=False).find_longest_match().size
     return 2 * common / (len(answer) + len(reference)) if common else 0.0
-
-
-def longest_common(a: Sequence[str], b: Sequence[str]) -> int:
-    """Length of the longest sequence without gaps that both contain."""
-    longest, row = 0, [0] * (len(b) + 1)
-    for unit in a:
-        # row[j]: length of the common sequence that ends here and at b[j - 1].
-        row = [0, *(row[j] + 1 if unit == other else 0 for j, other in enumerate(b))]
-        longest = max(longest, *row)
-    return longest

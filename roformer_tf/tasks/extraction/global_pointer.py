@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from roformer_tf.config import POINTER_SIZE
+from roformer_tf.tasks import keras_ops as ops
 from roformer_tf.tasks.losses import FAR, PLAIN, LossConfig
 from roformer_tf.tasks.probabilities import sigmoid
 
@@ -48,8 +49,6 @@ def split(pointers: Any) -> Pointers:
 
 def span_scores(pointers: "Tensor") -> "Tensor":
     """Scores of all spans, in operations of Keras: (B, T, 2K + 2C) → (B, C, T, T) float32."""
-    from keras import ops
-
     from roformer_tf.layers.rotary import rotate
 
     query, key, start, end = split(pointers)
@@ -76,8 +75,6 @@ def span_losses(
     from 0 to 1; the loss is log(1 + Σ (1 − t) exp s) + log(1 + Σ t exp −s) over all spans
     (kexue.fm, 9064), which is the same for 0 and 1.
     """
-    from keras import ops
-
     scores = span_scores(pointers)
     batch, labels, length = ops.shape(scores)[:3]
     positions = ops.arange(length)

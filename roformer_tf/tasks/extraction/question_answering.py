@@ -28,6 +28,7 @@ from roformer_tf.labelled.questions import (
     read_answers,
 )
 from roformer_tf.readers.records import text_key
+from roformer_tf.tasks import keras_ops as ops
 from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task, part
 from roformer_tf.tasks.decoding import Decoding
 from roformer_tf.tasks.extraction.answer_scoring import (
@@ -213,8 +214,6 @@ class QuestionObjective(TrainingObjective):
         targets (B, T, 5): the usual ones, the teacher's logits, and its weight. Both losses are
         means of the first and the last token.
         """
-        from keras import ops
-
         hard, both = targets[..., :2], (targets[..., 2:4], logits)
         teacher, student = (  # (B, 2, T)
             ops.transpose(ops.where(hard > 0, x, FAR_BELOW), (0, 2, 1)) for x in both

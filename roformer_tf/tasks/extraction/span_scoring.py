@@ -6,12 +6,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from roformer_tf.labelled.examples import Example, Label, Span, ordered
+from roformer_tf.labelled.examples import Example, Label, ordered
 from roformer_tf.tasks import metrics
 from roformer_tf.tasks.metrics import LabelItem, Metric
 from roformer_tf.tasks.scoring import CHARACTERS, JsonObject, NamedPredictions
 from roformer_tf.tasks.tags.entity_scoring import BEFORE, EntityMetrics
-from roformer_tf.tasks.tags.schemes import Marked
+from roformer_tf.tasks.tags.schemes import marked
 from roformer_tf.tasks.task_settings import Examples, Gold, Prediction
 from roformer_tf.translation import Message
 
@@ -95,25 +95,3 @@ def _known(text: str, lengths: list[int], known: Container[str]) -> Iterator[tup
                 break
             if text[start : start + length] in known:
                 yield start, start + length
-
-
-def marked(text: str, spans: list[Span], shown: range) -> Marked:
-    """The shown characters, with entities marked; those inside of others are in their marks.
-
-    北京市委 with ORG 0–4 and LOC 0–2 → [["北京市委", "ORG; 北京 LOC"]].
-    """
-    segments: Marked = [["…", ""]] if shown.start else []
-    done, rest = shown.start, [x for x in ordered(spans) if shown.start <= x[1] < shown.stop]
-    while rest:
-        begin, end = rest[0][1:]
-        group = []
-        while rest and rest[0][1] < end:  # it overlaps those before it
-            group.append(rest.pop(0))
-            end = max(end, group[-1][2])
-        names = [kind if (a, b) == (begin, end) else f"{text[a:b]} {kind}" for kind, a, b in group]
-        segments += [[text[done:begin], ""], [text[begin:end], "; ".join(names)]]
-        done = end
-    segments.append([text[done : shown.stop], ""])
-    if max(done, shown.stop) < len(text):
-        segments.append(["…", ""])
-    return [segment for segment in segments if segment[0]]

@@ -25,7 +25,7 @@ from roformer_tf.tasks.multilabel import STEPS
 from roformer_tf.tasks.objective import TrainingObjective
 from roformer_tf.tasks.probabilities import shortest
 from roformer_tf.tasks.tagging import UnitLabelling, words_are_units
-from roformer_tf.tasks.tags.schemes import entities
+from roformer_tf.tasks.tags.schemes import character_spans
 from roformer_tf.translation import Message
 
 if TYPE_CHECKING:
@@ -144,8 +144,8 @@ class SpansLabelling(UnitLabelling):
 def _with_spans(example: Example, between: str) -> Example:
     """An example with a tag for each unit, with spans of characters instead."""
     text = between.join(example.units)
-    marked = entities(text, example.units, example.label)
-    return example._replace(texts=(text,), label=ordered((x[2], x[0], x[1]) for x in marked))
+    spans = character_spans(text, example.units, example.label)
+    return example._replace(texts=(text,), label=ordered(spans))
 
 
 def _in_window(spans: np.ndarray, first_units: np.ndarray) -> np.ndarray:

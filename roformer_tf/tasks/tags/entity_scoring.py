@@ -11,7 +11,7 @@ from roformer_tf.tasks import metrics
 from roformer_tf.tasks.baselines import known_entities
 from roformer_tf.tasks.metrics import Function, LabelItem, Metric
 from roformer_tf.tasks.scoring import CHARACTERS, JsonObject, Metrics, NamedPredictions
-from roformer_tf.tasks.tags.schemes import mark, spans
+from roformer_tf.tasks.tags.schemes import character_spans, marked, offsets, spans
 from roformer_tf.tasks.task_settings import Examples, Gold, Prediction, Predictions, TaskSettings
 from roformer_tf.translation import Message
 
@@ -132,14 +132,14 @@ class TaggingMetrics(EntityMetrics):
 
     def describe(self, example: Example, prediction: Prediction) -> JsonObject:
         """A sentence from shortly before its first mistake, with true and predicted entities."""
-        labels, predicted = example.label, prediction.label
+        (text,), units = example.texts, example.units
         # `argmin` of booleans is the first unit whose label is wrong.
-        begin = max(0, int(np.argmin(_agree(labels, predicted))) - BEFORE)
-        shown = range(begin, min(begin + CHARACTERS, len(predicted)))
-        between = " " if self.task.spaced_units else ""
+        first, _ = offsets(text, units)[np.argmin(_agree(example.label, prediction.label))]
+        begin = max(0, first - BEFORE)
+        shown = range(begin, min(begin + CHARACTERS, len(text)))
         return {
-            "gold": mark(example.units, spans(labels), shown, between),
-            "predicted": mark(example.units, spans(predicted), shown, between),
+            "gold": marked(text, character_spans(text, units, example.label), shown),
+            "predicted": marked(text, character_spans(text, units, prediction.label), shown),
         }
 
 

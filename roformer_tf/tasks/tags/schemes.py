@@ -13,11 +13,9 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from roformer_tf.labelled.examples import Example
+from roformer_tf.labelled.examples import Example, Span, ordered
 from roformer_tf.tasks.tags.crf import NEVER, Chain
 
-# Type, first unit, last unit + 1.
-Span: TypeAlias = tuple[str, int, int]
 # A text in segments, each with its entity type, or "": [["在", ""], ["北京", "LOC"]].
 Marked: TypeAlias = list[list[str]]
 
@@ -33,7 +31,7 @@ MAX_BROKEN = 0.01
 
 
 def spans(labels: Sequence[str]) -> list[Span]:
-    """The entities that labels mark. As in seqeval, I- after O begins an entity, too.
+    """The entities that labels mark, in units. As in seqeval, I- after O begins an entity, too.
 
     ("B-LOC", "I-LOC", "O") → [("LOC", 0, 2)]. If labels have no such prefixes, as for parts of
     speech, every unit other than "O" is an entity.
@@ -62,9 +60,14 @@ def entities(text: str, units: Sequence[str], tags: Sequence[str]) -> list[list[
 
     "北京你好", B-LOC I-LOC O O → [[0, 2, "LOC", "北京"]].
     """
-    offsets = _offsets(text, units)
-    marked = [(offsets[first][0], offsets[end - 1][1], kind) for kind, first, end in spans(tags)]
-    return [[start, end, kind, text[start:end]] for start, end, kind in marked]
+    spans = character_spans(text, units, tags)
+    return [[start, end, kind, text[start:end]] for kind, start, end in spans]
+
+
+def character_spans(text: str, units: Sequence[str], tags: Sequence[str]) -> list[Span]:
+    """The entities that tags mark, in characters of the text."""
+    places = offsets(text, units)
+    return [(kind, places[first][0], places[end - 1][1]) for kind, first, end in spans(tags)]
 
 
 def marks_entities(labels: Sequence[str]) -> bool:
@@ -72,32 +75,36 @@ def marks_entities(labels: Sequence[str]) -> bool:
     return all(map(as_bioes, labels))
 
 
-def mark(units: Sequence[str], entities: Sequence[Span], shown: range, between: str) -> Marked:
-    """The shown units, with the entities among them marked; the rest is "…"."""
+def marked(text: str, spans: list[Span], shown: range) -> Marked:
+    """The shown characters, with entities marked; those inside of others are in their marks.
+
+    北京市委 with ORG 0–4 and LOC 0–2 → [["北京市委", "ORG; 北京 LOC"]].
+    """
     segments: Marked = [["…", ""]] if shown.start else []
-    done = shown.start
-    for kind, first, end in entities:
-        first, end = max(first, done), min(end, shown.stop)
-        if first < end:
-            segments += [
-                [between.join(units[done:first]), ""],
-                [between.join(units[first:end]), kind],
-            ]
-            done = end
-    segments.append([between.join(units[done : shown.stop]), ""])
-    if shown.stop < len(units):
+    done, rest = shown.start, [x for x in ordered(spans) if shown.start <= x[1] < shown.stop]
+    while rest:
+        begin, end = rest[0][1:]
+        group = []
+        while rest and rest[0][1] < end:  # it overlaps those before it
+            group.append(rest.pop(0))
+            end = max(end, group[-1][2])
+        names = [kind if (a, b) == (begin, end) else f"{text[a:b]} {kind}" for kind, a, b in group]
+        segments += [[text[done:begin], ""], [text[begin:end], "; ".join(names)]]
+        done = end
+    segments.append([text[done : shown.stop], ""])
+    if max(done, shown.stop) < len(text):
         segments.append(["…", ""])
     return [segment for segment in segments if segment[0]]
 
 
-def _offsets(text: str, units: Sequence[str]) -> list[tuple[int, int]]:
+def offsets(text: str, units: Sequence[str]) -> list[tuple[int, int]]:
     """The (start, end) of each unit in the text; only white space is between them."""
-    offsets, end = [], 0
+    places, end = [], 0
     for unit in units:
         start = text.index(unit, end)
         end = start + len(unit)
-        offsets.append((start, end))
-    return offsets
+        places.append((start, end))
+    return places
 
 
 def find_scheme(labels: Sequence[str], examples: Sequence[Example]) -> Scheme:

@@ -8,7 +8,6 @@ import numpy as np
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.batches import TrainingData
-from roformer_tf.labelled.cells import BadCellError
 from roformer_tf.labelled.examples import GROUP, Example
 from roformer_tf.labelled.paraphrases import ParaphraseBatches
 from roformer_tf.labelled.text_sides import EncodedSides, encode_separately
@@ -22,7 +21,7 @@ from roformer_tf.tasks.vectors.retrieval import (
     RetrievalMetrics,
     RetrievalObjective,
 )
-from roformer_tf.tasks.vectors.sentence_vectors import BELONGS, SAME_TEXT
+from roformer_tf.tasks.vectors.sentence_vectors import BELONGS
 
 if TYPE_CHECKING:
     from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
@@ -37,12 +36,6 @@ class ParaphraseLabelling(RetrievalLabelling):
 
     text_counts: ClassVar[tuple[int, ...]] = (2,)
     fixed_long_texts: ClassVar[str] = "the end of a long text is cut."
-
-    @classmethod
-    def check(cls, example: Example) -> None:
-        """Refuse a group of equal texts."""
-        if len({text_key([text]) for text in example.texts}) < 2:
-            raise BadCellError(SAME_TEXT)
 
     @classmethod
     def complete(cls, examples: list[Example]) -> list[Example]:

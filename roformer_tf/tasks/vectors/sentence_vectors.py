@@ -78,12 +78,10 @@ class VectorLabelling(Labelling):
     @classmethod
     def check(cls, example: Example) -> None:
         """Refuse texts that belong together and are equal."""
-        if example.label == GROUP:
-            if len({text_key([text]) for text in example.texts}) < 2:
-                raise BadCellError(SAME_TEXT)
-            return
-        first, second, *_ = (*_by_nearness(example), "")
-        if not isinstance(example.label, float) and text_key([first]) == text_key([second]):
+        texts = example.texts
+        if example.label != GROUP:
+            texts = (*_by_nearness(example), "")[:2]  # a single text differs from ""
+        if not isinstance(example.label, float) and len({text_key([x]) for x in texts}) < 2:
             raise BadCellError(SAME_TEXT)
 
     @classmethod

@@ -1,0 +1,11 @@
+"""The baseline of a task, as a report fits it."""
+
+from roformer_tf.tasks.baselines import fit_tfidf
+
+
+def baseline_of(task, training, test, valid=(), metric=None):
+    """Its name, and its predictions for the test set."""
+    if not task.metrics.linear_model:
+        return task.metrics.rule(training, test, valid)
+    fitted = fit_tfidf(task, training, valid, metric or task.metrics.usable()[0])
+    return fitted.name, fitted.predictions(task, test, valid)
