@@ -9,12 +9,12 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from roformer_tf.errors import InputError
-from roformer_tf.labelled.cells import UNCOMPUTED, is_missing, to_number
+from roformer_tf.labelled.cells import UNCOMPUTED, is_missing, listed, to_number
 from roformer_tf.labelled.column_names import (
     CHOICES,
     DOCUMENTS,
@@ -387,7 +387,7 @@ class LabelSample:
     @cached_property
     def distinct(self) -> int:
         """How many different labels there are."""
-        return len({str(value) for value in self.labels})
+        return len({str(value).strip() for value in self.labels})
 
     @cached_property
     def numbers(self) -> list[float | None]:
@@ -396,9 +396,10 @@ class LabelSample:
 
     @property
     def has_decimals(self) -> bool:
-        """Whether all labels are numbers, and not all of them whole."""
+        """Whether all labels but a tenth, such as "?", are numbers, and not all of them whole."""
         # Ratings of 4.0 and 5.0 are whole: pandas writes integers like this.
-        return None not in self.numbers and any(x % 1 for x in self.numbers if x is not None)
+        numbers = [x for x in self.numbers if x is not None]
+        return len(numbers) >= 0.9 * len(self.labels) and any(x % 1 for x in numbers)
 
     @property
     def has_few(self) -> bool:
@@ -435,11 +436,21 @@ class LabelSample:
         return separated if 10 * separated >= len(texts) and len(parts) <= len(set(texts)) else 0
 
     def check_separator(self, path: str | Path) -> None:
-        """Raise InputError if another separator than the default one is between the labels."""
-        are_texts = all(isinstance(value, str) for value in self.labels)
+        """Raise InputError if another separator than the default one is between the labels.
+
+        And where a list does not name the labels, but has 0 or 1 for each.
+        """
+        are_texts = all(isinstance(value, str) for value in self.labels) and len(self.texts) == 1
         if are_texts and self.separator == "," and not self._separated_by(","):
             for sign in filter(self._separated_by, OTHER_SEPARATORS):
                 raise InputError(
                     f"{path}: {sign!r} is between labels. Give --label-separator "
                     f"{shlex.quote(sign)}, or a sign that no label has if these are single labels."
                 )
+        lists = [[str(x).strip() for x in listed(y, self.separator)] for y in self.labels]
+        repeated = next((x for x in lists if len(x) > len(set(x))), [])
+        if repeated and set(chain(*lists)) <= {"0", "1", "0.0", "1.0"}:
+            raise InputError(
+                f"{path}: the labels are 0 or 1 for each label, as {','.join(repeated)}. Write the "
+                "names of the labels that are 1, such as price,service."
+            )

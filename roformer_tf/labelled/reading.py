@@ -105,7 +105,7 @@ def find_layout(
     candidates = LabelSample(texts, label, without_nan(labels), columns.label_separator)
     selected, why = (chosen, "") if chosen else _guess_task(sample, candidates, tasks)
     _check_texts(path, selected, texts, tasks)
-    if selected.labelling.separates_labels:
+    if chosen is None or selected.labelling.separates_labels:
         candidates.check_separator(path)
     spellings = _note_spellings(selected, labels, columns.label_separator)
     columns_read = (texts, text_note), (label, label_note)

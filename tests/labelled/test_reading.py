@@ -401,6 +401,7 @@ def test_impossible_columns_are_refused(columns):
         ("text", ["1.0", "2.0", "1.0"], "classification"),
         ("text", ["0.5", "1", "2"], "regression"),
         ("text", ["0.5", "nan", "2"], "regression"),
+        ("text", ["0.5", "4.5"] * 5 + ["?"], "regression"),
         ("text", ["1,000.5", "999", "1,200"], "regression"),
         ("text", ["nan", "nü", "nan"], "classification"),
         ("text", ["甲,乙", "乙", "甲", "乙"], "multilabel"),
@@ -484,6 +485,7 @@ def test_a_label_may_be_called_nan(write, name):
         ("classification", " 好 ", "好"),
         ("classification", "\ufeff好\u200b", "好"),
         ("classification", 3, "3"),
+        ("classification", 3.0, "3"),
         ("regression", "-1.5e1", -15.0),
         ("regression", "-1,234,567.5", -1234567.5),
         ("regression", 2, 2.0),
@@ -491,6 +493,7 @@ def test_a_label_may_be_called_nan(write, name):
         ("multilabel", ["x", 2], ("2", "x")),
         ("multilabel", "['乙', '甲']", ("乙", "甲")),
         ("multilabel", '["乙"]', ("乙",)),
+        ("multilabel", "['乙' '甲']", ("乙", "甲")),
         ("multilabel", "[]", ()),
         ("multilabel", "[乙]", ("[乙]",)),
         ("multilabel", "", ()),
@@ -515,6 +518,22 @@ def test_another_separator_of_labels_is_asked_for(write, sign):
         read(path)
     assert read(path, label_separator=sign)[1][0] == (("x",), ("乙", "甲"))
     assert read(path, label_separator="#")[1][0] == (("x",), (f"甲{sign}乙",))
+
+
+@pytest.mark.parametrize("name", ["label", "labels"])
+@pytest.mark.parametrize("labels", [["甲|乙", "甲", "乙"], ["乙", "甲|乙", "甲|乙"]])
+def test_it_is_asked_for_whatever_the_column_is_called(write, name, labels):
+    path = write("a.tsv", lines(("text", name), *zip("xyz", labels, strict=True)))
+    with pytest.raises(InputError, match=r"label-separator '\|'"):
+        read(path)
+    assert read(path, "classification")[1][1] == (("y",), labels[1])
+
+
+@pytest.mark.parametrize("labels", [[[0, 1, 1], [1, 0, 0]], ["0,1,1", "1,0,1"], ["[0, 0]", "[1]"]])
+def test_labels_that_are_0_or_1_for_each_name_are_refused(write, labels):
+    path = write("a.jsonl", as_jsonl(zip("xy", labels, strict=True)))
+    with pytest.raises(InputError, match="Write the names of the labels that are 1"):
+        read(path, "multilabel")
 
 
 def test_a_sign_in_the_names_of_labels_is_no_separator(write):
