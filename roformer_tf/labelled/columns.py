@@ -182,6 +182,9 @@ def find_label(sample: TableSample, texts: Iterable[str], label: str | None) -> 
     # Next to the user's text columns, the last column left is the label, whatever its name.
     if len(free) == 1 < len(sample.table.columns):
         return free[0], ""
+    if len(free) == 1:
+        problem = "has one column, but a text and its label need two, with a tab or comma between"
+        raise InputError(f"{sample.place} {problem}. {sample.shown()}{_sheet_hint(sample.table)}")
     note = ""
     has_header = sample.table.has_header
     candidates = [name for name in free if folded(name) in LABELS] if has_header else []
@@ -235,6 +238,8 @@ def find_texts(
     if len(candidates) == 1:
         return candidates[0], note
     names = candidates or [(name,) for name in free]
+    if len(both := tuple(x for x in chain(*names) if profiles[x].like_texts)) == len(names) == 2:
+        names = [*names, both]  # they may be a pair
     raise _unclear(sample, Message("which columns hold the texts"), names, "--text-columns")
 
 

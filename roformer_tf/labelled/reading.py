@@ -32,6 +32,7 @@ from roformer_tf.labelled.rows import examples_of, first_line, has_tabs, no_unit
 from roformer_tf.labelled.token_labels import UnitColumns, find_unit_columns, find_units
 from roformer_tf.readers.kinds import kind_of
 from roformer_tf.readers.lines import find_encoding
+from roformer_tf.readers.records import TYPED, tag_pattern
 from roformer_tf.readers.streams import is_stdin
 from roformer_tf.translation import Message
 
@@ -92,6 +93,9 @@ def find_layout(
         layout = _units_or_entities_layout(sample, columns, task, tasks)
         if layout:
             return layout
+        tags = [str(row.get(table.columns[-1])) for row in sample.rows]  # as in CoNLL
+        if chosen or ("O" in tags and tag_pattern(tags) is TYPED):
+            raise no_units(path, chosen or _units_task(path, None, tasks))
     label, label_note = find_label(sample, columns.text_columns, columns.label_column)
     texts, text_note = find_texts(sample, columns.text_columns, label)
     if label in texts:
@@ -231,8 +235,6 @@ def _guess_task(
 
 def _check_texts(path: str | Path, task: Any, texts: Sequence[str], tasks: Iterable[str]) -> None:
     """Raise InputError unless the task has as many texts as there are text columns."""
-    if task.labelling.has_units:
-        raise no_units(path, task)
     if len(texts) not in task.labelling.text_counts:
         wanted = " or ".join(map(str, task.labelling.text_counts))
         raise InputError(
@@ -342,7 +344,7 @@ def good_examples(
     if not examples and not skipped.bad:
         raise InputError(f"{path} has no example. Add some.")
     if skipped.bad and (strict or not examples):
-        raise InputError(f"{skipped}. Correct {skipped.them}, or remove {skipped.them}.")
+        raise InputError(f"{skipped}. Correct or remove these rows.")
     # A wrong delimiter or column would otherwise train on the few rows that can be read by chance.
     if skipped.unreadable > len(examples):
         raise InputError(

@@ -136,6 +136,12 @@ WORKS = {  # name: content, column of texts, column of labels, report, examples
         *HEAD,
         "",
     ),
+    "joined.csv": (as_csv(HEAD, *ROWS, HEAD, *ROWS), *HEAD, "", [*ROWS, *ROWS]),
+    "remarks.xlsx": (
+        as_xlsx(HEAD, *ROWS[:3], (*ROWS[3], "", "标注员：再看看"), *ROWS[4:]),
+        *HEAD,
+        "",
+    ),
     "export.xlsx": (as_xlsx(*EXPORT), EXPORT[0][2], EXPORT[0][5], ""),
     "no_header.csv": (
         as_csv(*ROWS),
@@ -256,6 +262,7 @@ SKIPPED = {  # the report of rows that are no examples
     ],
     "open_quote.csv": ["1 of 11 rows skipped", "open_quote.csv:6 breaks the rules of quoting"],
     "two_encodings.csv": ["two_encodings.csv:12 is not in the encoding"],
+    "joined.csv": ["joined.csv:12 repeats the header"],
 }
 
 
@@ -296,7 +303,7 @@ COLUMNS = {  # name: content, what the message says, flags that help
     ),
     "two_texts.csv": (
         as_csv(("标题", "内容", "标签"), *((f"第{i}条", a, b) for i, (a, b) in enumerate(ROWS))),
-        ["标题 or 内容", "标题 | 内容 | 标签", "--text-columns 标题"],
+        ["标题, 内容 or 标题 内容", "标题 | 内容 | 标签", "or --text-columns 标题 内容"],
         {"text_columns": ("内容",)},
     ),
     "numbered.csv": (
@@ -329,6 +336,15 @@ COLUMNS = {  # name: content, what the message says, flags that help
     ),
 }
 ENDS = {
+    "no_mark.csv": (
+        as_csv(HEAD, *ROWS).encode("utf-16-le"),
+        ["no_mark.csv:1 holds a NUL", "--encoding"],
+    ),
+    "pandas.json": (
+        json.dumps({"评论": dict(enumerate(GOOD)), "情感": dict(enumerate(BAD))}),
+        ["has an object for each column", "orient='records'"],
+    ),
+    "one_column.csv": (as_csv(HEAD, *ROWS, delimiter="|"), ["has one column", "评论内容|情感"]),
     "old.xls": (OLD + bytes(600), ["Save it as .xlsx or .csv"]),
     "old.csv": (OLD + bytes(600), ["of a kind that cannot be read", "Save it as"]),
     "page.xls": (

@@ -429,6 +429,12 @@ def test_a_column_named_labels_means_several(write):
     assert read(write("a.tsv", "text\tlabels\n甲\tx\n乙\t\n"))[0].task.name == "multilabel"
 
 
+def test_the_options_of_a_question_are_no_texts_to_rank(write):
+    rows = [("question", *"ABCD", "answer"), *(("问", *"甲乙丙丁", x) for x in "ABCD" * 2)]
+    with pytest.raises(InputError, match="cannot tell the task"):
+        read(write("a.tsv", lines(*rows)))
+
+
 @pytest.mark.parametrize("labels", [[str(i) for i in range(60)], [f"名{i}" for i in range(60)]])
 def test_a_task_that_cannot_be_detected_is_asked_for_and_can_be_given(write, labels):
     path = write("a.tsv", lines(("text", "label"), *(("x", label) for label in labels)))
@@ -609,7 +615,7 @@ def test_quotes_that_would_swallow_whole_lines_are_text_whatever_else_is_torn(wr
 
 
 def test_an_empty_quoted_cell_alone_is_no_table(write):
-    with pytest.raises(InputError, match=r"a\.tsv: cannot tell which column"):
+    with pytest.raises(InputError, match=r"a\.tsv has one column"):
         read(write("a.tsv", '""\n'))
 
 
@@ -742,9 +748,9 @@ BAD = {  # name: content, task, what the message says
         r"void\.xlsx:4 has an empty text",
     ),
     "wide.xlsx": (
-        xlsx(("text", "label"), ("x", 0), ("y", 1, "z")),
+        xlsx(("text", "label"), ("x", 0, "z"), ("y", 1, "z")),
         None,
-        r"wide\.xlsx:3 has 3 columns, the first line 2",
+        r"wide\.xlsx:2 has 3 columns, the first line 2",
     ),
     "cut.tsv.gz": (None, None, r"cut\.tsv\.gz is damaged"),
 }
