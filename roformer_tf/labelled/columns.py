@@ -84,7 +84,7 @@ class ColumnsConfig:
             )
 
 
-def find_column(path: str | Path, table: Table, wanted: str) -> str:
+def find_column(path: str | Path, table: Table, wanted: str, by_number: bool = True) -> str:
     """Find a column by its name, in any case, or its number. Raises InputError without it."""
     # Exact names first, so that "Text" and "text" may be two columns.
     if wanted in table.columns:
@@ -93,7 +93,7 @@ def find_column(path: str | Path, table: Table, wanted: str) -> str:
         matches = [name for name in table.columns if normalize(name) == normalize(wanted) != ""]
         if len(matches) == 1:
             return matches[0]
-    if wanted.isdecimal() and 1 <= int(wanted) <= len(table.columns):
+    if by_number and wanted.isdecimal() and 1 <= int(wanted) <= len(table.columns):
         return table.columns[int(wanted) - 1]
     present = Message("its columns are {columns}", columns=", ".join(table.columns))
     if not table.has_header:
@@ -291,14 +291,17 @@ def find_texts_to_predict(
     table: Table,
     wanted: Sequence[str],
     first_line: FirstLine,
+    by_number: bool = True,
 ) -> tuple[tuple[str, ...], str]:
     """The text columns of a file to predict, and how they were selected; `wanted`: of training.
 
-    In a file with other names, the rules of training select them, if their number is the same. The
-    user has to confirm a file without a header. Raises InputError if the columns are not certain.
+    by_number: whether numbers may select columns that have names, as those of the user may. In a
+    file with other names, the rules of training select them, if their number is the same. The user
+    has to confirm a file without a header. Raises InputError if the columns are not certain.
     """
     try:
-        return tuple(find_column(path, table, name) for name in wanted), ""
+        by_number = by_number or not table.has_header
+        return tuple(find_column(path, table, name, by_number) for name in wanted), ""
     except InputError as error:
         missing = error
     rows = [row.cells for row in islice(table.rows, SAMPLE) if not row.problem]
@@ -445,7 +448,9 @@ class LabelSample:
 
         And where a list does not name the labels, but has 0 or 1 for each.
         """
-        are_texts = all(isinstance(value, str) for value in self.labels) and len(self.texts) == 1
+        if len(self.texts) != 1:
+            return
+        are_texts = all(isinstance(value, str) for value in self.labels)
         if are_texts and self.separator == "," and not self._separated_by(","):
             for sign in filter(self._separated_by, OTHER_SEPARATORS):
                 raise InputError(

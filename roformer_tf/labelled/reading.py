@@ -404,7 +404,8 @@ def _columns_to_predict(
     if units and wanted[0] not in table.columns:
         texts, note = (units,), Message("by its name")
     else:
-        texts, note = find_texts_to_predict(path, table, wanted, columns.first_line)
+        given = bool(columns.text_columns)
+        texts, note = find_texts_to_predict(path, table, wanted, columns.first_line, given)
     sample = TableSample(path, table, [])
     report = Message("{place}: {texts}", place=sample.place, texts=_name_texts(texts, note))
     return texts, _with_format(report, sample, columns.encoding)

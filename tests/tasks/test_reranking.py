@@ -63,7 +63,8 @@ def test_bad_rows_are_named(row, message, tmp_path):
 def test_queries_without_a_relevant_document_are_counted(tmp_path, capsys):
     rows = [{"query": x, "documents": ["甲", "乙"], "labels": [x == "b", 0]} for x in "abc"]
     path = written(tmp_path / "train.jsonl", rows)
-    layout = find_layout(path, ColumnsConfig(), "reranking", TASKS)
+    layout = find_layout(path, ColumnsConfig(), None, TASKS)
+    assert layout.task.name == "reranking"
     assert len(read_examples(path, layout, ColumnsConfig())) == 1
     assert "2 queries have no relevant document: skipped." in capsys.readouterr().err
 
