@@ -9,11 +9,7 @@ from typing import Annotated, Any
 from roformer_tf.engines.choice import Engine, Precision
 from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.files import check_writable, write_json
-from roformer_tf.finetuning.report.analysis import (
-    EvaluatedSet,
-    described_task,
-    with_intervals,
-)
+from roformer_tf.finetuning.report.analysis import EvaluatedSet, described_task, with_intervals
 from roformer_tf.finetuning.report.figures import (
     ABSENT,
     evaluation_warnings,

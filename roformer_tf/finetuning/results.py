@@ -190,10 +190,7 @@ class Results:
                 "engine": self.best.choice.engine,
                 "precision": self.best.choice.precision,
             },
-            seconds={
-                "training": sum(result.seconds for result in self.trials),
-                "baseline": fitted,
-            },
+            seconds={"training": sum(result.seconds for result in self.trials), "baseline": fitted},
         )
 
     def _baselines(self) -> tuple[list[tuple[str, list[Prediction]]], str]:

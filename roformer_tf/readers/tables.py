@@ -89,10 +89,7 @@ FindTop: TypeAlias = Callable[[list[list[str]]], Top]
 
 
 def open_table(
-    path: str | Path,
-    find_top: FindTop,
-    encoding: str = "auto",
-    sheet: str | None = None,
+    path: str | Path, find_top: FindTop, encoding: str = "auto", sheet: str | None = None
 ) -> Table:
     """Open a tsv, csv, jsonl, Parquet, xlsx or brat file, or a .txt with the cells of a tsv.
 
@@ -330,7 +327,8 @@ def _json(path: str | Path, kind: str, encoding: str) -> Table:
             )
         raise _nothing(path, start)
     columns = dict.fromkeys(key for row in start for key in row.cells)
-    if kind == "json" and all(isinstance(x, dict) and "0" in x for x in start[0].cells.values()):
+    cells = start[0].cells.values() if kind == "json" else ()
+    if cells and all(isinstance(cell, dict) and "0" in cell for cell in cells):
         raise InputError(
             f"{path} has an object for each column, as pandas writes by default. Write it with "
             "to_json(path, orient='records')."

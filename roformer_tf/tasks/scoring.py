@@ -111,11 +111,7 @@ class Metrics(Part):
     # Intervals
 
     def intervals(
-        self,
-        gold: Gold,
-        predictions: Predictions,
-        resamples: int = 1000,
-        seed: int = 0,
+        self, gold: Gold, predictions: Predictions, resamples: int = 1000, seed: int = 0
     ) -> dict[str, Ends | None]:
         """The 95 % interval of each metric; None if it has no value, or no spread.
 
@@ -187,11 +183,7 @@ class Metrics(Part):
     # Baselines
 
     def baseline(
-        self,
-        training: Examples,
-        test: Examples,
-        valid: Examples = (),
-        metric: Metric | None = None,
+        self, training: Examples, test: Examples, valid: Examples = (), metric: Metric | None = None
     ) -> NamedPredictions:
         """Fit a simple method to the training examples, and predict the test set.
 
