@@ -115,7 +115,9 @@ def _check_computed(value: Any) -> None:
 
 def _sound(text: Any, column: str) -> str:
     if not isinstance(text, str):
-        raise BadCellError(f"has {shortened(text)} in {column!r}, which is no text")
+        kind = type(text).__name__  # of what has parts: rows with the same problem are counted
+        value = f"a {kind}" if isinstance(text, list | dict | bytes) else shortened(text)
+        raise BadCellError(f"has {value} in {column!r}, which is no text")
     if damage(text):
         raise BadCellError(damage(text))
     return text

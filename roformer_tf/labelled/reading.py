@@ -93,7 +93,9 @@ def find_layout(
         layout = _units_or_entities_layout(sample, columns, task, tasks)
         if layout:
             return layout
-        tags = [str(row.get(table.columns[-1])) for row in sample.rows]  # as in CoNLL
+        # One tag in a cell, as in CoNLL, or those of a text.
+        last = (str(row.get(table.columns[-1])) for row in sample.rows[:100])
+        tags = " ".join(last).split()
         if chosen or ("O" in tags and tag_pattern(tags) is TYPED):
             raise no_units(path, chosen or _units_task(path, None, tasks))
     label, label_note = find_label(sample, columns.text_columns, columns.label_column)

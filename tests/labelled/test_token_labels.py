@@ -223,6 +223,9 @@ def test_units_with_their_tags_are_refused_under_the_name_of_a_table(tmp_path, t
     path = conll(tmp_path / "a.tsv", [zip("北京人", ["B-LOC", "I-LOC", "O"], strict=True)] * 9)
     with pytest.raises(InputError, match=r"Give a \.conll file"):
         find_layout(path, ColumnsConfig(), task, TASKS)
+    path.write_text("text\ttags\n" + "北 京 人\tB-LOC I-LOC O\n" * 9)
+    with pytest.raises(InputError, match=r"Give a \.conll file"):
+        find_layout(path, ColumnsConfig(), task, TASKS)
 
 
 def conll(path, sentences):
