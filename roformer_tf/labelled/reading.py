@@ -406,8 +406,8 @@ def _columns_to_predict(
     if units and wanted[0] not in table.columns:
         texts, note = (units,), Message("by its name")
     else:
-        given = bool(columns.text_columns)
-        texts, note = find_texts_to_predict(path, table, wanted, columns.first_line, given)
+        by_number = bool(columns.text_columns)
+        texts, note = find_texts_to_predict(path, table, wanted, columns.first_line, by_number)
     sample = TableSample(path, table, [])
     report = Message("{place}: {texts}", place=sample.place, texts=_name_texts(texts, note))
     return texts, _with_format(report, sample, columns.encoding)

@@ -252,13 +252,13 @@ def test_it_is_answered_by_a_model_that_knows_other_columns(write, name):
     assert texts == want
 
 
-@pytest.mark.parametrize("given", [(), ("2",)])
-def test_a_number_of_training_is_no_column_of_a_file_with_names(write, given):
+@pytest.mark.parametrize("chosen", [(), ("2",)])
+def test_a_number_of_training_is_no_column_of_a_file_with_names(write, chosen):
     """The model was trained on a file without a header, with its texts in column 2."""
     path = write("named.csv", as_csv(HEAD, *ROWS))
     task = Classification(labels=("0", "1"), text_columns=("2",))
-    _, actual = open_unanswered(path, task, ColumnsConfig(text_columns=given))
-    assert [item.texts[0] for item in actual] == [row[bool(given)] for row in ROWS]
+    _, actual = open_unanswered(path, task, ColumnsConfig(text_columns=chosen))
+    assert [item.texts[0] for item in actual] == [row[bool(chosen)] for row in ROWS]
 
 
 SKIPPED = {  # the report of rows that are no examples
