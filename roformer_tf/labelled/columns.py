@@ -35,6 +35,9 @@ from roformer_tf.translation import Message, either
 # Values are labels if there are at most this many different ones, even if none repeats.
 FEW_LABELS = 50
 
+# Whether an example has a label, where each label has a column or an element of a list.
+BITS = {"0", "1", "0.0", "1.0", "True", "False", "TRUE", "FALSE"}
+
 # Separators between labels, besides the default one.
 OTHER_SEPARATORS = ";；、|，"
 
@@ -358,7 +361,12 @@ def _unclear(
 
 def _unclear_label(sample: TableSample, candidates: Sequence[str]) -> InputError:
     what, names = Message("which column holds the labels"), [(name,) for name in candidates]
-    return _unclear(sample, what, names, "--label-column")
+    error = _unclear(sample, what, names, "--label-column")
+    cells = {str(row.get(name)) for row in sample.rows for name in candidates}
+    if cells <= BITS and len(candidates) > 1:
+        more = "Or write all labels of a text in one column, such as a,b."
+        return InputError(Message("{sentences} {more}", sentences=error.args[0], more=more))
+    return error
 
 
 def _uncomputed(sample: TableSample) -> str:
@@ -459,7 +467,7 @@ class LabelSample:
                 )
         lists = [[str(x).strip() for x in listed(y, self.separator)] for y in self.labels]
         repeated = next((x for x in lists if len(x) > len(set(x))), [])
-        if repeated and set(chain(*lists)) <= {"0", "1", "0.0", "1.0"}:
+        if repeated and set(chain(*lists)) <= BITS:
             raise InputError(
                 f"{path}: the labels are 0 or 1 for each label, as {','.join(repeated)}. Write the "
                 "names of the labels that are 1, such as price,service."

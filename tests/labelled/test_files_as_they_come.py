@@ -320,6 +320,11 @@ COLUMNS = {  # name: content, what the message says, flags that help
         ["which columns hold the texts: 问题 or 说明", "--text-columns 说明"],
         {"text_columns": ("说明",)},
     ),
+    "a_column_each.csv": (
+        as_csv(("评论", "服务", "价格"), *((a, i % 2, b) for i, (a, b) in enumerate(ROWS))),
+        ["--label-column 服务 or --label-column 价格", "write all labels of a text in one column"],
+        {"label_column": "价格"},
+    ),
     "no_label.xlsx": (
         as_xlsx(("用户", "评论"), *((f"用户{i}", a) for i, (a, _) in enumerate(ROWS))),
         ["cannot tell which column holds the labels", "用户 | 评论", "--label-column"],

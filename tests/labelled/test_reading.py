@@ -535,7 +535,9 @@ def test_it_is_asked_for_whatever_the_column_is_called(write, name, labels):
     assert read(path, "classification")[1][1] == (("y",), labels[1])
 
 
-@pytest.mark.parametrize("labels", [[[0, 1, 1], [1, 0, 0]], ["0,1,1", "1,0,1"], ["[0, 0]", "[1]"]])
+@pytest.mark.parametrize(
+    "labels", [[[0, 1, 1], [1, 0, 0]], ["0,1,1", "1,0,1"], ["[0, 0]", "[1]"], [[True] * 2] * 2]
+)
 def test_labels_that_are_0_or_1_for_each_name_are_refused(write, labels):
     path = write("a.jsonl", as_jsonl(zip("xy", labels, strict=True)))
     with pytest.raises(InputError, match="Write the names of the labels that are 1"):
