@@ -248,9 +248,7 @@ def _mark_part(config: PreparationConfig, part: CorpusPart) -> list[bytes | None
 
 
 def _built_tokenizer(
-    files: list[CorpusFile],
-    config: PreparationConfig,
-    repeated: Sequence[Sequence[int]],
+    files: list[CorpusFile], config: PreparationConfig, repeated: Sequence[Sequence[int]]
 ) -> RoFormerTokenizer:
     """Build a vocabulary from the training documents, or read it if it has been built."""
     assert config.vocab_size is not None
@@ -275,10 +273,7 @@ def _tokenization(config: PreparationConfig) -> Tokenization:
 
 
 def _count_part(
-    tokenization: Tokenization,
-    lower_case: bool,
-    config: PreparationConfig,
-    part: CorpusPart,
+    tokenization: Tokenization, lower_case: bool, config: PreparationConfig, part: CorpusPart
 ) -> Counter[str]:
     """Count the words of the training documents."""
     texts = (text for text in filtered(part.texts, config).texts if text is not None)

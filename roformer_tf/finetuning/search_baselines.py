@@ -23,10 +23,7 @@ AT_ONCE = 256
 
 
 def search_baselines(
-    task: Task,
-    valid: Sequence[Example],
-    test: Sequence[Example],
-    tokenizer: RoFormerTokenizer,
+    task: Task, valid: Sequence[Example], test: Sequence[Example], tokenizer: RoFormerTokenizer
 ) -> list[tuple[Message, list[Prediction]]]:
     """The name of each method, and its predictions for `test` in the form of the model's.
 

@@ -43,13 +43,7 @@ DESCRIPTIONS = {
     "cls": Message("its hidden states at the first token"),
 }
 # Keys of a configuration that change vectors and that the shapes of the weights do not show.
-ARCHITECTURE = (
-    "num_attention_heads",
-    "hidden_act",
-    "layer_norm_eps",
-    "rotary_base",
-    "norm_type",
-)
+ARCHITECTURE = ("num_attention_heads", "hidden_act", "layer_norm_eps", "rotary_base", "norm_type")
 
 
 class Block(NamedTuple):

@@ -19,6 +19,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 from roformer_tf.errors import InputError, check_packages
 from roformer_tf.files import check_writable, is_folder, temporary_file
+from roformer_tf.readers.kinds import KINDS, SPREADSHEETS
+from roformer_tf.readers.streams import DECOMPRESSORS
 from roformer_tf.terminal import until_pipe_closes
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ if TYPE_CHECKING:
 STANDARD = "-"
 # Column of what is wrong with a row.
 ERROR = "error"
+# What the names of files may end in, if they are the end of a known format.
+WRITTEN = {".tsv", ".txt", ".csv", ".jsonl", ".xlsx"}
 # Characters (UTF-16 units) that a cell of Excel holds.
 MAX_CELL = 32_767
 # Rows of a sheet, with the header.
@@ -102,7 +106,9 @@ def check_output(output: str | None) -> None:
 
 
 def check_format(output: str) -> None:
-    """Raise InputError where a file of that name needs a package that is not installed."""
+    """Raise InputError for the name of another format, or one whose package is not installed."""
+    if Path(output.lower()).suffix in {*KINDS, *SPREADSHEETS, *DECOMPRESSORS} - WRITTEN:
+        raise InputError(f"--output {output}: name a {', '.join(sorted(WRITTEN))} file.")
     if output.lower().endswith(".xlsx"):
         check_packages(output, "xlsx", "openpyxl", otherwise="name a .csv file")
 

@@ -5,6 +5,7 @@ import math
 import re
 from collections.abc import Sequence
 from contextlib import suppress
+from reprlib import repr as shortened
 from typing import Any
 
 from roformer_tf.readers.lines import damage
@@ -14,6 +15,7 @@ from roformer_tf.readers.spreadsheets import UncomputedFormula
 _INVISIBLE = "\ufeff\u200b\u200c\u200d\u2060"
 # Numbers as spreadsheets show them.
 _THOUSANDS = re.compile(r"[+-]?\d{1,3}(,\d{3})+(\.\d+)?", re.ASCII)
+_ADJACENT = re.compile(r"(['\"])\s+(?=['\"])")
 UNCOMPUTED = "a formula without a stored value: open the file in Excel or WPS, and save it"
 
 
@@ -51,7 +53,7 @@ def read_label(value: Any) -> str:
     Raises BadCellError for a missing label, and for a list of labels.
     """
     if isinstance(value, list | tuple | dict):
-        raise BadCellError(f"has the label {value!r}, but the task takes a single one")
+        raise BadCellError(f"has the label {shortened(value)}, but the task takes a single one")
     _check_computed(value)
     if is_missing(value):
         raise BadCellError("has no label")
@@ -61,14 +63,19 @@ def read_label(value: Any) -> str:
 def read_labels(value: Any, separator: str) -> tuple[str, ...]:
     """Several labels, each once and sorted; none in an empty cell."""
     _check_computed(value)
-    if value is None:
-        return ()
+    labels = listed(value, separator)
+    return tuple(sorted({read_label(label) for label in labels if str(label).strip()}))
+
+
+def listed(value: Any, separator: str) -> Sequence[Any]:
+    """The labels of a cell as they are written: a list, also as text, or what is separated."""
     if isinstance(value, str) and value.strip().startswith("[") and value.strip().endswith("]"):
         with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
-            value = ast.literal_eval(value.strip())  # a list as pandas or JSON writes it
-    if not isinstance(value, list | tuple):
-        value = value.split(separator) if isinstance(value, str) else [value]
-    return tuple(sorted({read_label(label) for label in value if str(label).strip()}))
+            # As pandas or JSON writes it; NumPy's ['a' 'b'] would be 'ab' in Python.
+            value = ast.literal_eval(_ADJACENT.sub(r"\1, ", value.strip()))
+    if isinstance(value, str):
+        return value.split(separator)
+    return value if isinstance(value, list | tuple) else [] if value is None else [value]
 
 
 def is_missing(value: Any) -> bool:
@@ -77,7 +84,9 @@ def is_missing(value: Any) -> bool:
 
 
 def _stripped(value: Any) -> str:
-    return str(value).strip().strip(_INVISIBLE).strip()
+    # pandas writes 1 as 1.0 in a column with missing values.
+    whole = isinstance(value, float) and value.is_integer()
+    return str(int(value) if whole else value).strip().strip(_INVISIBLE).strip()
 
 
 def without_nan(labels: Sequence[Any]) -> list[Any]:
@@ -106,7 +115,9 @@ def _check_computed(value: Any) -> None:
 
 def _sound(text: Any, column: str) -> str:
     if not isinstance(text, str):
-        raise BadCellError(f"has {text!r} in {column!r}, which is no text")
+        kind = type(text).__name__  # of what has parts: rows with the same problem are counted
+        value = f"a {kind}" if isinstance(text, list | dict | bytes) else shortened(text)
+        raise BadCellError(f"has {value} in {column!r}, which is no text")
     if damage(text):
         raise BadCellError(damage(text))
     return text

@@ -42,8 +42,9 @@ TEXTS = _folded("""
 """)
 PAIRS = _groups("""
     text_a text_b, text1 text2, sentence1 sentence2, sentence_a sentence_b, question1 question2,
-    query1 query2, query title, premise hypothesis, 文本1 文本2, 句子1 句子2, 问题1 问题2,
-    问句1 问句2, 文本a 文本b, 句子a 句子b, 文本一 文本二, 句子一 句子二, 问题一 问题二, 前提 假设
+    query1 query2, q1 q2, query title, query document, premise hypothesis, 前提 假设, 问题 相似问题,
+    文本1 文本2, 句子1 句子2, 问题1 问题2, 问句1 问句2, 文本a 文本b, 句子a 句子b, 文本一 文本二,
+    句子一 句子二, 问题一 问题二
 """)
 # A text, and the name of a column with a list of texts.
 CHOICES = _groups("text choices, content candidates, question choices")

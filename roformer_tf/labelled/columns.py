@@ -9,12 +9,12 @@ import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from roformer_tf.errors import InputError
-from roformer_tf.labelled.cells import UNCOMPUTED, is_missing, to_number
+from roformer_tf.labelled.cells import UNCOMPUTED, is_missing, listed, to_number
 from roformer_tf.labelled.column_names import (
     CHOICES,
     DOCUMENTS,
@@ -34,6 +34,9 @@ from roformer_tf.translation import Message, either
 
 # Values are labels if there are at most this many different ones, even if none repeats.
 FEW_LABELS = 50
+
+# Whether an example has a label, where each label has a column or an element of a list.
+BITS = {"0", "1", "0.0", "1.0", "True", "False", "TRUE", "FALSE"}
 
 # Separators between labels, besides the default one.
 OTHER_SEPARATORS = ";；、|，"
@@ -84,7 +87,7 @@ class ColumnsConfig:
             )
 
 
-def find_column(path: str | Path, table: Table, wanted: str) -> str:
+def find_column(path: str | Path, table: Table, wanted: str, by_number: bool = True) -> str:
     """Find a column by its name, in any case, or its number. Raises InputError without it."""
     # Exact names first, so that "Text" and "text" may be two columns.
     if wanted in table.columns:
@@ -93,7 +96,7 @@ def find_column(path: str | Path, table: Table, wanted: str) -> str:
         matches = [name for name in table.columns if normalize(name) == normalize(wanted) != ""]
         if len(matches) == 1:
             return matches[0]
-    if wanted.isdecimal() and 1 <= int(wanted) <= len(table.columns):
+    if by_number and wanted.isdecimal() and 1 <= int(wanted) <= len(table.columns):
         return table.columns[int(wanted) - 1]
     present = Message("its columns are {columns}", columns=", ".join(table.columns))
     if not table.has_header:
@@ -182,6 +185,9 @@ def find_label(sample: TableSample, texts: Iterable[str], label: str | None) -> 
     # Next to the user's text columns, the last column left is the label, whatever its name.
     if len(free) == 1 < len(sample.table.columns):
         return free[0], ""
+    if len(free) == 1:
+        problem = "has one column, but a text and its label need two, with a tab or comma between"
+        raise InputError(f"{sample.place} {problem}. {sample.shown()}{_sheet_hint(sample.table)}")
     note = ""
     has_header = sample.table.has_header
     candidates = [name for name in free if folded(name) in LABELS] if has_header else []
@@ -235,6 +241,8 @@ def find_texts(
     if len(candidates) == 1:
         return candidates[0], note
     names = candidates or [(name,) for name in free]
+    if len(both := tuple(x for x in chain(*names) if profiles[x].like_texts)) == len(names) == 2:
+        names = [*names, both]  # they may be a pair
     raise _unclear(sample, Message("which columns hold the texts"), names, "--text-columns")
 
 
@@ -286,14 +294,17 @@ def find_texts_to_predict(
     table: Table,
     wanted: Sequence[str],
     first_line: FirstLine,
+    by_number: bool = True,
 ) -> tuple[tuple[str, ...], str]:
     """The text columns of a file to predict, and how they were selected; `wanted`: of training.
 
-    In a file with other names, the rules of training select them, if their number is the same. The
-    user has to confirm a file without a header. Raises InputError if the columns are not certain.
+    by_number: whether numbers may select columns that have names, as those of the user may. In a
+    file with other names, the rules of training select them, if their number is the same. The user
+    has to confirm a file without a header. Raises InputError if the columns are not certain.
     """
     try:
-        return tuple(find_column(path, table, name) for name in wanted), ""
+        by_number = by_number or not table.has_header
+        return tuple(find_column(path, table, name, by_number) for name in wanted), ""
     except InputError as error:
         missing = error
     rows = [row.cells for row in islice(table.rows, SAMPLE) if not row.problem]
@@ -350,7 +361,12 @@ def _unclear(
 
 def _unclear_label(sample: TableSample, candidates: Sequence[str]) -> InputError:
     what, names = Message("which column holds the labels"), [(name,) for name in candidates]
-    return _unclear(sample, what, names, "--label-column")
+    error = _unclear(sample, what, names, "--label-column")
+    cells = {str(row.get(name)) for row in sample.rows for name in candidates}
+    if cells <= BITS and len(candidates) > 1:
+        more = "Or write all labels of a text in one column, such as a,b."
+        return InputError(Message("{sentences} {more}", sentences=error.args[0], more=more))
+    return error
 
 
 def _uncomputed(sample: TableSample) -> str:
@@ -387,7 +403,7 @@ class LabelSample:
     @cached_property
     def distinct(self) -> int:
         """How many different labels there are."""
-        return len({str(value) for value in self.labels})
+        return len({str(value).strip() for value in self.labels})
 
     @cached_property
     def numbers(self) -> list[float | None]:
@@ -396,9 +412,10 @@ class LabelSample:
 
     @property
     def has_decimals(self) -> bool:
-        """Whether all labels are numbers, and not all of them whole."""
+        """Whether all labels but a tenth, such as "?", are numbers, and not all of them whole."""
         # Ratings of 4.0 and 5.0 are whole: pandas writes integers like this.
-        return None not in self.numbers and any(x % 1 for x in self.numbers if x is not None)
+        numbers = [x for x in self.numbers if x is not None]
+        return len(numbers) >= 0.9 * len(self.labels) and any(x % 1 for x in numbers)
 
     @property
     def has_few(self) -> bool:
@@ -435,7 +452,12 @@ class LabelSample:
         return separated if 10 * separated >= len(texts) and len(parts) <= len(set(texts)) else 0
 
     def check_separator(self, path: str | Path) -> None:
-        """Raise InputError if another separator than the default one is between the labels."""
+        """Raise InputError if another separator than the default one is between the labels.
+
+        And where a list does not name the labels, but has 0 or 1 for each.
+        """
+        if len(self.texts) != 1:
+            return
         are_texts = all(isinstance(value, str) for value in self.labels)
         if are_texts and self.separator == "," and not self._separated_by(","):
             for sign in filter(self._separated_by, OTHER_SEPARATORS):
@@ -443,3 +465,10 @@ class LabelSample:
                     f"{path}: {sign!r} is between labels. Give --label-separator "
                     f"{shlex.quote(sign)}, or a sign that no label has if these are single labels."
                 )
+        lists = [[str(x).strip() for x in listed(y, self.separator)] for y in self.labels]
+        repeated = next((x for x in lists if len(x) > len(set(x))), [])
+        if repeated and set(chain(*lists)) <= BITS:
+            raise InputError(
+                f"{path}: the labels are 0 or 1 for each label, as {','.join(repeated)}. Write the "
+                "names of the labels that are 1, such as price,service."
+            )

@@ -80,11 +80,6 @@ class SkippedRows:
         """Rows that are not blank."""
         return self.rows - self.blank
 
-    @property
-    def them(self) -> str:
-        """The pronoun for the bad rows."""
-        return "it" if self.bad == 1 else "them"
-
     def add(self, line: BadLine) -> None:
         """Count a row, and store its line as part of a range."""
         self.rows += 1

@@ -73,10 +73,13 @@ def _count_names(rows: list[list[str]], index: int, wanted: Collection[str]) -> 
     """
     # Groups such as query and document count as a whole: each name alone may be a text.
     names = [folded(cell) for cell in rows[index]]
+    # A row of several names may be repeated as a whole, where files were joined.
+    is_repeated = sum(name in KNOWN for name in names) > 1
+    rest = [row for row in rows[index + 1 :] if not is_repeated or row != rows[index]]
     groups = (group for group in (TRIPLES[0], *POSITIVES) if set(group) <= set(names))
     count = max(map(len, groups), default=0)
     for column, (cell, name) in enumerate(zip(rows[index], names, strict=True)):
-        below = (row[column] for row in rows[index + 1 :] if column < len(row))
+        below = (row[column] for row in rest if column < len(row))
         count += name in wanted or (name in KNOWN and cell not in below)
     return count
 

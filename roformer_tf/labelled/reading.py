@@ -32,6 +32,7 @@ from roformer_tf.labelled.rows import examples_of, first_line, has_tabs, no_unit
 from roformer_tf.labelled.token_labels import UnitColumns, find_unit_columns, find_units
 from roformer_tf.readers.kinds import kind_of
 from roformer_tf.readers.lines import find_encoding
+from roformer_tf.readers.records import TYPED, tag_pattern
 from roformer_tf.readers.streams import is_stdin
 from roformer_tf.translation import Message
 
@@ -92,6 +93,11 @@ def find_layout(
         layout = _units_or_entities_layout(sample, columns, task, tasks)
         if layout:
             return layout
+        # One tag in a cell, as in CoNLL, or those of a text.
+        last = (str(row.get(table.columns[-1])) for row in sample.rows[:100])
+        tags = " ".join(last).split()
+        if chosen or ("O" in tags and tag_pattern(tags) is TYPED):
+            raise no_units(path, chosen or _units_task(path, None, tasks))
     label, label_note = find_label(sample, columns.text_columns, columns.label_column)
     texts, text_note = find_texts(sample, columns.text_columns, label)
     if label in texts:
@@ -105,7 +111,7 @@ def find_layout(
     candidates = LabelSample(texts, label, without_nan(labels), columns.label_separator)
     selected, why = (chosen, "") if chosen else _guess_task(sample, candidates, tasks)
     _check_texts(path, selected, texts, tasks)
-    if selected.labelling.separates_labels:
+    if chosen is None or selected.labelling.separates_labels:
         candidates.check_separator(path)
     spellings = _note_spellings(selected, labels, columns.label_separator)
     columns_read = (texts, text_note), (label, label_note)
@@ -231,8 +237,6 @@ def _guess_task(
 
 def _check_texts(path: str | Path, task: Any, texts: Sequence[str], tasks: Iterable[str]) -> None:
     """Raise InputError unless the task has as many texts as there are text columns."""
-    if task.labelling.has_units:
-        raise no_units(path, task)
     if len(texts) not in task.labelling.text_counts:
         wanted = " or ".join(map(str, task.labelling.text_counts))
         raise InputError(
@@ -342,7 +346,7 @@ def good_examples(
     if not examples and not skipped.bad:
         raise InputError(f"{path} has no example. Add some.")
     if skipped.bad and (strict or not examples):
-        raise InputError(f"{skipped}. Correct {skipped.them}, or remove {skipped.them}.")
+        raise InputError(f"{skipped}. Correct or remove these rows.")
     # A wrong delimiter or column would otherwise train on the few rows that can be read by chance.
     if skipped.unreadable > len(examples):
         raise InputError(
@@ -402,7 +406,8 @@ def _columns_to_predict(
     if units and wanted[0] not in table.columns:
         texts, note = (units,), Message("by its name")
     else:
-        texts, note = find_texts_to_predict(path, table, wanted, columns.first_line)
+        by_number = bool(columns.text_columns)
+        texts, note = find_texts_to_predict(path, table, wanted, columns.first_line, by_number)
     sample = TableSample(path, table, [])
     report = Message("{place}: {texts}", place=sample.place, texts=_name_texts(texts, note))
     return texts, _with_format(report, sample, columns.encoding)

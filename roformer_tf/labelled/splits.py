@@ -101,10 +101,7 @@ def example_key(texts: Sequence[str]) -> bytes:
 
 
 def split_examples(
-    examples: Sequence[Example],
-    task: Any,
-    shares: tuple[float, float] = (0.1, 0.1),
-    seed: int = 0,
+    examples: Sequence[Example], task: Any, shares: tuple[float, float] = (0.1, 0.1), seed: int = 0
 ) -> tuple[list[Example], list[Example], list[Example]]:
     """Split examples into training, validation and test sets, each in the order of the data.
 

@@ -6,12 +6,12 @@ So columns, bad rows and a resumed run are treated as for any other file: line 1
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from reprlib import repr as shortened
 from typing import Any
 
 from roformer_tf.errors import InputError
-from roformer_tf.readers.arrow_tables import class_name
+from roformer_tf.readers.arrow_tables import class_name, class_names
 
 # Names of the cells of a tuple, by their number: texts, then the label.
 COLUMNS: tuple[tuple[str, ...], ...] = (
@@ -47,7 +47,9 @@ def _rows(data: Any, name: str, named: bool) -> Iterator[dict[str, Any]]:
         data = data.to_dict("records")
     elif isinstance(data, Mapping | bytes | str) or not isinstance(data, Iterable):
         raise InputError(f"{name} is {shortened(data)}. Give the path of a file, or {_ROWS}.")
-    classes, width = _class_names(getattr(data, "features", None)), 0
+    # Of a `datasets.Dataset`, as in the files that it writes.
+    schema = getattr(getattr(data, "features", None), "arrow_schema", None)
+    classes, width = class_names(schema), 0
     for number, row in enumerate(data, start=1):
         if isinstance(row, Mapping):
             cells = {str(key): _plain(value) for key, value in row.items()}
@@ -72,17 +74,6 @@ def _rows(data: Any, name: str, named: bool) -> Iterator[dict[str, Any]]:
         yield dict(zip(columns, map(_plain, values), strict=True))
 
 
-def _class_names(features: Any) -> dict[str, Sequence[str]]:
-    """For each column of `datasets.ClassLabel`, or lists of them, the names of its integers."""
-    names = {}
-    for column, feature in (features or {}).items():
-        while isinstance(feature, list) or hasattr(feature, "feature"):
-            feature = feature[0] if isinstance(feature, list) else feature.feature
-        if hasattr(feature, "names"):
-            names[column] = feature.names
-    return names
-
-
 def _plain(value: Any) -> Any:
     """A value as JSON has it: NumPy's as Python's, NaN and pandas' NA as null, others as text."""
     if hasattr(value, "tolist"):  # arrays and numbers of NumPy, tensors
@@ -91,6 +82,8 @@ def _plain(value: Any) -> Any:
         return {str(key): _plain(cell) for key, cell in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(cell) for cell in value]
+    if isinstance(value, set | frozenset):
+        return sorted(map(_plain, value), key=str)
     if type(value).__name__ in ("NAType", "NaTType") or (
         isinstance(value, float) and value != value
     ):

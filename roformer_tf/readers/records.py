@@ -79,8 +79,8 @@ def quoted_records(
         except csv.Error as error:
             advice = "double the quotes in a quoted cell, and close every cell that a quote opens"
             problem = f"breaks the rules of quoting ({error}): {advice}"
-            # Python 3.10 raises for a NUL; later versions return it, and `damage` reports it.
-            yield Record(number, [], damage("\0") if "NUL" in str(error) else problem)
+            # A NUL of UTF-16, for which Python 3.10 raises in any case, is the cause.
+            yield Record(number, [], damage("".join(source.taken)) or problem)
             source.give_back()
             reader = csv.reader(source, dialect, **settings)  # the old one may be exhausted
         number += len(source.taken)

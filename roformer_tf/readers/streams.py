@@ -165,11 +165,7 @@ def opened(path: str | Path) -> Iterator[BinaryIO]:
             yield sys.stdin.buffer
         return
     compression = StoredFile(str(path), 0, "").compression
-    with (
-        naming(path),
-        opened_as_stored(path) as raw,
-        decompressed(raw, compression) as stream,
-    ):
+    with naming(path), opened_as_stored(path) as raw, decompressed(raw, compression) as stream:
         yield stream
 
 

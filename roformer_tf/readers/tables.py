@@ -89,10 +89,7 @@ FindTop: TypeAlias = Callable[[list[list[str]]], Top]
 
 
 def open_table(
-    path: str | Path,
-    find_top: FindTop,
-    encoding: str = "auto",
-    sheet: str | None = None,
+    path: str | Path, find_top: FindTop, encoding: str = "auto", sheet: str | None = None
 ) -> Table:
     """Open a tsv, csv, jsonl, Parquet, xlsx or brat file, or a .txt with the cells of a tsv.
 
@@ -195,14 +192,15 @@ def _delimited(path: str | Path, records: Iterator[Record], find_top: FindTop, p
     )
     start = list(islice(records, _SEEN_FIRST))
     readable = [record for record in start if record.cells]
-    if not readable:
-        raise _nothing(path, [_row(path, record, (), pad) for record in start])
+    if all(damage("".join(record.cells)) for record in readable):
+        broken = (r._replace(problem=r.problem or damage("".join(r.cells))) for r in start)
+        raise _nothing(path, _placed(path, broken))
     top = find_top([record.cells for record in readable])
     first = readable[top.titles]
     columns = tuple(str(i + 1) for i in range(len(first.cells)))
     if top.has_header:
-        if broken := damage("".join(first.cells)):
-            raise InputError(f"{path}:{first.number} {broken}.")
+        if problem := damage("".join(first.cells)):
+            raise InputError(f"{path}:{first.number} {problem}.")
         columns = _checked_names(path, [cell.strip() for cell in first.cells])
     if top.has_header or top.titles:  # blank rows above them are no bad examples
         numbers = {r.number for r in readable[: top.titles + top.has_header]}
@@ -211,8 +209,16 @@ def _delimited(path: str | Path, records: Iterator[Record], find_top: FindTop, p
             for r in start
             if r.number not in numbers and (r.problem != BLANK or r.number > first.number)
         ]
-    rows = (_row(path, record, columns, pad) for record in chain(start, records))
-    return Table(columns, top.has_header, rows)
+    # Remarks next to a sheet are no part of it. Where most rows are longer, the header is doubtful.
+    longer = sum(len(record.cells) > len(columns) for record in readable)
+    end = len(columns) if pad and 2 * longer < len(readable) else None
+    rest = (
+        r._replace(problem="repeats the header")  # where files were joined
+        if top.has_header and r.cells == first.cells
+        else r._replace(cells=r.cells[:end])
+        for r in chain(start, records)
+    )
+    return Table(columns, top.has_header, (_row(path, record, columns, pad) for record in rest))
 
 
 def _nothing(path: str | Path, rows: Iterable[Row]) -> InputError:
@@ -321,6 +327,12 @@ def _json(path: str | Path, kind: str, encoding: str) -> Table:
             )
         raise _nothing(path, start)
     columns = dict.fromkeys(key for row in start for key in row.cells)
+    cells = start[0].cells.values() if kind == "json" else ()
+    if cells and all(isinstance(cell, dict) and "0" in cell for cell in cells):
+        raise InputError(
+            f"{path} has an object for each column, as pandas writes by default. Write it with "
+            "to_json(path, orient='records')."
+        )
     return Table(tuple(columns), True, chain(start, rows), notes=notes)
 
 

@@ -34,8 +34,9 @@ class RankingLabelling(Labelling):
 
     @classmethod
     def guess(cls, sample: "LabelSample") -> str:
-        """Three texts."""
-        return Message("there are three texts") if len(sample.texts) in cls.text_counts else ""
+        """Three texts; not the options A, B, C and D of a question, one of which is right."""
+        fits = len(sample.texts) in cls.text_counts and "D" not in sample.labels
+        return Message("there are three texts") if fits else ""
 
     @classmethod
     def read_label(cls, value: Any, separator: str) -> Label:

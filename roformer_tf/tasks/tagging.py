@@ -106,10 +106,11 @@ class TaggingLabelling(UnitLabelling):
         return settings | {"scheme": find_scheme(settings["labels"], training)}
 
     def notes(self, training: Examples) -> list[str]:
-        """How many sentences break the scheme, or why predictions follow no scheme."""
+        """How many sentences break the scheme, or why predictions follow none; or no entities."""
         labels = self.task.labels
         if not schemes(labels):
-            return []
+            seem_marked = {"o", "O"} & {*labels}
+            return ["tags mark no entities: write such as B-LOC, I-LOC and O"] * bool(seem_marked)
         # Without a scheme, the loosest one that has such tags explains why.
         scheme = self.task.scheme or schemes(labels)[-1]
         mistakes = broken(labels, training, scheme)

@@ -72,9 +72,7 @@ class _Epochs(keras.utils.PyDataset):
 
 
 def _tensorflow_dataset(
-    iterate: Callable[[], Iterator[Any]],
-    varying: Collection[str] = (),
-    static_shapes: bool = False,
+    iterate: Callable[[], Iterator[Any]], varying: Collection[str] = (), static_shapes: bool = False
 ) -> Any:
     """A `tf.data.Dataset` of batches.
 

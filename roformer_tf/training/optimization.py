@@ -121,10 +121,7 @@ def make_finetune_optimizer(
 
 
 def restart(
-    optimizer: LayerwiseAdamW,
-    config: FinetuneOptimizerConfig,
-    model: PretrainedModel,
-    batches: int,
+    optimizer: LayerwiseAdamW, config: FinetuneOptimizerConfig, model: PretrainedModel, batches: int
 ) -> None:
     """Reset a fine-tuning optimizer to the state of a new one with these settings.
 

@@ -103,6 +103,12 @@ def test_lines_are_one_an_answer(tmp_path):
     assert [json.loads(line)["text"] for line in lines] == TEXTS
 
 
+@pytest.mark.parametrize("name", ["a.parquet", "a.json", "a.csv.gz", "a.XLS"])
+def test_the_name_of_another_format_is_refused(name):
+    with pytest.raises(InputError, match=r"name a \.csv, \.jsonl, \.tsv, \.txt, \.xlsx file"):
+        check_format(name)
+
+
 def test_a_missing_library_is_reported_before_any_work(monkeypatch):
     monkeypatch.setitem(sys.modules, "openpyxl", None)
     with pytest.raises(InputError, match=r"pip install 'roformer-tf\[xlsx\]'.* \.csv file"):

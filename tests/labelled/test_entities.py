@@ -126,7 +126,7 @@ def test_bad_entities_are_one_message(problem, tmp_path, capsys):
     assert len(read(path, "spans")[1]) == 2
     assert f"{path}:3 " in (shown := capsys.readouterr().err)
     assert problem in shown
-    with pytest.raises(InputError, match="Correct it, or remove it"):
+    with pytest.raises(InputError, match="Correct or remove these rows"):
         read(path, "spans", strict=True)
     json_lines(path, [{"text": "北京人", "entities": BAD[problem]}])
     with pytest.raises(InputError, match=f"{path}:1 "):

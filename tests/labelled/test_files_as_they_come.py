@@ -136,6 +136,12 @@ WORKS = {  # name: content, column of texts, column of labels, report, examples
         *HEAD,
         "",
     ),
+    "joined.csv": (as_csv(HEAD, *ROWS, HEAD, *ROWS), *HEAD, "", [*ROWS, *ROWS]),
+    "remarks.xlsx": (
+        as_xlsx(HEAD, *ROWS[:3], (*ROWS[3], "", "标注员：再看看"), *ROWS[4:]),
+        *HEAD,
+        "",
+    ),
     "export.xlsx": (as_xlsx(*EXPORT), EXPORT[0][2], EXPORT[0][5], ""),
     "no_header.csv": (
         as_csv(*ROWS),
@@ -246,6 +252,15 @@ def test_it_is_answered_by_a_model_that_knows_other_columns(write, name):
     assert texts == want
 
 
+@pytest.mark.parametrize("chosen", [(), ("2",)])
+def test_a_number_of_training_is_no_column_of_a_file_with_names(write, chosen):
+    """The model was trained on a file without a header, with its texts in column 2."""
+    path = write("named.csv", as_csv(HEAD, *ROWS))
+    task = Classification(labels=("0", "1"), text_columns=("2",))
+    _, actual = open_unanswered(path, task, ColumnsConfig(text_columns=chosen))
+    assert [item.texts[0] for item in actual] == [row[bool(chosen)] for row in ROWS]
+
+
 SKIPPED = {  # the report of rows that are no examples
     "holes.csv": [
         "holes.csv: 4 of 14 rows skipped:",
@@ -256,6 +271,7 @@ SKIPPED = {  # the report of rows that are no examples
     ],
     "open_quote.csv": ["1 of 11 rows skipped", "open_quote.csv:6 breaks the rules of quoting"],
     "two_encodings.csv": ["two_encodings.csv:12 is not in the encoding"],
+    "joined.csv": ["joined.csv:12 repeats the header"],
 }
 
 
@@ -296,13 +312,18 @@ COLUMNS = {  # name: content, what the message says, flags that help
     ),
     "two_texts.csv": (
         as_csv(("标题", "内容", "标签"), *((f"第{i}条", a, b) for i, (a, b) in enumerate(ROWS))),
-        ["标题 or 内容", "标题 | 内容 | 标签", "--text-columns 标题"],
+        ["标题, 内容 or 标题 内容", "标题 | 内容 | 标签", "or --text-columns 标题 内容"],
         {"text_columns": ("内容",)},
     ),
     "numbered.csv": (
         as_csv(("问题", "说明", "标签"), *((i, a, b) for i, (a, b) in enumerate(ROWS))),
         ["which columns hold the texts: 问题 or 说明", "--text-columns 说明"],
         {"text_columns": ("说明",)},
+    ),
+    "a_column_each.csv": (
+        as_csv(("评论", "服务", "价格"), *((a, i % 2, b) for i, (a, b) in enumerate(ROWS))),
+        ["--label-column 服务 or --label-column 价格", "write all labels of a text in one column"],
+        {"label_column": "价格"},
     ),
     "no_label.xlsx": (
         as_xlsx(("用户", "评论"), *((f"用户{i}", a) for i, (a, _) in enumerate(ROWS))),
@@ -329,6 +350,15 @@ COLUMNS = {  # name: content, what the message says, flags that help
     ),
 }
 ENDS = {
+    "no_mark.csv": (
+        as_csv(HEAD, *ROWS).encode("utf-16-le"),
+        ["no_mark.csv:1 holds a NUL", "--encoding"],
+    ),
+    "pandas.json": (
+        json.dumps({"评论": dict(enumerate(GOOD)), "情感": dict(enumerate(BAD))}),
+        ["has an object for each column", "orient='records'"],
+    ),
+    "one_column.csv": (as_csv(HEAD, *ROWS, delimiter="|"), ["has one column", "评论内容|情感"]),
     "old.xls": (OLD + bytes(600), ["Save it as .xlsx or .csv"]),
     "old.csv": (OLD + bytes(600), ["of a kind that cannot be read", "Save it as"]),
     "page.xls": (

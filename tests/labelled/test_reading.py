@@ -401,6 +401,7 @@ def test_impossible_columns_are_refused(columns):
         ("text", ["1.0", "2.0", "1.0"], "classification"),
         ("text", ["0.5", "1", "2"], "regression"),
         ("text", ["0.5", "nan", "2"], "regression"),
+        ("text", ["0.5", "4.5"] * 5 + ["?"], "regression"),
         ("text", ["1,000.5", "999", "1,200"], "regression"),
         ("text", ["nan", "nü", "nan"], "classification"),
         ("text", ["甲,乙", "乙", "甲", "乙"], "multilabel"),
@@ -426,6 +427,12 @@ def test_names_may_be_in_traditional_chinese(write):
 
 def test_a_column_named_labels_means_several(write):
     assert read(write("a.tsv", "text\tlabels\n甲\tx\n乙\t\n"))[0].task.name == "multilabel"
+
+
+def test_the_options_of_a_question_are_no_texts_to_rank(write):
+    rows = [("question", *"ABCD", "answer"), *(("问", *"甲乙丙丁", x) for x in "ABCD" * 2)]
+    with pytest.raises(InputError, match="cannot tell the task"):
+        read(write("a.tsv", lines(*rows)))
 
 
 @pytest.mark.parametrize("labels", [[str(i) for i in range(60)], [f"名{i}" for i in range(60)]])
@@ -484,6 +491,7 @@ def test_a_label_may_be_called_nan(write, name):
         ("classification", " 好 ", "好"),
         ("classification", "\ufeff好\u200b", "好"),
         ("classification", 3, "3"),
+        ("classification", 3.0, "3"),
         ("regression", "-1.5e1", -15.0),
         ("regression", "-1,234,567.5", -1234567.5),
         ("regression", 2, 2.0),
@@ -491,6 +499,7 @@ def test_a_label_may_be_called_nan(write, name):
         ("multilabel", ["x", 2], ("2", "x")),
         ("multilabel", "['乙', '甲']", ("乙", "甲")),
         ("multilabel", '["乙"]', ("乙",)),
+        ("multilabel", "['乙' '甲']", ("乙", "甲")),
         ("multilabel", "[]", ()),
         ("multilabel", "[乙]", ("[乙]",)),
         ("multilabel", "", ()),
@@ -515,6 +524,24 @@ def test_another_separator_of_labels_is_asked_for(write, sign):
         read(path)
     assert read(path, label_separator=sign)[1][0] == (("x",), ("乙", "甲"))
     assert read(path, label_separator="#")[1][0] == (("x",), (f"甲{sign}乙",))
+
+
+@pytest.mark.parametrize("name", ["label", "labels"])
+@pytest.mark.parametrize("labels", [["甲|乙", "甲", "乙"], ["乙", "甲|乙", "甲|乙"]])
+def test_it_is_asked_for_whatever_the_column_is_called(write, name, labels):
+    path = write("a.tsv", lines(("text", name), *zip("xyz", labels, strict=True)))
+    with pytest.raises(InputError, match=r"label-separator '\|'"):
+        read(path)
+    assert read(path, "classification")[1][1] == (("y",), labels[1])
+
+
+@pytest.mark.parametrize(
+    "labels", [[[0, 1, 1], [1, 0, 0]], ["0,1,1", "1,0,1"], ["[0, 0]", "[1]"], [[True] * 2] * 2]
+)
+def test_labels_that_are_0_or_1_for_each_name_are_refused(write, labels):
+    path = write("a.jsonl", as_jsonl(zip("xy", labels, strict=True)))
+    with pytest.raises(InputError, match="Write the names of the labels that are 1"):
+        read(path, "multilabel")
 
 
 def test_a_sign_in_the_names_of_labels_is_no_separator(write):
@@ -590,7 +617,7 @@ def test_quotes_that_would_swallow_whole_lines_are_text_whatever_else_is_torn(wr
 
 
 def test_an_empty_quoted_cell_alone_is_no_table(write):
-    with pytest.raises(InputError, match=r"a\.tsv: cannot tell which column"):
+    with pytest.raises(InputError, match=r"a\.tsv has one column"):
         read(write("a.tsv", '""\n'))
 
 
@@ -723,9 +750,9 @@ BAD = {  # name: content, task, what the message says
         r"void\.xlsx:4 has an empty text",
     ),
     "wide.xlsx": (
-        xlsx(("text", "label"), ("x", 0), ("y", 1, "z")),
+        xlsx(("text", "label"), ("x", 0, "z"), ("y", 1, "z")),
         None,
-        r"wide\.xlsx:3 has 3 columns, the first line 2",
+        r"wide\.xlsx:2 has 3 columns, the first line 2",
     ),
     "cut.tsv.gz": (None, None, r"cut\.tsv\.gz is damaged"),
 }

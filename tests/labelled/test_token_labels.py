@@ -218,6 +218,16 @@ def test_labels_that_are_no_array_are_refused(tmp_path, content, message):
         read(path)
 
 
+@pytest.mark.parametrize("task", [None, "tagging"])
+def test_units_with_their_tags_are_refused_under_the_name_of_a_table(tmp_path, task):
+    path = conll(tmp_path / "a.tsv", [zip("北京人", ["B-LOC", "I-LOC", "O"], strict=True)] * 9)
+    with pytest.raises(InputError, match=r"Give a \.conll file"):
+        find_layout(path, ColumnsConfig(), task, TASKS)
+    path.write_text("text\ttags\n" + "北 京 人\tB-LOC I-LOC O\n" * 9)
+    with pytest.raises(InputError, match=r"Give a \.conll file"):
+        find_layout(path, ColumnsConfig(), task, TASKS)
+
+
 def conll(path, sentences):
     lines = ("".join(f"{unit}\t{tag}\n" for unit, tag in item) for item in sentences)
     path.write_text("\n".join(lines), "utf-8")

@@ -3,7 +3,6 @@
 import datetime
 import json
 from types import SimpleNamespace
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -29,13 +28,20 @@ class PolarsFrame(Frame):
         return self._rows
 
 
+def classes(*names):
+    return {"names": names, "_type": "ClassLabel"}
+
+
+def schema(**features):
+    """What is used of `datasets.Features`."""
+    metadata = {b"huggingface": json.dumps({"info": {"features": features}}).encode()}
+    return SimpleNamespace(arrow_schema=SimpleNamespace(metadata=metadata))
+
+
 class Dataset(list):
     """What is used of a `datasets.Dataset`: its rows, and the names of its classes."""
 
-    features: ClassVar = {
-        "text": SimpleNamespace(dtype="string"),
-        "label": SimpleNamespace(names=["bad", "good"]),
-    }
+    features = schema(text={"dtype": "string", "_type": "Value"}, label=classes("bad", "good"))
 
 
 ROWS = [{"text": "很好", "label": "good"}, {"text": "太吵", "label": "bad"}]
@@ -85,6 +91,7 @@ def test_values_are_as_json_has_them():
         "nan": np.float64("nan"),
         "na": missing,
         "none": None,
+        "set": {"乙", "甲"},
         "nested": {"start": np.int64(1), "of": (1.5, float("nan"))},
         "date": datetime.date(2020, 1, 2),
         7: "number",
@@ -98,6 +105,7 @@ def test_values_are_as_json_has_them():
         "nan": None,
         "na": None,
         "none": None,
+        "set": ["乙", "甲"],
         "nested": {"start": 1, "of": [1.5, None]},
         "date": "2020-01-02",
         "7": "number",
@@ -105,9 +113,9 @@ def test_values_are_as_json_has_them():
 
 
 def test_class_numbers_in_lists_get_their_names():
-    tags = SimpleNamespace(feature=SimpleNamespace(names=["O", "B-LOC", "I-LOC"]))
+    tags = {"feature": classes("O", "B-LOC", "I-LOC"), "_type": "List"}
     data = Dataset([{"tokens": ["北", "京"], "ner_tags": np.array([1, 2]), "label": -1}])
-    data.features = {**Dataset.features, "tokens": [SimpleNamespace()], "ner_tags": tags}
+    data.features = schema(label=classes("bad", "good"), ner_tags=tags)
     row = json.loads(json_lines(data, "train"))
     assert row == {"tokens": ["北", "京"], "ner_tags": ["B-LOC", "I-LOC"], "label": None}
 

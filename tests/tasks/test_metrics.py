@@ -134,6 +134,12 @@ def test_macro_f1_is_over_the_labels_of_training():
     assert "c" in task.metrics.why_undefined(["a", "a", "b"])["macro_f1"]
 
 
+def test_macro_f1_of_units_needs_each_label_too():
+    task = Tagging(labels=("n", "r", "v"))
+    assert task.metrics.compute([("n", "v")], answers([("n", "v")]))["macro_f1"] is None
+    assert "r" in task.metrics.why_undefined([("n", "v")])["macro_f1"]
+
+
 def test_multilabel_equals_scikit_learn():
     task, gold, predictions = several()
     binary = MultiLabelBinarizer(classes=task.labels)

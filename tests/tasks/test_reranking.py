@@ -60,6 +60,15 @@ def test_bad_rows_are_named(row, message, tmp_path):
         read_examples(path, layout, ColumnsConfig(strict=True))
 
 
+def test_queries_without_a_relevant_document_are_counted(tmp_path, capsys):
+    rows = [{"query": x, "documents": ["甲", "乙"], "labels": [x == "b", 0]} for x in "abc"]
+    path = written(tmp_path / "train.jsonl", rows)
+    layout = find_layout(path, ColumnsConfig(), None, TASKS)
+    assert layout.task.name == "reranking"
+    assert len(read_examples(path, layout, ColumnsConfig())) == 1
+    assert "2 queries have no relevant document: skipped." in capsys.readouterr().err
+
+
 def test_the_first_stage_orders_and_adds_documents():
     texts = {"打印 文件": "打印 文件 的 方法", "打开 表格": "表格 怎么 打开", "保存 图片": "图片"}
     positives = [Example((query, text), (1.0,), "") for query, text in texts.items()]

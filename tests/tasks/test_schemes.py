@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from roformer_tf.labelled.examples import Example
+from roformer_tf.tasks.tagging import Tagging
 from roformer_tf.tasks.tags.schemes import broken, find_scheme, legal, with_entities
 
 IOB2 = ("B-X", "B-Y", "I-X", "I-Y", "O")
@@ -69,3 +70,9 @@ def test_a_few_mistakes_do_not_make_another_scheme():
     assert with_entities(some) == 7
     assert broken(IOB2, [example("I-X")], "IOB2") == ["I-X at the beginning in f:1"]
     assert broken(BMES, [example("O B-X")], "BIOES") == ["B-X at the end in f:1"]
+
+
+def test_tags_that_seem_to_mark_entities_but_do_not_are_reported():
+    (note,) = Tagging(labels=("B_LOC", "I_LOC", "O")).labelling.notes([])
+    assert "tags mark no entities" in note
+    assert Tagging(labels=("n", "v")).labelling.notes([]) == []

@@ -44,12 +44,7 @@ if TYPE_CHECKING:
     import jinja2
 
 # The hub's names of our metrics, where they differ.
-HUB_METRICS = {
-    "macro_f1": "f1",
-    "micro_f1": "f1",
-    "pearson": "pearsonr",
-    "spearman": "spearmanr",
-}
+HUB_METRICS = {"macro_f1": "f1", "micro_f1": "f1", "pearson": "pearsonr", "spearman": "spearmanr"}
 
 
 def write_report(folder: str | Path, report: Report, language: Language = "en") -> None:
@@ -269,10 +264,7 @@ def hardware_rows(
         "software": _("software"),
         "none": _("none"),
     }
-    titles = {
-        "training": _("training time"),
-        "baseline": _("time of the baseline"),
-    }
+    titles = {"training": _("training time"), "baseline": _("time of the baseline")}
     rows = [[names.get(x, x), names.get(y, y)] for x, y in report["hardware"].items()]
     return rows + [
         [titles.get(phase, phase), duration(seconds, _)]

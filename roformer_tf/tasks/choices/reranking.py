@@ -6,6 +6,7 @@ that the validation set selects, so the result is not worse than the search ther
 """
 
 import dataclasses
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -112,11 +113,13 @@ class RerankingLabelling(ListLabelling):
             for query, example in queries.items()
             if any((labels := documents[query]).values())
         ]
+        path, rest = examples[0].place.rpartition(":")[0], len(queries) - len(groups)
         if not groups:
             raise InputError(
-                f"{examples[0].place.rpartition(':')[0]}: no query has a relevant document. Give "
-                "documents with a label above 0."
+                f"{path}: no query has a relevant document. Give documents with a label above 0."
             )
+        if rest:
+            print(f"{path}: {rest:,} queries have no relevant document: skipped.", file=sys.stderr)
         return groups
 
     @classmethod

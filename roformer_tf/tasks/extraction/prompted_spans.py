@@ -51,10 +51,7 @@ class PromptedLabelling(SpansLabelling):
         return self._encode(examples, [range(len(self.task.labels))] * len(examples), tokenizer)
 
     def _encode(
-        self,
-        examples: Examples,
-        labels: Sequence[Sequence[int]],
-        tokenizer: "RoFormerTokenizer",
+        self, examples: Examples, labels: Sequence[Sequence[int]], tokenizer: "RoFormerTokenizer"
     ) -> EncodedPrompts:
         """Sequences for some labels of each example, by their indices."""
         length = self.task.max_length

@@ -87,8 +87,9 @@ class TaggingMetrics(EntityMetrics):
         return super().functions(gold, predictions) | {metrics.ACCURACY: accuracy}
 
     def why_undefined(self, gold: Gold) -> dict[str, Message]:
-        """Nothing, if tags mark no entities."""
-        return super().why_undefined(gold) if self.task.has_entities else {}
+        """Macro F1 needs a unit of every label, if tags mark no entities."""
+        of_units = self._without_missing(gold, metrics.MACRO_F1)
+        return super().why_undefined(gold) if self.task.has_entities else of_units
 
     def items(self, label: Label) -> set[LabelItem]:
         """Each entity, or each unit's label."""
