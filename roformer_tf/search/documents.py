@@ -114,7 +114,7 @@ def _document(row: Row, texts: tuple[str, ...], ids: str | None) -> Document | B
 
 def _plain(value: Any) -> str | float | bool | None:
     """A cell as metadata: a number also where it is written as text, but not "007"."""
-    if value is None or isinstance(value, bool | int):
+    if value is None or (isinstance(value, bool | int) and abs(value) < 2**63):
         return value
     if isinstance(value, float):
         return value if abs(value) < float("inf") else None
@@ -122,9 +122,9 @@ def _plain(value: Any) -> str | float | bool | None:
         return json.dumps(value, ensure_ascii=False, default=str)
     text = value.isoformat() if isinstance(value, date) else str(value).strip()
     # A number only if it is written as Python would: "007" and "1.50" are codes or versions. Above
-    # 2^53 SQLite's real numbers would change digits.
-    for number in (int, float):
+    # these limits SQLite's integers and real numbers would change digits.
+    for number, limit in ((int, 2**63), (float, 2**53)):
         with suppress(ValueError):
-            if str(number(text)) == text and abs(number(text)) < 2**53:
+            if str(number(text)) == text and abs(number(text)) < limit:
                 return number(text)
     return text or None

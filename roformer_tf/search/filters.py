@@ -84,12 +84,15 @@ def _comparison(part: re.Match[str], parameters: list[str | float], fields: set[
         return "json_extract(metadata, ?)"
 
     def compare(operator: str, word: str) -> str:
-        value: str | float = word[1:-1]
-        if word[0] not in "'\"":  # SQLite has no type of its own for true and false
-            value = float({"true": "1", "false": "0"}.get(word.lower(), word))
-        if field == "id" and isinstance(value, float):
-            value = f"{value:.15g}"  # ids are text, such as "8"
-        if isinstance(value, float):
+        is_text = word[0] in "'\"" or field == "id"  # ids are text, such as "8"
+        value: str | float = word[1:-1] if word[0] in "'\"" else word
+        if not is_text:  # SQLite has no type of its own for true and false
+            number = {"true": "1", "false": "0"}.get(word.lower(), word)
+            value = float(number)
+            # An integer of 64 bits keeps its digits.
+            if number.lstrip("+-").isdecimal() and abs(value) < 2**63:
+                value = int(number)
+        if not is_text:
             kind = f"typeof({column()}) IN ('integer', 'real')"
             sql = f"({kind} AND {column()} {operator} ?)"
         else:
