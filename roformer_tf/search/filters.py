@@ -84,20 +84,17 @@ def _comparison(part: re.Match[str], parameters: list[str | float], fields: set[
         return "json_extract(metadata, ?)"
 
     def compare(operator: str, word: str) -> str:
-        is_text = word[0] in "'\"" or field == "id"  # ids are text, such as "8"
-        value: str | float = word[1:-1] if word[0] in "'\"" else word
-        if not is_text:  # SQLite has no type of its own for true and false
-            number = {"true": "1", "false": "0"}.get(word.lower(), word)
-            value = float(number)
-            # An integer of 64 bits keeps its digits.
-            if number.lstrip("+-").isdecimal() and abs(value) < 2**63:
-                value = int(number)
-        if not is_text:
-            kind = f"typeof({column()}) IN ('integer', 'real')"
-            sql = f"({kind} AND {column()} {operator} ?)"
-        else:
+        quoted = word[0] in "'\""
+        if quoted or field == "id":  # ids are text, such as "8"
             sql = f"ifnull(CAST({column()} AS TEXT) {operator} ?, 0)"
-        parameters.append(value)
+            parameters.append(word[1:-1] if quoted else word)
+            return sql
+        kind = f"typeof({column()}) IN ('integer', 'real')"
+        sql = f"({kind} AND {column()} {operator} ?)"
+        # SQLite has no type of its own for true and false. Its integers have 64 bits.
+        number = {"true": "1", "false": "0"}.get(word.lower(), word)
+        exact = number.lstrip("+-").isdecimal() and abs(float(number)) < 2**63
+        parameters.append(int(number) if exact else float(number))
         return sql
 
     if part["null"]:
