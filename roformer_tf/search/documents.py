@@ -108,8 +108,14 @@ def _document(row: Row, texts: tuple[str, ...], ids: str | None) -> Document | B
             name = str(value) if type(value) is int else read_text(row.cells, ids)
     except BadCellError as error:
         return BadLine(row.place, str(error))
-    rest = {key: _plain(x) for key, x in row.cells.items() if key not in (*texts, ids)}
-    return Document(text, name, {key: x for key, x in rest.items() if x is not None})
+    rest = {key: x for key, x in row.cells.items() if key not in (*texts, ids)}
+    return Document(text, name, as_metadata(rest))
+
+
+def as_metadata(cells: Mapping[str, Any]) -> dict[str, Any]:
+    """The metadata of a document from its cells, without empty ones."""
+    plain = {key: _plain(x) for key, x in cells.items()}
+    return {key: x for key, x in plain.items() if x is not None}
 
 
 def _plain(value: Any) -> str | float | bool | None:
