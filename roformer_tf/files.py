@@ -238,6 +238,9 @@ def check_writable(target: str | Path) -> None:
     # An existing folder is written into, or renamed, which also needs the right to write in it.
     folders = [target.parent, *([target] if is_folder(target) else [])]
     try:
+        # A rename would replace even /dev/null.
+        if target.exists() and not (target.is_file() or target.is_dir()):
+            raise OSError(errno.EINVAL, Message("it is no regular file"))
         created = _create_folder(target.parent)
         for folder in folders:
             with tempfile.NamedTemporaryFile(prefix=f".{target.name}.", suffix=".tmp", dir=folder):

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from roformer_tf.engines.choice import Engine, Precision
 from roformer_tf.errors import InputError, check_numbers
-from roformer_tf.files import check_writable, write_json
+from roformer_tf.files import write_json
 from roformer_tf.finetuning.report.analysis import EvaluatedSet, described_task, with_intervals
 from roformer_tf.finetuning.report.figures import (
     ABSENT,
@@ -19,6 +19,7 @@ from roformer_tf.finetuning.report.figures import (
     lowest_f1,
 )
 from roformer_tf.inference.opening import Finetuned, open_finetuned
+from roformer_tf.inference.prediction_files import check_output
 from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import Layout, find_layout, read_examples
@@ -76,8 +77,7 @@ class EvaluateConfig:
 
 def evaluate(config: EvaluateConfig) -> None:
     """Print metrics of a model on a labelled file, and write them if --output is given."""
-    if config.output is not None:
-        check_writable(config.output)
+    check_output(config.output, config.data)
     opened = open_finetuned(config.model, config.engine, config.precision)
     for note in opened.notes:
         say(note)

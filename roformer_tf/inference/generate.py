@@ -104,7 +104,7 @@ def generate(config: GenerateConfig) -> None:
 
     Raises InputError, naming them all, for rows of --input without a text.
     """
-    check_output(config.output)
+    check_output(config.output, config.input)
     texts = list(config.text)
     if config.input is not None:
         with checked_texts(config.input, config.reading) as checked:

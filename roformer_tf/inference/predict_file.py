@@ -102,7 +102,7 @@ def predict_file(config: PredictConfig) -> None:
     Raises InputError, and leaves no file, where no row is good, or under `strict` one is bad.
     """
     check_format(config.output)
-    check_output(config.output)
+    check_output(config.output, config.input)
     finetuned = open_finetuned(config.model, config.engine, config.precision)
     report(*finetuned.notes)
     if config.labels:

@@ -22,6 +22,7 @@ from roformer_tf.files import check_writable, is_folder, temporary_file
 from roformer_tf.readers.kinds import KINDS, SPREADSHEETS
 from roformer_tf.readers.streams import DECOMPRESSORS
 from roformer_tf.terminal import until_pipe_closes
+from roformer_tf.translation import Message
 
 if TYPE_CHECKING:
     from roformer_tf.labelled.examples import Example
@@ -96,13 +97,21 @@ class PredictionFile:
         return [note.format(count=count) for note, count in self.changed.items()]
 
 
-def check_output(output: str | None) -> None:
-    """Raise InputError for an --output that is a folder, or cannot be written."""
+def check_output(output: str | Path | None, *inputs: str | None) -> None:
+    """Raise InputError for an --output that is a folder or an input, or cannot be written."""
     if output is None or output == STANDARD:
         return
     if is_folder(output):
         raise InputError(f"--output {output} is a folder. Name a file.")
+    if any(_is_same_file(name, output) for name in inputs if name):
+        raise InputError(Message("--output {x} is also the input. Name another file.", x=output))
     check_writable(output)
+
+
+def _is_same_file(name: str, output: str | Path) -> bool:
+    with suppress(OSError, ValueError):  # it is not there, or no name of a file
+        return Path(name).samefile(output)
+    return False
 
 
 def check_format(output: str) -> None:
@@ -177,7 +186,7 @@ def _sheet(path: Path, names: Sequence[str], between: str) -> Iterator[Predictio
     def typed(value: Any) -> Any:
         if not isinstance(value, str):
             return value
-        value = _NOT_IN_XML.sub(_escaped, value)
+        value = _NOT_IN_XML.sub(lambda x: x[0].encode("unicode_escape").decode("ascii"), value)
         if _width(value) > MAX_CELL:
             changed[CUT] += 1
             fits = value.encode("utf-16-le")[: 2 * (MAX_CELL - 1)].decode("utf-16-le", "ignore")
@@ -222,10 +231,6 @@ def _value(value: Any, between: str) -> Any:
 def _width(text: str) -> int:
     """Length in UTF-16 units, as Excel counts."""
     return len(text) if 2 * len(text) <= MAX_CELL else len(text.encode("utf-16-le", "replace")) // 2
-
-
-def _escaped(character: re.Match[str]) -> str:
-    return character[0].encode("unicode_escape").decode("ascii")
 
 
 @contextmanager

@@ -63,7 +63,7 @@ class SimilarityConfig:
 
 def similarity(config: SimilarityConfig) -> None:
     """Write the cosines, and print on stderr how the vectors are made."""
-    check_output(config.output)
+    check_output(config.output, config.input)
     if config.input is None:
         embedder = _opened(config)
         vectors = embedder.embed(config.text, config.vectors.batch_size)

@@ -184,12 +184,12 @@ class Generator:
         row.done = row.ended or len(row.ids) >= row.prompt.room
 
     def _stops(self, row: _Row) -> bool:
-        """Whether the text ends in one of `stop`: a token, or several characters."""
-        known, stops = self.model.tokenizer.vocabulary, row.prompt.config.stop
-        if row.ids[-1] in {known[stop] for stop in stops if stop in known}:
+        """Whether the last token is one of `stop`, or completes one in the text."""
+        tokenizer, stops = self.model.tokenizer, row.prompt.config.stop
+        if tokenizer.tokens[row.ids[-1]] in stops:  # also one that no text shows, as [unused1]
             return True
-        texts = tuple(stop for stop in stops if stop not in known)
-        return bool(texts) and self.model.tokenizer.decode(row.ids[-TAIL:]).endswith(texts)
+        before, text = (tokenizer.decode(row.ids[-TAIL:end]) for end in (-1, None))
+        return any(text.count(stop) > before.count(stop) for stop in stops)
 
     def _search(self, batch: Sequence[Prompt], _: OnToken, given_up: GivenUp) -> Finished:
         """Beam search."""

@@ -118,7 +118,7 @@ class SearchConfig:
 
 def search(config: SearchConfig) -> None:
     """Change or create the index, search it, and report on stderr."""
-    check_output(config.output)
+    check_output(config.output, config.documents, *config.queries)
     if config.index is not None and (config.documents is not None or config.delete):
         check_writable(config.index)
     if config.index is not None and config.delete:

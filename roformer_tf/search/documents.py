@@ -108,13 +108,19 @@ def _document(row: Row, texts: tuple[str, ...], ids: str | None) -> Document | B
             name = str(value) if type(value) is int else read_text(row.cells, ids)
     except BadCellError as error:
         return BadLine(row.place, str(error))
-    rest = {key: _plain(x) for key, x in row.cells.items() if key not in (*texts, ids)}
-    return Document(text, name, {key: x for key, x in rest.items() if x is not None})
+    rest = {key: x for key, x in row.cells.items() if key not in (*texts, ids)}
+    return Document(text, name, as_metadata(rest))
+
+
+def as_metadata(cells: Mapping[str, Any]) -> dict[str, Any]:
+    """The metadata of a document from its cells, without empty ones."""
+    plain = {key: _plain(x) for key, x in cells.items()}
+    return {key: x for key, x in plain.items() if x is not None}
 
 
 def _plain(value: Any) -> str | float | bool | None:
     """A cell as metadata: a number also where it is written as text, but not "007"."""
-    if value is None or isinstance(value, bool | int):
+    if value is None or (isinstance(value, bool | int) and abs(value) < 2**63):
         return value
     if isinstance(value, float):
         return value if abs(value) < float("inf") else None
@@ -122,9 +128,9 @@ def _plain(value: Any) -> str | float | bool | None:
         return json.dumps(value, ensure_ascii=False, default=str)
     text = value.isoformat() if isinstance(value, date) else str(value).strip()
     # A number only if it is written as Python would: "007" and "1.50" are codes or versions. Above
-    # 2^53 SQLite's real numbers would change digits.
-    for number in (int, float):
+    # these limits SQLite's integers and real numbers would change digits.
+    for number, limit in ((int, 2**63), (float, 2**53)):
         with suppress(ValueError):
-            if str(number(text)) == text and abs(number(text)) < 2**53:
+            if str(number(text)) == text and abs(number(text)) < limit:
                 return number(text)
     return text or None

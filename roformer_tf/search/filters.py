@@ -84,17 +84,17 @@ def _comparison(part: re.Match[str], parameters: list[str | float], fields: set[
         return "json_extract(metadata, ?)"
 
     def compare(operator: str, word: str) -> str:
-        value: str | float = word[1:-1]
-        if word[0] not in "'\"":  # SQLite has no type of its own for true and false
-            value = float({"true": "1", "false": "0"}.get(word.lower(), word))
-        if field == "id" and isinstance(value, float):
-            value = f"{value:.15g}"  # ids are text, such as "8"
-        if isinstance(value, float):
-            kind = f"typeof({column()}) IN ('integer', 'real')"
-            sql = f"({kind} AND {column()} {operator} ?)"
-        else:
+        quoted = word[0] in "'\""
+        if quoted or field == "id":  # ids are text, such as "8"
             sql = f"ifnull(CAST({column()} AS TEXT) {operator} ?, 0)"
-        parameters.append(value)
+            parameters.append(word[1:-1] if quoted else word)
+            return sql
+        kind = f"typeof({column()}) IN ('integer', 'real')"
+        sql = f"({kind} AND {column()} {operator} ?)"
+        # SQLite has no type of its own for true and false. Its integers have 64 bits.
+        number = {"true": "1", "false": "0"}.get(word.lower(), word)
+        exact = number.lstrip("+-").isdecimal() and abs(float(number)) < 2**63
+        parameters.append(int(number) if exact else float(number))
         return sql
 
     if part["null"]:

@@ -93,11 +93,11 @@ def error_response(request: Request, status: int, reason: str, headers: Any = No
 async def http_error(request: Request, error: Exception) -> JSONResponse:
     """What a route raised, or the router where there is no route."""
     assert isinstance(error, StarletteHTTPException)
-    reason = error.detail
+    reason, path = error.detail, request.url.path
     if reason == "Not Found":
-        reason = (
-            f"there is no {request.url.path} for the model of this service; /docs lists what is"
-        )
+        reason = f"there is no {path} for the model of this service; /docs lists what is"
+    if reason == "There was an error parsing the body":  # of FastAPI, such as GBK's bytes
+        reason = "the body cannot be read: send JSON in UTF-8"
     return error_response(request, error.status_code, reason, error.headers)
 
 

@@ -177,11 +177,6 @@ class IndexedDocument(BaseModel):
     id: Text | None = Field(None, description="Replaces the document that has it.")
     text: Text
 
-    @property
-    def metadata(self) -> dict[str, Any]:
-        """Other keys, except those without a value."""
-        return {key: x for key, x in self.__pydantic_extra__.items() if x is not None}
-
 
 class DocumentsRequest(JsonRequest):
     """Documents to add or replace."""

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, Body, HTTPException, Response
 
 from roformer_tf.search import writing
-from roformer_tf.search.documents import Document
+from roformer_tf.search.documents import Document, as_metadata
 from roformer_tf.search.filters import parse_filter
 from roformer_tf.serving.application import ModelRoutes, check_texts, json_response
 from roformer_tf.serving.batching import Batcher
@@ -162,7 +162,8 @@ def _add_documents(
         body: Annotated[DocumentsRequest, Body(examples=[DOCUMENTS])],
     ) -> writing.Added:
         check_texts([x.text for x in body.documents], config.limits)
-        documents = [Document(x.text, x.id, x.metadata) for x in body.documents]
+        rows = [(x.text, x.id, x.model_extra or {}) for x in body.documents]
+        documents = [Document(text, name, as_metadata(cells)) for text, name, cells in rows]
         return await batcher.call(partial(add, documents))
 
     @router.delete("/documents/{name:path}", summary="Delete a document")

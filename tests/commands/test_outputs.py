@@ -80,3 +80,23 @@ def test_a_folder_that_is_there_has_to_be_writable_itself(tmp_path, read_only, c
     words = ["export", "nowhere", "--to", "savedmodel", "--output", str(tmp_path / "out")]
     assert main(words) == 2
     assert "out: Read-only file system. Choose another place." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["predict", "evaluate --data", *KINDS])
+def test_an_output_that_is_the_input_is_refused(command, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    kind = KINDS.get(command, ".tsv")
+    (tmp_path / f"texts{kind}").write_text("今天\n", encoding="utf-8")
+    (tmp_path / f"link{kind}").symlink_to(f"texts{kind}")
+    words = COMMANDS[command].replace("nowhere.tsv", "nowhere.txt").split()
+    words = [f"link{kind}" if word == "nowhere.txt" else word for word in words]
+    assert main([*words, f"texts{kind}"]) == 2
+    assert f"--output texts{kind} is also the input. Name" in capsys.readouterr().err
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no such files")
+def test_a_pipe_or_a_device_is_not_replaced_by_a_file(tmp_path, capsys):
+    os.mkfifo(tmp_path / "pipe")
+    words = ["predict", "nowhere", "--input", "nowhere.txt", "--output", str(tmp_path / "pipe")]
+    assert main(words) == 2
+    assert "pipe: it is no regular file. Choose another place." in capsys.readouterr().err

@@ -160,6 +160,20 @@ def test_a_text_ends_after_a_stop_string_but_not_before_the_minimum(gpt):
     assert len(later.token_ids) > place + 1
 
 
+def test_a_stop_string_may_be_several_tokens_or_a_part_of_one(gpt, monkeypatch):
+    ((whole,),) = gpt.generate_ids(PROMPTS[1:2], GenerationConfig(max_tokens=12))
+    tokenizer, ids = gpt.tokenizer, whole.token_ids
+    # "甲乙" becomes a token, and that together with the one before it another one
+    spelled = ["甲乙" if i == ids[6] else x for i, x in enumerate(tokenizer.tokens)]
+    monkeypatch.setattr(tokenizer, "tokens", spelled)
+    word = tokenizer.decode(ids[5:7])
+    monkeypatch.setitem(tokenizer.vocabulary, word, tokenizer.mask_id)
+    for stop in (word, "甲"):
+        config = GenerationConfig(max_tokens=12, stop=(stop,))
+        ((ended,),) = gpt.generate_ids(PROMPTS[1:2], config)
+        assert (ended.token_ids, ended.ended) == (ids[:7], True)
+
+
 @pytest.mark.parametrize("beams", [1, 3])
 def test_no_text_ends_before_its_fewest_tokens(gpt, beams):
     sep = gpt.tokenizer.sep_id

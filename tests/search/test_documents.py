@@ -51,10 +51,18 @@ def test_other_columns_are_metadata_with_numbers_as_numbers(tmp_path):
 
 def test_cells_of_a_csv_are_numbers_only_if_they_are_written_as_such(tmp_path):
     path = tmp_path / "documents.csv"
-    path.write_text("编号,text,年,号码,empty,big\nx,甲,2020,007,,12345678901234567890\n", "utf-8")
+    row = "x,甲,2020,007,,12345678901234567890,1234567890123456789"
+    path.write_text(f"编号,text,年,号码,empty,big,long\n{row}\n", "utf-8")
     metadata = {"年": 2020, "号码": "007", "big": "12345678901234567890"}
+    metadata["long"] = 1234567890123456789
     assert read(path, ("text",), "编号") == [Document("甲", "x", metadata)]
     assert read(path, ("text",)) == [Document("甲", None, {"编号": "x", **metadata})]
+
+
+def test_a_number_of_json_that_sqlite_would_round_is_a_text(tmp_path):
+    path = tmp_path / "documents.jsonl"
+    path.write_text('{"text": "甲", "big": 12345678901234567890}\n', "utf-8")
+    assert read(path) == [Document("甲", None, {"big": "12345678901234567890"})]
 
 
 def test_lines_of_text_have_neither_ids_nor_metadata(tmp_path):

@@ -1,5 +1,7 @@
 """Conditions on metadata, against the same conditions written in Python."""
 
+from contextlib import closing
+
 import pytest
 
 from roformer_tf.errors import InputError
@@ -60,6 +62,25 @@ def test_a_condition_selects_the_documents_that_satisfy_it(database, text, want)
     sql, parameters = parse_filter(text, {key for row in ROWS for key in row})
     query = f"SELECT ifnull(id, '-') FROM documents WHERE {sql}"
     assert "".join(x for (x,) in database.execute(query, parameters)) == want
+
+
+@pytest.mark.parametrize(
+    ("text", "want"),
+    [
+        ("id = 1234567890123456789", True),
+        ("id in (8, 001234567890123456789)", False),
+        ("order = 9007199254740993", True),
+        ("order = 9007199254740992 or order > 1e300", False),
+        ("order < 99999999999999999999", True),
+    ],
+)
+def test_a_long_number_keeps_its_digits(text, want):
+    sql, parameters = parse_filter(text)
+    values = ["1234567890123456789", '{"order": 9007199254740993}', *parameters]
+    with closing(sqlite3.connect(":memory:")) as database:
+        documents = "FROM (SELECT ? AS id, ? AS metadata) AS documents"
+        (count,) = database.execute(f"SELECT count(*) {documents} WHERE {sql}", values).fetchone()
+    assert count == want
 
 
 @pytest.mark.parametrize("text", CASES)

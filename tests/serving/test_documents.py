@@ -76,8 +76,11 @@ def test_documents_are_added_and_replaced(method, client, sim, index):
 
 
 def test_a_file_gives_the_same_documents(client, index, sim, tmp_path):
-    client.put("/documents", json={"documents": DOCUMENTS})
-    lines = "\n".join(json.dumps(x) for x in DOCUMENTS)
+    spelled = {"id": "8", "text": "上学", "year": "2023", "code": "007", "tags": " "}
+    documents = [*DOCUMENTS, spelled]
+    client.put("/documents", json={"documents": documents})
+    assert ids(client, where="year = 2023 and code = '007' and tags is null") == ["8"]
+    lines = "\n".join(json.dumps(x) for x in documents)
     (tmp_path / "all.jsonl").write_text(lines, "utf-8")
     flags = ["--documents", str(tmp_path / "all.jsonl"), "--index", str(index)]
     before = ids(client)

@@ -120,8 +120,8 @@ def test_health_describes_the_model(address):
         (b'{"text": ', 400, "JSON"),
         (b"", 400, "JSON"),
         (b"text=%E5%A5%BD", 400, "JSON"),
-        (b"[" * 100_000, 400, "parsing the body"),
-        (b'{"text": "\xff"}', 400, "parsing the body"),
+        (b"[" * 100_000, 400, "the body cannot be read: send JSON in UTF-8"),
+        (b'{"text": "\xff"}', 400, "the body cannot be read: send JSON in UTF-8"),
         (rb'{"text": "\ud800"}', 422, "text: the text is not valid Unicode"),
         (b'{"text": "a", "colour": "red"}', 422, "colour: Extra inputs are not permitted"),
         (b'{"text": "a", "labels": ["b", "c"]}', 422, "labels: this model predicts what it was"),
@@ -139,7 +139,7 @@ def test_health_describes_the_model(address):
         (b'{"text": "a", "texts": ["a"]}', 422, "give either text or texts"),
         (b'["a"]', 422, "Input should be a valid dictionary"),
         (b"null", 422, "Input should be a valid dictionary"),
-        (b"1" * 5000, 400, "parsing the body"),
+        (b"1" * 5000, 400, "the body cannot be read"),
     ],
 )
 def test_an_invalid_request_gets_a_reason(address, predicted, body, status, reason):
