@@ -73,16 +73,15 @@ class TextLines:
         lines = _checked_lengths(chain(head, rest))
         if self.encoding:
             return map(partial(_decoded, encoding=self.encoding), lines)
-        self.encoding = _majority_encoding(head)
+        encoding = _majority_encoding(head)
         # Bytes of zero alone may be in a text: only with others that do not decode is it none.
-        if self.encoding != "utf-8" and {"\0", "\ufffd"} <= {*start.decode("gb18030", "replace")}:
+        if encoding != "utf-8" and {"\0", "\ufffd"} <= {*start.decode("gb18030", "replace")}:
             raise UnreadableError(
                 "is no text: it is compressed, or UTF-16 without a byte order mark. Unpack it, or "
                 "name its --encoding"
             )
-        if self.encoding is None:
-            return self._undecided(lines)
-        return _consistent_lines(lines, self.encoding)
+        self.encoding = encoding
+        return _consistent_lines(lines, encoding) if encoding else self._undecided(lines)
 
     def _undecided(self, lines: Iterator[bytes]) -> Iterator[str]:
         """Decode lines until one indicates an encoding, which holds for the rest."""

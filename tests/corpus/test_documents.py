@@ -343,6 +343,7 @@ def test_a_negative_number_of_characters_is_refused():
             ["a.doc"],
             r"a\.doc is of no kind.*\.txt, .*\.jsonl, .*\.csv, \.parquet.*\.gz, \.xz, \.zst",
         ),
+        (["新闻=a.txt"], r"no file matches .*'新闻=a\.txt'.*name before = has ASCII letters"),
         (["a.parquet.gz"], r"a\.parquet\.gz is of no kind.*all but \.parquet may be compressed"),
     ],
 )
@@ -434,6 +435,7 @@ def test_bytes_that_are_no_text_give_no_documents(tmp_path, packed):
     documents, report = read(tmp_path / "a.txt")
     assert not documents
     assert "a.txt:1: no text: " in report.examples[0]
+    assert not report.encodings
 
 
 GB = ["房间很干净，早餐一般", "下次还来", "末尾"]
