@@ -151,7 +151,8 @@ def parse_json(content: str | bytes, *, finite: bool = False) -> Any:
 
     Raises ValueError for invalid JSON and, with `finite`, for NaN and infinity, which are no JSON.
     """
-    text = content.decode("utf-8") if isinstance(content, bytes) else content
+    # Notepad may begin a file with a byte order mark.
+    text = content.decode("utf-8-sig") if isinstance(content, bytes) else content
     try:
         return json.loads(text, parse_constant=_refuse if finite else None)
     except RecursionError:

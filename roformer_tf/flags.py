@@ -337,7 +337,7 @@ def _as_word(value: Any) -> str:
     """One value as it is typed; a mapping {length: 512} is "length=512"."""
     if isinstance(value, dict):
         return " ".join(f"{key}={_as_word(item)}" for key, item in value.items())
-    return str(value)
+    return "inf" if value == ".inf" else str(value)  # as YAML writes it
 
 
 def nearest(word: str, words: Iterable[str]) -> str:

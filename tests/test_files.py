@@ -341,6 +341,10 @@ def test_json_that_cannot_be_used_is_one_kind_of_error(text, tmp_path):
         read_json(path, "Make it anew.")
 
 
+def test_json_may_begin_with_a_byte_order_mark():
+    assert parse_json(b'\xef\xbb\xbf{"a": 1}') == {"a": 1}
+
+
 def test_numbers_may_have_to_be_finite():
     assert parse_json('{"a": NaN}')["a"] != 1
     with pytest.raises(ValueError, match="NaN"):

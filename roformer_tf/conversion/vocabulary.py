@@ -172,7 +172,7 @@ def add_words(checkpoint: Checkpoint, tokenizer: RoFormerTokenizer, path: Path) 
 def _lines(path: Path) -> list[str]:
     """The words of a file, one a line; empty lines are skipped."""
     try:
-        lines = path.read_text(encoding="utf-8").split("\n")
+        lines = path.read_text(encoding="utf-8-sig").split("\n")
     except OSError as error:
         raise InputError(f"cannot read {path}: {error.strerror}. Give a file of words.") from None
     except UnicodeDecodeError as error:

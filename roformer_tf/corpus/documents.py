@@ -325,4 +325,6 @@ def _no_match(name: str, pattern: str) -> str:
     message = f"no file matches the corpus pattern {pattern!r}. Check the path and the spelling."
     if name:
         message += f" If {name}= is part of the path, write './{name}={pattern}'."
+    elif "=" in pattern:
+        message += " A corpus' name before = has ASCII letters, digits, - and _ only."
     return message

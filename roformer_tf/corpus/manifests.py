@@ -63,6 +63,7 @@ def make_manifest(
         "tokenization": tokenizer.tokenization,
         "lower_case": tokenizer.lower_case,
         "vocab_size": tokenizer.vocab_size,
+        "vocabulary": hash_json(tokenizer.vocabulary),
         "splits": splits,
         "corpora": _corpora(records, settings["files"]),
         "left_out": {
@@ -124,6 +125,18 @@ def summary(manifest: Mapping[str, Any]) -> str:
         used=manifest["utilization"],
         cut=cut / documents,
     )
+
+
+def open_vocabulary(folder: Path) -> RoFormerTokenizer:
+    """The tokenizer of a finished folder. Raises InputError if its vocabulary has changed."""
+    tokenizer, manifest = RoFormerTokenizer.from_pretrained(folder), read_manifest(folder)
+    own = hash_json(tokenizer.vocabulary)
+    if manifest.get("vocabulary", own) != own:  # earlier versions wrote no hash
+        raise InputError(
+            f"{folder / VOCABULARY} is not that of its sequences. Put the file back, or delete "
+            f"{folder} and prepare again."
+        )
+    return tokenizer
 
 
 def hash_texts(texts: Iterable[str]) -> str:

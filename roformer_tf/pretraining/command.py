@@ -17,6 +17,7 @@ from typing import Any
 
 import keras
 
+from roformer_tf.corpus.manifests import open_vocabulary
 from roformer_tf.corpus.preparation import prepare
 from roformer_tf.corpus.shards import MANIFEST, PreparedRows, read_manifest
 from roformer_tf.errors import DivergedError, InputError
@@ -90,7 +91,7 @@ def _pretrain(config: PretrainConfig, group: ProcessGroup, termination: Terminat
         architecture = new_architecture(config, longest)
     folders = _prepared(config, stages, tokenizer, group)
     first = folders[stages[0].length]
-    tokenizer = RoFormerTokenizer.from_pretrained(first)
+    tokenizer = open_vocabulary(first)
     if model is None:
         resumed = any(checkpoints(output / CHECKPOINTS))  # restores embeddings: do not count again
         embeddings = "random" if resumed else config.embeddings

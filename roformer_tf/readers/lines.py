@@ -42,7 +42,8 @@ class TextLines:
     def __init__(self, stream: Any, encoding: str = "auto", sample: int = SAMPLE) -> None:
         """`stream`: a binary file; `sample`: bytes to read ahead for the detection.
 
-        Reading raises UnreadableError for a line that is too long, and for lines that end in CR.
+        Reading raises UnreadableError for a line that is too long, for lines that end in CR, and
+        for what is no text.
         """
         self.encoding = None if encoding == "auto" else encoding
         """The encoding; None until it is detected."""
@@ -72,10 +73,15 @@ class TextLines:
         lines = _checked_lengths(chain(head, rest))
         if self.encoding:
             return map(partial(_decoded, encoding=self.encoding), lines)
-        self.encoding = _majority_encoding(head)
-        if self.encoding is None:
-            return self._undecided(lines)
-        return _consistent_lines(lines, self.encoding)
+        encoding = _majority_encoding(head)
+        # Bytes of zero alone may be in a text: only with others that do not decode is it none.
+        if encoding != "utf-8" and {"\0", "\ufffd"} <= {*start.decode("gb18030", "replace")}:
+            raise UnreadableError(
+                "is no text: it is compressed, or UTF-16 without a byte order mark. Unpack it, or "
+                "name its --encoding"
+            )
+        self.encoding = encoding
+        return _consistent_lines(lines, encoding) if encoding else self._undecided(lines)
 
     def _undecided(self, lines: Iterator[bytes]) -> Iterator[str]:
         """Decode lines until one indicates an encoding, which holds for the rest."""

@@ -1,5 +1,6 @@
 import io
 import json
+import math
 import os
 import subprocess
 import sys
@@ -8,6 +9,7 @@ from pathlib import Path
 from typing import get_type_hints
 
 import pytest
+from yaml import safe_dump
 
 from roformer_tf import __version__, cli, flags
 from roformer_tf.cli import main
@@ -256,6 +258,11 @@ def test_keys_may_have_underscores_and_values_may_be_left_empty(run, yaml):
     assert (code, settings) == (0, Settings(output="x", save_every=5))
     code, settings, _ = run("--config", yaml("corpus: []\n"), "--output", "x")
     assert (code, settings) == (0, Settings(output="x"))
+
+
+def test_infinity_is_read_as_yaml_writes_it(run, yaml):
+    file = yaml(safe_dump({"output": "x", "learning_rate": math.inf}))
+    assert run("--config", file)[1].inner.learning_rate == math.inf
 
 
 @pytest.mark.parametrize("text", ["output: no\n", 'output: "no"\n', "output: !!str no\n"])

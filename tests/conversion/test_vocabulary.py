@@ -196,7 +196,8 @@ def run(released, tmp_path, capsys):
 
 @pytest.mark.parametrize(("to", "name"), LAYOUTS)
 def test_words_are_added_on_disk(to, name, run):
-    target, out = run(to, name, add="阿里巴巴\n\n的\n机器学习\r\n")
+    # Notepad begins a file with a byte order mark.
+    target, out = run(to, name, add="\ufeff阿里巴巴\n\n的\n机器学习\r\n")
     assert "2 words are new.\n1 are known or repeated: 的\n" in out
     assert "jieba does not split text into these words" in out
     assert "tokens: 2,003 before, 2,005 now.\n" in out

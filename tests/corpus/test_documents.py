@@ -343,6 +343,7 @@ def test_a_negative_number_of_characters_is_refused():
             ["a.doc"],
             r"a\.doc is of no kind.*\.txt, .*\.jsonl, .*\.csv, \.parquet.*\.gz, \.xz, \.zst",
         ),
+        (["新闻=a.txt"], r"no file matches .*'新闻=a\.txt'.*name before = has ASCII letters"),
         (["a.parquet.gz"], r"a\.parquet\.gz is of no kind.*all but \.parquet may be compressed"),
     ],
 )
@@ -417,11 +418,24 @@ def test_what_is_damaged_in_utf_16_is_a_bad_line(tmp_path):
         (b"plain\0words\nand\0more\n", ["plain\0words", "and\0more"]),
         ("甲乙\n".encode() * 3 + b"\xff\0\n", ["甲乙"] * 3),
         ("今天天气很好\n".encode("gb18030"), ["今天天气很好"]),
+        ("今天\0天气很好\n".encode("gb18030"), ["今天\0天气很好"]),
     ],
 )
 def test_a_zero_or_a_bad_line_alone_makes_no_utf_16(tmp_path, content, documents):
     (tmp_path / "a.txt").write_bytes(content)
     assert read(tmp_path / "a.txt")[0] == documents
+
+
+@pytest.mark.parametrize(
+    "packed", [lambda text: text.encode("utf-16-le"), lambda text: gzip.compress(text.encode())]
+)
+def test_bytes_that_are_no_text_give_no_documents(tmp_path, packed):
+    text = "".join(f"第{n}篇：{'今天天气很好'[n % 6 :]}，{n * n}度。\n" for n in range(3000))
+    (tmp_path / "a.txt").write_bytes(packed(text))
+    documents, report = read(tmp_path / "a.txt")
+    assert not documents
+    assert "a.txt:1: no text: " in report.examples[0]
+    assert not report.encodings
 
 
 GB = ["房间很干净，早餐一般", "下次还来", "末尾"]

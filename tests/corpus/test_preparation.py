@@ -281,6 +281,16 @@ def test_bad_input_gives_one_message_and_leaves_nothing(configure, corpus, spoil
     assert not preparation.Path(configure().output).exists()
 
 
+def test_a_vocabulary_that_does_not_begin_with_padding_is_refused(
+    configure, corpus, vocab_file, tmp_path
+):
+    first, *others = vocab_file.read_text("utf-8").splitlines()
+    (tmp_path / "v.txt").write_text("\n".join([*others[:3], first, *others[3:]]), "utf-8")
+    with pytest.raises(InputError, match=r"v\.txt has \[PAD\] in line 4, .* the first line"):
+        prepare(configure(vocab=tmp_path / "v.txt"))
+    assert not preparation.Path(configure().output).exists()
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_strict_stops_also_late_and_leaves_nothing(configure, corpus, workers):
     with (corpus[0] / "1.jsonl").open("ab") as file:

@@ -221,6 +221,18 @@ def test_a_pattern_is_learnt(pattern_flags, tmp_path):
     assert has_learnt(tmp_path / "run")
 
 
+def test_rows_whose_vocabulary_has_changed_are_refused(copy, pretrain_flags, tmp_path, capsys):
+    file = copy / "rows" / "vocab.txt"
+    tokens = file.read_text("utf-8").split("\n")
+    file.write_text("\n".join([*tokens[:-3], tokens[-2], tokens[-3], ""]), "utf-8")
+    for flags in (
+        pretrain_flags(copy),  # resumed
+        pretrain_flags(tmp_path / "run2", corpus=None, vocab_size=None, rows=copy / "rows"),
+    ):
+        message = refused(flags, copy, capsys)
+        assert "vocab.txt is not that of its sequences" in message
+
+
 def test_without_held_out_rows_nothing_is_evaluated(pretrain_flags, tmp_path):
     run = tmp_path / "run"
     assert main(["pretrain", *pretrain_flags(run, held_out=0, steps=2)]) == 0
