@@ -91,7 +91,7 @@ COMMANDS = {
         usual="model documents index queries top hybrid rerank where output text-columns",
     ),
     "evaluate": Command(
-        "roformer_tf.finetuning.evaluation:evaluate",
+        "roformer_tf.finetuning.labelled_evaluation:evaluate",
         "evaluate a model on labelled data or on text",
         _MODELS,
         variants={"corpus": "roformer_tf.pretraining.length_evaluation:evaluate_corpus"},
@@ -143,7 +143,7 @@ COMMANDS = {
         _TENSORFLOW,
     ),
     "checkpoints vocabulary": Command(
-        "roformer_tf.conversion.vocabulary:change_vocabulary",
+        "roformer_tf.conversion.change_vocabulary:change_vocabulary",
         "change the vocabulary of a checkpoint",
         _TENSORFLOW,
     ),

@@ -28,7 +28,7 @@ CLASSES = {
     "RoFormerSelfAttention": "layers.self_attention",
     "RotaryLinearAttention": "layers.linear_attention",
     "RotaryMultiHeadAttention": "layers.attention",
-    "TaskLoss": "finetuning.losses",
+    "TaskLoss": "finetuning.task_loss",
     "WarmupDecay": "training.optimization",
 }
 """Name in `.keras` files, after "roformer_tf>" → module. The class in it has the same name."""

@@ -22,7 +22,7 @@ from benchmarks.search.search_figures import NEVER, SearchFigures, evaluate, ran
 from roformer_tf.errors import InputError
 from roformer_tf.files import write_text
 from roformer_tf.search.database import open_to_write, transaction
-from roformer_tf.search.documents import Document
+from roformer_tf.search.document_files import Document
 from roformer_tf.search.index import word_scores
 from roformer_tf.search.keywords import BM25, TfIdfSearch
 from roformer_tf.search.writing import write_block

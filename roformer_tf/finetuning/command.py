@@ -32,7 +32,6 @@ from roformer_tf.export.command import export
 from roformer_tf.export.formats import check_export
 from roformer_tf.files import locked
 from roformer_tf.finetuning.first_stage import NEGATIVES, searched
-from roformer_tf.finetuning.losses import check_loss
 from roformer_tf.finetuning.method import is_open, settle_method, with_method
 from roformer_tf.finetuning.rates import USUAL_EPOCHS, default_epochs, default_rate, spelled
 from roformer_tf.finetuning.report.analysis import analyse
@@ -41,10 +40,11 @@ from roformer_tf.finetuning.report.pages import model_card, write_report
 from roformer_tf.finetuning.results import Results, print_summary
 from roformer_tf.finetuning.search import Search, Sets
 from roformer_tf.finetuning.settings import FinetuneConfig
+from roformer_tf.finetuning.task_loss import check_loss
 from roformer_tf.finetuning.teacher import read_unlabelled
 from roformer_tf.finetuning.trainer import InitialState
 from roformer_tf.finetuning.trial import labels_of
-from roformer_tf.kernels.devices import device_in_words
+from roformer_tf.kernels.accelerators import device_in_words
 from roformer_tf.labelled.encoding import pick_max_length
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import Layout, find_layout, read_examples

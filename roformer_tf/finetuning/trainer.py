@@ -8,7 +8,7 @@ import numpy as np
 
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.finetuning.fgm import AdversarialModel
-from roformer_tf.finetuning.losses import TaskLoss, make_loss
+from roformer_tf.finetuning.task_loss import TaskLoss, make_loss
 from roformer_tf.finetuning.vectors import BatchTraining, VectorTraining
 from roformer_tf.labelled.examples import Example
 from roformer_tf.models.pretrained import PretrainedModel

@@ -54,8 +54,8 @@ from roformer_tf.tasks.extraction.question_answering import QuestionAnswering
 from roformer_tf.tasks.lexical import LexicalFeatures
 from roformer_tf.tasks.table import parse_task, task_of_problem
 from roformer_tf.tasks.tagging import Tagging
-from roformer_tf.tokenizers.huggingface import gives_segments
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, fitting_tokenizer
+from roformer_tf.tokenizers.tokenizer_json import gives_segments
 from roformer_tf.translation import Message
 
 if TYPE_CHECKING:

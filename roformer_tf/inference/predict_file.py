@@ -20,7 +20,7 @@ from roformer_tf.inference.prediction_files import (
     text_names,
 )
 from roformer_tf.inference.text_files import TextFileConfig, chunks, report
-from roformer_tf.kernels.devices import device_in_words
+from roformer_tf.kernels.accelerators import device_in_words
 from roformer_tf.labelled.examples import BadLine, Example, SkippedRows
 from roformer_tf.labelled.reading import open_unanswered
 from roformer_tf.models.rows import BATCH_SIZE

@@ -28,7 +28,13 @@ from roformer_tf.labelled.columns import (
 from roformer_tf.labelled.entities import EntityColumns, find_units_or_entities
 from roformer_tf.labelled.examples import BadLine, Example, SkippedRows
 from roformer_tf.labelled.headers import TableSample, check_header, check_no_header, sample_of
-from roformer_tf.labelled.rows import examples_of, first_line, has_tabs, no_units, plain_examples
+from roformer_tf.labelled.row_examples import (
+    examples_of,
+    first_line,
+    has_tabs,
+    no_units,
+    plain_examples,
+)
 from roformer_tf.labelled.token_labels import UnitColumns, find_unit_columns, find_units
 from roformer_tf.readers.kinds import kind_of
 from roformer_tf.readers.lines import find_encoding

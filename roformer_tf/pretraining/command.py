@@ -22,7 +22,7 @@ from roformer_tf.corpus.preparation import prepare
 from roformer_tf.corpus.shards import MANIFEST, PreparedRows, read_manifest
 from roformer_tf.errors import DivergedError, InputError
 from roformer_tf.files import locked
-from roformer_tf.kernels.devices import device_in_words
+from roformer_tf.kernels.accelerators import device_in_words
 from roformer_tf.kernels.forms import flashes
 from roformer_tf.pretraining.initialization import new_architecture, new_model, read_checkpoint
 from roformer_tf.pretraining.settings import PretrainConfig, Stage, may_change, with_rows_settled

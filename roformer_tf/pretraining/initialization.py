@@ -11,7 +11,7 @@ import numpy.typing as npt
 from roformer_tf.checkpoints.detection import described
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.config import RoFormerConfig
-from roformer_tf.conversion.vocabulary import add_words
+from roformer_tf.conversion.change_vocabulary import add_words
 from roformer_tf.corpus.objectives import ObjectiveName, predicted_ids
 from roformer_tf.corpus.packing import DOCUMENT, TOKEN
 from roformer_tf.corpus.shards import PreparedRows

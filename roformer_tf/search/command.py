@@ -16,10 +16,10 @@ from roformer_tf.inference.text_files import TextFileConfig, check_not_blank, ch
 from roformer_tf.readers.kinds import KINDS
 from roformer_tf.readers.streams import is_stdin, is_url
 from roformer_tf.search.database import is_index
-from roformer_tf.search.documents import checked_documents
+from roformer_tf.search.document_files import checked_documents
 from roformer_tf.search.filters import parse_filter
 from roformer_tf.search.index import SearchIndex
-from roformer_tf.search.retrieval import Retriever, open_reranker
+from roformer_tf.search.retriever import Retriever, open_reranker
 from roformer_tf.search.writing import add_documents, delete_documents
 from roformer_tf.terminal import Progress
 from roformer_tf.translation import Message

@@ -24,7 +24,7 @@ from roformer_tf.search.database import (
     open_to_write,
     transaction,
 )
-from roformer_tf.search.documents import Document
+from roformer_tf.search.document_files import Document
 from roformer_tf.search.index import Manifest, read_manifest
 from roformer_tf.search.keywords import document_terms
 from roformer_tf.terminal import Progress

@@ -30,7 +30,7 @@ from roformer_tf.engines.choice import Choice
 from roformer_tf.errors import InputError, check_packages
 from roformer_tf.files import check_writable
 from roformer_tf.inference.opening import share_weights
-from roformer_tf.kernels.devices import device_in_words
+from roformer_tf.kernels.accelerators import device_in_words
 from roformer_tf.machine import usable_cores
 from roformer_tf.serving.settings import (
     SHUTDOWN_SECONDS,

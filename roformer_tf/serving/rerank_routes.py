@@ -6,7 +6,7 @@ POST /rerank                  the same; or as at Text Embeddings Inference: {"qu
                               → [{"index", "score"}, …]
 
 The relevance is the probability of the label 1, or what a regression predicts; see
-`search.retrieval.relevant_label`.
+`search.retriever.relevant_label`.
 """
 
 import uuid
@@ -19,7 +19,7 @@ from fastapi import APIRouter, Body
 from pydantic import BaseModel, Field
 
 from roformer_tf.labelled.examples import Example
-from roformer_tf.search.retrieval import relevant_label
+from roformer_tf.search.retriever import relevant_label
 from roformer_tf.serving.application import check_lengths
 from roformer_tf.serving.failures import COHERE_ERRORS, OPENAI_ERRORS
 from roformer_tf.serving.schemas import (

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from fastapi import APIRouter, Body, HTTPException, Response
 
 from roformer_tf.search import writing
-from roformer_tf.search.documents import Document, as_metadata
+from roformer_tf.search.document_files import Document, as_metadata
 from roformer_tf.search.filters import parse_filter
 from roformer_tf.serving.application import ModelRoutes, check_texts, json_response
 from roformer_tf.serving.batching import Batcher

@@ -13,7 +13,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.inference.opening import open_model
 from roformer_tf.search.index import SearchIndex
-from roformer_tf.search.retrieval import Retriever, open_reranker
+from roformer_tf.search.retriever import Retriever, open_reranker
 from roformer_tf.serving.application import ModelRoutes, create_app
 from roformer_tf.serving.monitoring import ServiceMetrics
 from roformer_tf.serving.serve_generation import generation_routes, load_served_generator

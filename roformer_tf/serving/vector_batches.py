@@ -13,7 +13,7 @@ from roformer_tf.serving.settings import ServeConfig
 
 if TYPE_CHECKING:
     from roformer_tf.inference.embed import TextEmbedder
-    from roformer_tf.search.retrieval import Retriever
+    from roformer_tf.search.retriever import Retriever
 
 # Of a vector's numbers, all below 1: more than float32 has.
 DECIMALS = 8

@@ -12,7 +12,11 @@ from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.splits import Question, example_key
 from roformer_tf.readers.records import text_key
 from roformer_tf.tasks.base import Examples, Prediction, Predictions, Task, part
-from roformer_tf.tasks.choices.choices import CHARACTER_OVERLAP, CandidateMetrics, by_overlap
+from roformer_tf.tasks.choices.multiple_choice import (
+    CHARACTER_OVERLAP,
+    CandidateMetrics,
+    by_overlap,
+)
 from roformer_tf.tasks.decoding import LabelDecoding
 from roformer_tf.tasks.labelling import Labelling
 from roformer_tf.tasks.objective import SigmoidObjective

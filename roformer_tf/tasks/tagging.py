@@ -24,7 +24,7 @@ from roformer_tf.tasks.decoding import Decoding
 from roformer_tf.tasks.labelling import Labelling
 from roformer_tf.tasks.objective import SoftmaxObjective
 from roformer_tf.tasks.probabilities import log_probabilities, shortest, softmax
-from roformer_tf.tasks.tags.crf import NEVER, Chain, best_paths, marginals
+from roformer_tf.tasks.tags.chain import NEVER, Chain, best_paths, marginals
 from roformer_tf.tasks.tags.entity_scoring import TaggingMetrics, predicted_scores
 from roformer_tf.tasks.tags.schemes import (
     as_bioes,
@@ -40,8 +40,8 @@ from roformer_tf.tasks.tags.schemes import (
 if TYPE_CHECKING:
     from roformer_tf.models.pretrained import PretrainedModel
     from roformer_tf.readers.tables import Row
-    from roformer_tf.tokenizers.huggingface import Units
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+    from roformer_tf.tokenizers.tokenizer_json import Units
 
 # Initial score of labels that may not follow each other in a conditional random field. e⁻¹⁰⁰ is 0
 # in float32, so neither likelihoods nor gradients include such sequences (arXiv 2103.10682).

@@ -16,7 +16,7 @@ from roformer_tf.labelled.examples import Example, Label, LongTexts
 
 if TYPE_CHECKING:
     from roformer_tf.tasks.tags.schemes import Scheme
-    from roformer_tf.tokenizers.huggingface import Units
+    from roformer_tf.tokenizers.tokenizer_json import Units
 
 Examples: TypeAlias = Sequence[Example]
 # The labels in the data.

@@ -13,7 +13,6 @@ from roformer_tf.checkpoints.archives import TOKENIZER, TOKENIZER_CONFIG, VOCABU
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.errors import InputError
 from roformer_tf.files import remove, write_json, write_text
-from roformer_tf.tokenizers.huggingface import Units, tokenizer_config, tokenizer_json
 from roformer_tf.tokenizers.padding import Ints, as_pairs, look_up, truncate
 from roformer_tf.tokenizers.segmentation import (
     join_tokens,
@@ -22,6 +21,7 @@ from roformer_tf.tokenizers.segmentation import (
     segment,
     split,
 )
+from roformer_tf.tokenizers.tokenizer_json import Units, tokenizer_config, tokenizer_json
 from roformer_tf.tokenizers.vocabulary import (
     WORD_LIMIT,
     Tokenization,
@@ -127,8 +127,8 @@ class RoFormerTokenizer:
     ) -> None:
         """Write `vocab.txt`, `tokenizer_config.json` and, if it is possible, `tokenizer.json`.
 
-        transformers' AutoTokenizer reads them, too; tokenizers/huggingface.py has a table of what
-        other programs can do with them.
+        transformers' AutoTokenizer reads them, too; tokenizers/tokenizer_json.py has a table of
+        what other programs can do with them.
 
         Args:
             folder: the model's folder.

@@ -24,7 +24,7 @@ import numpy as np
 
 from roformer_tf.errors import TRY_AGAIN, InputError, TerminatedError
 from roformer_tf.internals import jax_coordinator
-from roformer_tf.kernels.devices import accelerators
+from roformer_tf.kernels.accelerators import accelerators
 from roformer_tf.machine import cpu_property, multiplies_bfloat16, usable_cores
 from roformer_tf.training.settings import DevicesConfig, Precision
 

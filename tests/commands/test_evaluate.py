@@ -13,7 +13,7 @@ from seqeval.metrics import f1_score
 
 from roformer_tf.cli import main
 from roformer_tf.errors import InputError
-from roformer_tf.finetuning import evaluation
+from roformer_tf.finetuning import labelled_evaluation
 from roformer_tf.inference import predict_file
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.multilabel import Multilabel
@@ -39,7 +39,10 @@ def models(tmp_path_factory):
 def opened_once():
     """Each model is opened once for all tests: that takes longer than they do."""
     with pytest.MonkeyPatch.context() as patch:
-        for module, name in ((evaluation, "open_finetuned"), (predict_file, "open_finetuned")):
+        for module, name in (
+            (labelled_evaluation, "open_finetuned"),
+            (predict_file, "open_finetuned"),
+        ):
             patch.setattr(module, name, cache(getattr(module, name)))
         yield
 
@@ -210,4 +213,4 @@ def test_a_model_that_is_not_fine_tuned_is_refused(released, reviews, capsys):
 
 def test_settings_that_cannot_be_are_refused():
     with pytest.raises(InputError, match="batch_size is 0"):
-        evaluation.EvaluateConfig(model="x", data="y", batch_size=0)
+        labelled_evaluation.EvaluateConfig(model="x", data="y", batch_size=0)

@@ -21,7 +21,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.inference import predict_file
 from roformer_tf.inference.embed import chunks
 from roformer_tf.inference.opening import predict
-from roformer_tf.kernels.devices import device_in_words
+from roformer_tf.kernels.accelerators import device_in_words
 from roformer_tf.labelled.examples import Example
 from roformer_tf.serving.serve_predictions import as_example
 from roformer_tf.tasks.classification import Classification, Pair

@@ -19,8 +19,8 @@ from roformer_tf.checkpoints.archives import Files
 from roformer_tf.checkpoints.names import IGNORED
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.config import RoFormerConfig
+from roformer_tf.conversion.change_vocabulary import VocabularyConfig, change_vocabulary
 from roformer_tf.conversion.convert import ConvertConfig, OutputConfig, convert
-from roformer_tf.conversion.vocabulary import VocabularyConfig, change_vocabulary
 from roformer_tf.errors import InputError
 from roformer_tf.tasks.classification import Pair
 from roformer_tf.tasks.table import load_task

@@ -13,8 +13,8 @@ import pytest
 
 from pretrain.demo.corpus import write_corpus
 from roformer_tf.conversion.convert import ConvertConfig, OutputConfig, convert
-from roformer_tf.tokenizers.huggingface import tokenizer_json
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+from roformer_tf.tokenizers.tokenizer_json import tokenizer_json
 
 pytestmark = pytest.mark.hf
 

@@ -14,11 +14,11 @@ from roformer_tf.cli import main
 from roformer_tf.errors import InputError
 from roformer_tf.export.command import export
 from roformer_tf.inference.embed import VectorSettings
-from roformer_tf.search.documents import Document
+from roformer_tf.search.document_files import Document
 from roformer_tf.search.writing import add_documents
 from roformer_tf.serving.service import open_service
 from roformer_tf.serving.settings import ServeConfig
-from roformer_tf.tasks.choices.choices import Choices
+from roformer_tf.tasks.choices.multiple_choice import Choices
 from roformer_tf.tasks.extraction.spans import Spans
 from roformer_tf.tasks.tagging import Tagging
 from roformer_tf.tasks.vectors.embedding import Embedding

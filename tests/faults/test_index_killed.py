@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from roformer_tf.search.database import open_to_write
-from roformer_tf.search.documents import Document
+from roformer_tf.search.document_files import Document
 from roformer_tf.search.index import SearchIndex
 from roformer_tf.search.writing import add_documents
 from tests.support.fake_embedder import FakeEmbedder
@@ -23,7 +23,7 @@ DOCUMENTS = 400
 ADD = """
 import sys
 from roformer_tf.search import writing
-from roformer_tf.search.documents import Document
+from roformer_tf.search.document_files import Document
 from tests.support.fake_embedder import FakeEmbedder
 
 written = 0
@@ -91,7 +91,7 @@ import tensorflow  # before sqlite3: its own SQLite must not be taken
 from roformer_tf import cli
 from roformer_tf.conversion.downloads import ListConfig
 from roformer_tf.search import writing
-from roformer_tf.search.documents import Document
+from roformer_tf.search.document_files import Document
 from roformer_tf.search.index import SearchIndex
 from tests.support.fake_embedder import FakeEmbedder
 

@@ -16,14 +16,14 @@ from roformer_tf.cli import main
 from roformer_tf.engines.choice import Choice
 from roformer_tf.errors import InputError
 from roformer_tf.finetuning.command import check_uses
-from roformer_tf.finetuning.losses import make_loss
 from roformer_tf.finetuning.report import pages as report_pages
 from roformer_tf.finetuning.settings import FinetuneConfig
+from roformer_tf.finetuning.task_loss import make_loss
 from roformer_tf.finetuning.teacher import check_teacher, stored_predictions
 from roformer_tf.inference.opening import Finetuned
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.questions import character_logits, token_logits
-from roformer_tf.tasks.choices.choices import Choices
+from roformer_tf.tasks.choices.multiple_choice import Choices
 from roformer_tf.tasks.choices.reranking import Reranking
 from roformer_tf.tasks.classification import Classification, Pair
 from roformer_tf.tasks.extraction.prompted_spans import PromptedSpans

@@ -11,13 +11,13 @@ from roformer_tf.adaptation import finetune
 from roformer_tf.errors import InputError
 from roformer_tf.export.command import export
 from roformer_tf.finetuning.datasets import LabelledDataset
-from roformer_tf.finetuning.evaluation import EvaluateConfig, evaluate
+from roformer_tf.finetuning.labelled_evaluation import EvaluateConfig, evaluate
 from roformer_tf.finetuning.report import pages as report_pages
 from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.inference.predict_file import PredictConfig, predict_file
 from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.models.heads import RoFormerForQuestionAnswering
-from roformer_tf.search.retrieval import open_reranker
+from roformer_tf.search.retriever import open_reranker
 from roformer_tf.tasks.table import load_task
 from roformer_tf.training.settings import FinetuneOptimizerConfig
 from tests.support.random_model import random_model, tokenizer_of

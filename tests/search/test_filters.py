@@ -6,7 +6,7 @@ import pytest
 
 from roformer_tf.errors import InputError
 from roformer_tf.search.database import sqlite3
-from roformer_tf.search.documents import Document
+from roformer_tf.search.document_files import Document
 from roformer_tf.search.filters import parse_filter
 
 ROWS = [

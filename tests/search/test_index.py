@@ -10,7 +10,7 @@ import pytest
 from roformer_tf.errors import InputError
 from roformer_tf.search import writing
 from roformer_tf.search.database import FILE, open_to_write, sqlite3, transaction
-from roformer_tf.search.documents import Document
+from roformer_tf.search.document_files import Document
 from roformer_tf.search.index import SearchIndex, word_scores
 from roformer_tf.search.keywords import document_terms
 from roformer_tf.search.writing import Added, add_documents, delete_documents

@@ -11,10 +11,10 @@ from roformer_tf import cli
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
 from roformer_tf.errors import InputError
 from roformer_tf.inference.embed import VectorSettings
-from roformer_tf.search import retrieval, writing
-from roformer_tf.search.documents import Document
+from roformer_tf.search import retriever, writing
+from roformer_tf.search.document_files import Document
 from roformer_tf.search.index import SearchIndex
-from roformer_tf.search.retrieval import Reranker, Retriever, open_reranker
+from roformer_tf.search.retriever import Reranker, Retriever, open_reranker
 
 DOCUMENTS = {
     "print": "打印文档：选择文件菜单中的打印。",
@@ -325,7 +325,7 @@ def test_rerankers_are_models_of_pairs(name, finetuned, monkeypatch):
     scores = model.scores("今天", ["好", "北京", "好"], 2)
     assert scores.dtype == np.float32
     assert scores[0] == scores[2] != scores[1]
-    monkeypatch.setattr(retrieval, "RELATED", ("是",))
+    monkeypatch.setattr(retriever, "RELATED", ("是",))
     with pytest.raises(InputError, match="has the labels 0, 1, and none is known"):
         open_reranker(finetuned("pair"))
 

@@ -9,7 +9,7 @@ from roformer_tf.cli import main
 from roformer_tf.errors import InputError
 from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.search.index import Hit, Result, SearchIndex
-from roformer_tf.search.retrieval import Retriever
+from roformer_tf.search.retriever import Retriever
 from roformer_tf.serving.monitoring import ServiceMetrics
 from roformer_tf.serving.service import open_service
 from roformer_tf.serving.settings import Limits, ServeConfig

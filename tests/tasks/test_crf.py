@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roformer_tf.tasks.tags.crf import NEVER, Chain, best_paths, marginals
+from roformer_tf.tasks.tags.chain import NEVER, Chain, best_paths, marginals
 
 C = 4
 
@@ -31,7 +31,7 @@ def test_paths_and_probabilities_are_those_of_all_sequences(seed, monkeypatch):
     chain = random_chain(rng)
     texts = [3 * rng.normal(size=(units, C)).astype("float32") for units in (5, 1, 2, 4, 3, 5)]
     for together in (1 << 20, 2 * 5 * C, 1):  # all texts at once, two, each by itself
-        monkeypatch.setattr("roformer_tf.tasks.tags.crf.TOGETHER", together)
+        monkeypatch.setattr("roformer_tf.tasks.tags.chain.TOGETHER", together)
         paths, shares = best_paths(texts, chain), marginals(texts, chain)
         for scores, path, share in zip(texts, paths, shares, strict=True):
             every = list(product(range(C), repeat=len(scores)))

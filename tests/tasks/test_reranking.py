@@ -15,7 +15,7 @@ from roformer_tf.finetuning.settings import FinetuneConfig
 from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import find_layout, read_examples
-from roformer_tf.search.retrieval import open_reranker
+from roformer_tf.search.retriever import open_reranker
 from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.choices.reranking import Reranking, fused, order_of
 from roformer_tf.tasks.table import TASKS

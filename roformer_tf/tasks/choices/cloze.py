@@ -16,7 +16,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.labelled.choices import EncodedChoices, encode_cloze
 from roformer_tf.labelled.encoding import EncodedTexts
 from roformer_tf.tasks.base import Examples, Task, part
-from roformer_tf.tasks.choices.choices import (
+from roformer_tf.tasks.choices.multiple_choice import (
     ChoiceDecoding,
     ChoiceLabelling,
     ChoiceMetrics,

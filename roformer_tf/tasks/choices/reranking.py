@@ -22,7 +22,7 @@ from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.splits import Question
 from roformer_tf.readers.records import text_key
 from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task, part
-from roformer_tf.tasks.choices.choices import ChoiceDecoding, ListLabelling, ListObjective
+from roformer_tf.tasks.choices.multiple_choice import ChoiceDecoding, ListLabelling, ListObjective
 from roformer_tf.tasks.metrics import Function, Metric, mean
 from roformer_tf.tasks.probabilities import log_odds, shortest, sigmoid
 from roformer_tf.tasks.scoring import JsonObject, Metrics, NamedPredictions, shortened

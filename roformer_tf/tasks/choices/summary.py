@@ -15,7 +15,7 @@ from roformer_tf.engines.network import Part as NetworkPart
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.encoding import EncodedTexts
 from roformer_tf.tasks.base import part
-from roformer_tf.tasks.choices.choices import ChoiceDecoding, Choices, ListObjective
+from roformer_tf.tasks.choices.multiple_choice import ChoiceDecoding, Choices, ListObjective
 
 if TYPE_CHECKING:
     from roformer_tf.config import RoFormerConfig

@@ -31,8 +31,8 @@ from roformer_tf.translation import Message
 if TYPE_CHECKING:
     from roformer_tf.kernels.forms import Tensor
     from roformer_tf.models.pretrained import PretrainedModel
-    from roformer_tf.tokenizers.huggingface import Units
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+    from roformer_tf.tokenizers.tokenizer_json import Units
 
 ONE_LOSS = "treats labels separately; spans have one loss for all spans of a text."
 

@@ -14,7 +14,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from roformer_tf.labelled.examples import Example, Span, ordered
-from roformer_tf.tasks.tags.crf import NEVER, Chain
+from roformer_tf.tasks.tags.chain import NEVER, Chain
 
 # A text in segments, each with its entity type, or "": [["在", ""], ["北京", "LOC"]].
 Marked: TypeAlias = list[list[str]]

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from roformer_tf.finetuning.evaluation import lines
+from roformer_tf.finetuning.labelled_evaluation import lines
 from roformer_tf.finetuning.report import pages
 from roformer_tf.finetuning.report.analysis import EvaluatedSet, ReportData, analyse
 from roformer_tf.finetuning.report.figures import evaluation_warnings

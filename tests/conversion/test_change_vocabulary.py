@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from roformer_tf.checkpoints.sources import OpenedSource
-from roformer_tf.conversion.convert import OutputConfig, convert_checkpoint
-from roformer_tf.conversion.vocabulary import (
+from roformer_tf.conversion.change_vocabulary import (
     VocabularyConfig,
     change_vocabulary,
     extend,
     keep_tokens,
     simplify,
 )
+from roformer_tf.conversion.convert import OutputConfig, convert_checkpoint
 from roformer_tf.errors import InputError
 from roformer_tf.models.heads import RoFormerForMaskedLM
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer

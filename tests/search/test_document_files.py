@@ -6,7 +6,7 @@ import pytest
 
 from roformer_tf.errors import InputError
 from roformer_tf.inference.text_files import TextFileConfig
-from roformer_tf.search.documents import Document, checked_documents
+from roformer_tf.search.document_files import Document, checked_documents
 
 ROWS = [
     {

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import keras
 import pytest
 
-from roformer_tf.kernels.devices import accelerators, device_in_words
+from roformer_tf.kernels.accelerators import accelerators, device_in_words
 
 
 @pytest.fixture
