@@ -250,10 +250,9 @@ def _row(path: str | Path, record: Record, columns: tuple[str, ...], pad: bool) 
         cells = cells[: len(columns)]
     if len(cells) != len(columns):
         what = "line break" if len(cells) < len(columns) else "delimiter"
+        what = "is a name in the header empty?" if pad else f"is there a {what} in a text?"
         many = f"{len(cells)} column{'s' * (len(cells) != 1)}"
-        return Row(
-            place, {}, f"has {many}, the first line {len(columns)} (is there a {what} in a text?)"
-        )
+        return Row(place, {}, f"has {many}, the first line {len(columns)} ({what})")
     return Row(place, dict(zip(columns, cells, strict=True)))
 
 

@@ -752,7 +752,7 @@ BAD = {  # name: content, task, what the message says
     "wide.xlsx": (
         xlsx(("text", "label"), ("x", 0, "z"), ("y", 1, "z")),
         None,
-        r"wide\.xlsx:2 has 3 columns, the first line 2",
+        r"wide\.xlsx:2 has 3 columns, the first line 2 \(is a name in the header empty\?\)",
     ),
     "cut.tsv.gz": (None, None, r"cut\.tsv\.gz is damaged"),
 }
