@@ -25,12 +25,7 @@ from roformer_tf.files import locked
 from roformer_tf.kernels.devices import device_in_words
 from roformer_tf.kernels.forms import flashes
 from roformer_tf.pretraining.initialization import new_architecture, new_model, read_checkpoint
-from roformer_tf.pretraining.settings import (
-    PretrainConfig,
-    Stage,
-    may_change,
-    with_rows_settled,
-)
+from roformer_tf.pretraining.settings import PretrainConfig, Stage, may_change, with_rows_settled
 from roformer_tf.pretraining.train_step import PretrainingModel
 from roformer_tf.pretraining.training_loop import (
     PretrainingRun,

@@ -32,13 +32,7 @@ from roformer_tf.training.checkpointing import (
     take_snapshot,
 )
 from roformer_tf.training.comparison import best_evaluation
-from roformer_tf.training.devices import (
-    ProcessGroup,
-    choose_jit,
-    lost,
-    peak_of_devices,
-    replicas,
-)
+from roformer_tf.training.devices import ProcessGroup, choose_jit, lost, peak_of_devices, replicas
 from roformer_tf.training.feeding import fed, prefetched
 from roformer_tf.training.optimization import make_optimizer
 from roformer_tf.training.optimizers import ema_weights
