@@ -47,10 +47,7 @@ def make_manifest(
             "rows": sum(shard["rows"] for shard in shards if shard["split"] == split),
             "tokens": sum(shard["tokens"] for shard in shards if shard["split"] == split),
         }
-        | {
-            of: sum(record[of][split] for record in records)
-            for of in ("documents", "cut", "characters")
-        }
+        | {of: sum(x[of][split] for x in records) for of in ("documents", "cut", "characters")}
         for split in SPLITS
     }
     rows = sum(split["rows"] for split in splits.values())
@@ -129,13 +126,10 @@ def summary(manifest: Mapping[str, Any]) -> str:
 
 def open_vocabulary(folder: Path) -> RoFormerTokenizer:
     """The tokenizer of a finished folder. Raises InputError if its vocabulary has changed."""
-    tokenizer, manifest = RoFormerTokenizer.from_pretrained(folder), read_manifest(folder)
-    own = hash_json(tokenizer.vocabulary)
-    if manifest.get("vocabulary", own) != own:  # earlier versions wrote no hash
-        raise InputError(
-            f"{folder / VOCABULARY} is not that of its sequences. Put the file back, or delete "
-            f"{folder} and prepare again."
-        )
+    tokenizer = RoFormerTokenizer.from_pretrained(folder)
+    if read_manifest(folder).get("vocabulary") != hash_json(tokenizer.vocabulary):
+        path = folder / VOCABULARY
+        raise InputError(f"{path} is not that of its sequences. Put it back, or prepare again.")
     return tokenizer
 
 

@@ -213,11 +213,8 @@ def _users_tokenizer(config: PreparationConfig) -> RoFormerTokenizer | None:
         tokenizer = RoFormerTokenizer.from_pretrained(
             config.vocab, config.tokenization, config.lower_case
         )
-        if tokenizer.pad_id:
-            raise InputError(
-                f"{config.vocab} has [PAD] in line {tokenizer.pad_id + 1}, but models take the "
-                "token with id 0 for padding. Make it the first line."
-            )
+        if tokenizer.pad_id:  # models take id 0 for padding
+            raise InputError(f"{config.vocab} does not begin with [PAD]. Make it the first line.")
         return tokenizer
     assert config.vocab_size is not None  # the config has exactly one of the two
     build_vocabulary({}, config.vocab_size, _tokenization(config))  # raises if too small

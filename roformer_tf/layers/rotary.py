@@ -19,7 +19,7 @@ from typing import Any
 from keras import ops
 
 from roformer_tf.config import check_rope_parameters, rotated_features
-from roformer_tf.errors import InputError
+from roformer_tf.errors import InputError, check_number
 from roformer_tf.kernels.forms import Tensor, wide
 from roformer_tf.layers.scaling import frequencies
 
@@ -28,7 +28,8 @@ from roformer_tf.layers.scaling import frequencies
 class Rotation:
     """How the heads of an attention layer are rotated, apart from the positions.
 
-    Raises InputError for an odd head size, an unknown style, and a fraction without whole pairs.
+    Raises InputError for an odd head size, an unknown style, a base that is not above 0, and a
+    fraction without whole pairs.
     """
 
     head_size: int
@@ -45,6 +46,7 @@ class Rotation:
 
     def __post_init__(self) -> None:
         pair_axis(self.style)
+        check_number("rotary_base", self.base, above=0)
         check_rope_parameters(self.parameters, self.features, self.base)
         frequencies(self.features, self.base, self.parameters, self.trained_length)
 

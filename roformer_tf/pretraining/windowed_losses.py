@@ -17,6 +17,7 @@ import numpy.typing as npt
 
 from roformer_tf.corpus.objectives import MaskingConfig, ObjectiveName, make_objective
 from roformer_tf.corpus.packing import Documents
+from roformer_tf.errors import InputError
 from roformer_tf.models.rows import silence_retracing_warnings
 from roformer_tf.pretraining.evaluation import TokenMetrics
 from roformer_tf.terminal import Progress
@@ -148,7 +149,10 @@ def predicted_texts(
     masking: MaskingConfig,
     seed: int,
 ) -> list[PredictedText]:
-    """Mask words of each text; a causal model predicts every token that is no [SEP]."""
+    """Mask words of each text; a causal model predicts every token that is no [SEP].
+
+    Raises InputError if no word can be masked.
+    """
     if objective == "causal":
         return [PredictedText(ids, ids, words != NO_WORD) for ids, words in texts]
     mask = make_objective("masked", tokenizer, masking)
@@ -160,6 +164,8 @@ def predicted_texts(
         predicted = np.zeros(len(ids), bool)
         predicted[inputs["masked_positions"][weights > 0] - 1] = True
         result.append(PredictedText(inputs["token_ids"][0, 1:-1], ids, predicted))
+    if not any(text.predicted.any() for text in result):
+        raise InputError("all words are too long to be masked. Give a higher --mask-rate.")
     return result
 
 

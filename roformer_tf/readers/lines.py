@@ -76,10 +76,7 @@ class TextLines:
         encoding = _majority_encoding(head)
         # Bytes of zero alone may be in a text: only with others that do not decode is it none.
         if encoding != "utf-8" and {"\0", "\ufffd"} <= {*start.decode("gb18030", "replace")}:
-            raise UnreadableError(
-                "is no text: it is compressed, or UTF-16 without a byte order mark. Unpack it, or "
-                "name its --encoding"
-            )
+            raise UnreadableError("is no text: unpack it, or name its --encoding, as utf-16-le")
         self.encoding = encoding
         return _consistent_lines(lines, encoding) if encoding else self._undecided(lines)
 

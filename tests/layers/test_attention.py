@@ -389,6 +389,8 @@ def test_visible_keys_follow_the_rule_of_each_kind(kind, rows):
     [
         ({"key_dim": 5}, "key_dim is 5"),
         ({"key_dim": 4, "rotary_style": "gpt"}, "rotary_style is 'gpt'"),
+        ({"key_dim": 4, "rotary_base": 0}, "rotary_base is 0, but must be above 0"),
+        ({"key_dim": 4, "rotary_base": float("nan")}, "rotary_base is nan"),
     ],
 )
 def test_what_cannot_be_rotated_is_refused(arguments, message):

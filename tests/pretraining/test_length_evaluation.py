@@ -12,6 +12,7 @@ import pytest
 from roformer_tf.cli import main
 from roformer_tf.corpus.objectives import MaskingConfig
 from roformer_tf.corpus.part_writer import is_held_out
+from roformer_tf.errors import InputError
 from roformer_tf.models import rows
 from roformer_tf.pretraining import length_evaluation, windowed_losses
 from roformer_tf.pretraining.length_evaluation import open_language_model
@@ -137,6 +138,12 @@ def test_words_are_hidden_whole_by_the_rate_and_the_seed():
     assert ((result.token_ids == tokenizer.mask_id) == result.predicted).all()
     (other,) = predicted_texts([text], "masked", tokenizer, masking, seed=4)
     assert (other.predicted != result.predicted).any()
+
+
+def test_a_text_of_words_too_long_to_be_masked_is_refused():
+    text = WordedText(np.full(8, 7), np.ones(8, int))  # one word of 8 tokens
+    with pytest.raises(InputError, match=r"all words are too long .* --mask-rate"):
+        predicted_texts([text], "masked", tokenizer_of(), MaskingConfig(), 0)
 
 
 def test_only_the_scored_tokens_of_a_row_have_a_slot():
