@@ -5,6 +5,7 @@ import io
 import json
 import os
 import shutil
+import sqlite3  # noqa: F401  # before TensorFlow, whose own SQLite has no FTS5
 import subprocess
 import sys
 import zipfile

@@ -15,6 +15,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.layers.attention import RotaryMultiHeadAttention
 from roformer_tf.layers.masks import same_sequence, visible_keys
 from roformer_tf.layers.self_attention import RoFormerSelfAttention
+from roformer_tf.machine import multiplies_bfloat16
 
 B, T, S, D, N, H = 2, 7, 5, 12, 3, 4
 ids = np.array([[1, 1, 1, 2, 2, 0, 0], [3, 3, 1, 1, 1, 1, 1]], "int32")  # (B, T)
@@ -51,19 +52,27 @@ def with_random_weights(layer, seed=7):
     return layer
 
 
-def attend(query, value, weights, *, visible=None, style="interleaved", base=10_000.0):
-    """The layer in plain NumPy, weights in Keras' order → output, probabilities (B, N, T, S)."""
-    wq, bq, wk, bk, wv, bv, wo, bo = (np.asarray(w, "float64") for w in weights)
-    q = np.einsum("btd,dnh->btnh", query, wq) + bq
-    k = np.einsum("bsd,dnh->bsnh", value, wk) + bk
-    v = np.einsum("bsd,dnh->bsnh", value, wv) + bv
-    q, k = (_rotated(x, style, base) for x in (q, k))
-    scores = np.einsum("btnh,bsnh->bnts", q, k) / np.sqrt(q.shape[-1])
+def attend(query, value, weights, *, visible=None, style="interleaved", base=10_000.0, dtype=None):
+    """The layer in plain NumPy, weights in Keras' order → output, probabilities (B, N, T, S).
+
+    In float64, or with each result rounded to a dtype.
+    """
+
+    def rounded(x):
+        return np.asarray(x if dtype is None else np.asarray(x).astype(dtype), "float64")
+
+    wq, bq, wk, bk, wv, bv, wo, bo = map(rounded, weights)
+    q = rounded(rounded(np.einsum("btd,dnh->btnh", query, wq)) + bq)
+    k = rounded(rounded(np.einsum("bsd,dnh->bsnh", value, wk)) + bk)
+    v = rounded(rounded(np.einsum("bsd,dnh->bsnh", value, wv)) + bv)
+    q, k = (rounded(_rotated(x, style, base)) for x in (q, k))
+    scores = rounded(np.einsum("btnh,bsnh->bnts", rounded(q / np.sqrt(q.shape[-1])), k))
     if visible is not None:
         scores = np.where(visible[:, None], scores, -1e30)
     scores = np.exp(scores - scores.max(-1, keepdims=True))
-    probabilities = scores / scores.sum(-1, keepdims=True)
-    return np.einsum("bnts,bsnh,nhd->btd", probabilities, v, wo) + bo, probabilities
+    probabilities = rounded(scores / scores.sum(-1, keepdims=True))
+    mixed = rounded(np.einsum("bnts,bsnh->btnh", probabilities, v))
+    return rounded(rounded(np.einsum("btnh,nhd->btd", mixed, wo)) + bo), probabilities
 
 
 def _rotated(x, style, base):
@@ -256,11 +265,11 @@ def test_attention_scores_are_returned():
     np.testing.assert_allclose(scores[real], probabilities.transpose(0, 2, 1, 3)[real], atol=1e-5)
 
 
-@pytest.mark.parametrize(("dtype", "bound"), [("mixed_bfloat16", 2e-2), ("mixed_float16", 5e-3)])
+@pytest.mark.parametrize("half", ["bfloat16", "float16"])
 @each_layer
-def test_half_precision_is_close_and_past_position_256_too(kind, dtype, bound):
-    x = tensor(1, 400, D, dtype=dtype.removeprefix("mixed_"))
-    layer = kind(N, H, dtype=dtype)
+def test_half_precision_is_close_and_past_position_256_too(kind, half):
+    x = tensor(1, 400, D, dtype=half)
+    layer = kind(N, H, dtype=f"mixed_{half}")
     layer.build(x.shape, x.shape)
     with_random_weights(layer)
     packed = np.repeat([[1, 2]], [300, 100], axis=1)
@@ -269,7 +278,10 @@ def test_half_precision_is_close_and_past_position_256_too(kind, dtype, bound):
     assert {keras.backend.standardize_dtype(w.dtype) for w in layer.weights} == {"float32"}
     x = to_float64(x)
     want, _ = attend(x, x, layer.get_weights(), visible=same(packed))
-    assert np.abs(to_float64(got) - want).max() <= bound * np.abs(want).max()
+    rounded, _ = attend(x, x, layer.get_weights(), visible=same(packed), dtype=half)
+    # Partial sums are rounded, too, above all where the CPU has no instructions for bfloat16.
+    times = 1.6 if half == "float16" or multiplies_bfloat16() else 2.5
+    assert np.abs(to_float64(got) - want).max() <= times * np.abs(rounded - want).max()
 
 
 @pytest.mark.skipif(keras.backend.backend() == "jax", reason="JAX has float64 only if enabled")
