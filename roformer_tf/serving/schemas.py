@@ -307,8 +307,9 @@ def _listed(value: Any) -> Any:
 
 _SEVERAL = Field(min_length=1, max_length=MAX_INPUTS, fail_fast=True)
 ManyTexts = Annotated[list[Text], _SEVERAL]
-ONE_OR_LIST = BeforeValidator(_listed, json_schema_input_type=Text | ManyTexts)
-TextOrTexts = Annotated[ManyTexts, ONE_OR_LIST]
+TextOrTexts = Annotated[
+    ManyTexts, BeforeValidator(_listed, json_schema_input_type=Text | ManyTexts)
+]
 TokenId = Annotated[int, Field(ge=0, lt=2**31)]
 TokenIds = Annotated[list[TokenId], Field(min_length=1, fail_fast=True)]
 ManyIds = Annotated[list[TokenIds], _SEVERAL]
@@ -327,7 +328,8 @@ class Usage(BaseModel):
 
 
 StopText = Annotated[str, Field(min_length=1, max_length=MAX_STOP_LENGTH)]
-StopTexts = Annotated[list[StopText], Field(max_length=MAX_STOPS, fail_fast=True), ONE_OR_LIST]
+_Stops = Annotated[list[StopText], Field(max_length=MAX_STOPS, fail_fast=True)]
+StopTexts = Annotated[_Stops, BeforeValidator(_listed, json_schema_input_type=StopText | _Stops)]
 
 
 class ServedModel(BaseModel):

@@ -21,6 +21,7 @@ from roformer_tf.models.generation_config import GenerationConfig
 from roformer_tf.models.heads import RoFormerForMaskedLM, RoFormerForSentenceSimilarity
 from roformer_tf.models.incremental import IncrementalDecoder
 from roformer_tf.serving.command import serve
+from roformer_tf.serving.schemas import MAX_STOPS
 from roformer_tf.serving.serve_generation import (
     ServedGenerator,
 )
@@ -446,6 +447,10 @@ def test_the_service_documents_its_requests_and_responses(model, folder, running
         operation = described["paths"]["/generate"]["post"]
         schema = operation["requestBody"]["content"]["application/json"]["schema"]
         assert ask(at, schema["examples"][0])[0] == 200
+    described_stop = described["components"]["schemas"]["CompletionsRequest"]["properties"]["stop"]
+    several = next(kind for kind in described_stop["anyOf"] if kind.get("type") == "array")
+    assert "minItems" not in several  # [] is no stop text
+    assert several["maxItems"] == MAX_STOPS
     names = {
         "model",
         "text",
