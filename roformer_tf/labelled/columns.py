@@ -186,8 +186,15 @@ def find_label(sample: TableSample, texts: Iterable[str], label: str | None) -> 
     if len(free) == 1 < len(sample.table.columns):
         return free[0], ""
     if len(free) == 1:
-        problem = "has one column, but a text and its label need two, with a tab or comma between"
-        raise InputError(f"{sample.place} {problem}. {sample.shown()}{_sheet_hint(sample.table)}")
+        raise InputError(
+            Message(
+                "{place} has one column, but a text and its label need two, with a tab or comma "
+                "between. {sample}{sheet}",
+                place=sample.place,
+                sample=sample.shown(),
+                sheet=_sheet_hint(sample.table),
+            )
+        )
     note = ""
     has_header = sample.table.has_header
     candidates = [name for name in free if folded(name) in LABELS] if has_header else []

@@ -67,7 +67,9 @@ IN_CHINESE = {
     f"{FINETUNE} --config keys.yaml": "keys.yaml 里有未知的键 'epoch'。是否想用 epochs？",
     f"{FINETUNE} --label-column stars": "reviews.csv 里没有 'stars' 这一列：它的列有 text, label。",
     FINETUNE.replace("reviews.csv", "nowhere.csv"): "没有文件 nowhere.csv。请检查路径和拼写。",
-    FINETUNE.replace("reviews.csv", "unlabelled.csv"): "无法确定哪一列是标签：text。",
+    FINETUNE.replace(
+        "reviews.csv", "unlabelled.csv"
+    ): "unlabelled.csv 只有一列，而文本和标签要分成两列，",
     FINETUNE.replace("reviews.csv", "empty.csv"): "empty.csv 是空文件。请给出含有样本的文件。",
     "predict nowhere --input reviews.csv --output answers.csv": "nowhere 不存在。",
     "predict released.zip --input reviews.csv": "里没有微调过的模型：缺少 task.json。",

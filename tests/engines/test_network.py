@@ -91,7 +91,8 @@ def test_masked_positions_score_the_vocabulary_as_keras(name, attention, engine,
     network = network_of(released(name), "masked", config={"attention_type": attention})
     run = graph_model(network, engine, "float32")
     for rows, want in masked_scores(released(name), attention, rows_of):
-        np.testing.assert_allclose(run(rows), want, rtol=0, atol=BOUND)
+        # Of 1.2 million logits, the largest are the most rounded.
+        np.testing.assert_allclose(run(rows), want, rtol=1e-6, atol=BOUND)
 
 
 @cache  # by each engine
@@ -293,7 +294,8 @@ def test_int8_is_near_and_does_not_depend_on_neighbours(part, engine, rows_of):
     alone = [run_rows(rounded, [row])[0] for row in rows]
     together = run_rows(rounded, rows)
     for row, item, other in zip(rows, alone, together, strict=True):
-        np.testing.assert_allclose(item, other, rtol=0, atol=1e-6)
+        # The order of sums differs; another step of the quantization would change some hundredths.
+        np.testing.assert_allclose(item, other, rtol=0, atol=1e-5)
         want = run_rows(exact, [row])[0]
         assert 0 < np.abs(item - want).max() < 0.2 * np.abs(want).max()
 

@@ -352,7 +352,7 @@ COLUMNS = {  # name: content, what the message says, flags that help
 ENDS = {
     "no_mark.csv": (
         as_csv(HEAD, *ROWS).encode("utf-16-le"),
-        ["no_mark.csv:1 holds a NUL", "--encoding"],
+        ["no_mark.csv is no text", "--encoding, as utf-16-le"],
     ),
     "pandas.json": (
         json.dumps({"评论": dict(enumerate(GOOD)), "情感": dict(enumerate(BAD))}),

@@ -182,7 +182,7 @@ def test_no_other_module_names_a_task():
         actual += [(path.name, value) for value in constants if value in TASKS]
     assert set(actual) == {
         ("heads.py", "embedding"),  # what a sim model's outputs are called
-        ("huggingface.py", "pair"),  # the template's key in tokenizer.json
+        ("tokenizer_json.py", "pair"),  # the template's key in tokenizer.json
         ("serve_vectors.py", "embedding"),  # what a service says that it gives
         ("embed_file.py", "embedding"),  # the column of vectors
         ("openai_embeddings.py", "embedding"),
