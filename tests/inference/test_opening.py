@@ -1,5 +1,6 @@
 """A model is opened once: no file is read twice, and what is missing is named in one way."""
 
+import json
 import shutil
 import sys
 from collections import Counter
@@ -7,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import load_file, save_file
 
 import roformer_tf
 from roformer_tf.cli import main
@@ -115,3 +117,20 @@ def test_what_is_open_says_what_it_is(finetuned, released):
         assert (opened.task, opened.generates, opened.is_masked_lm) == (None, True, False)
     with open_model(released("char")) as opened:
         assert (opened.attention, opened.is_masked_lm) == ("bidirectional", True)
+
+
+def test_a_tokenizer_without_segments_puts_a_pair_into_one(finetuned, tmp_path):
+    """As transformers trained it: its tokenizers may give no `token_type_ids`."""
+    without, alike = (Path(shutil.copytree(finetuned("pair"), tmp_path / x)) for x in "ab")
+    settings = json.loads((without / "tokenizer_config.json").read_text("utf-8"))
+    settings["model_input_names"] = ["input_ids", "attention_mask"]
+    (without / "tokenizer_config.json").write_text(json.dumps(settings), "utf-8")
+    weights = load_file(alike / "model.safetensors")
+    (name,) = (name for name in weights if name.endswith("token_type_embeddings.weight"))
+    weights[name][1] = weights[name][0]
+    save_file(weights, alike / "model.safetensors")
+    answers = [roformer_tf.load(folder)(("天气", "公园")) for folder in (without, alike)]
+    assert answers[0]["scores"] == pytest.approx(answers[1]["scores"], abs=1e-6)
+    assert answers[0]["scores"] != pytest.approx(
+        roformer_tf.load(finetuned("pair"))(("天气", "公园"))["scores"], abs=1e-3
+    )
