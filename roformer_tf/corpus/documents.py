@@ -326,5 +326,5 @@ def _no_match(name: str, pattern: str) -> str:
     if name:
         message += f" If {name}= is part of the path, write './{name}={pattern}'."
     elif "=" in pattern:
-        message += " A corpus' name before = has ASCII letters, digits, - and _ only."
+        message += " The name of a corpus, before =, has only ASCII letters, digits, - and _."
     return message

@@ -128,8 +128,10 @@ def open_vocabulary(folder: Path) -> RoFormerTokenizer:
     """The tokenizer of a finished folder. Raises InputError if its vocabulary has changed."""
     tokenizer = RoFormerTokenizer.from_pretrained(folder)
     if read_manifest(folder).get("vocabulary") != hash_json(tokenizer.vocabulary):
-        path = folder / VOCABULARY
-        raise InputError(f"{path} is not that of its sequences. Put it back, or prepare again.")
+        raise InputError(
+            f"{folder / VOCABULARY} is not the vocabulary of the sequences next to it. Put that "
+            "file back, or prepare the corpus again."
+        )
     return tokenizer
 
 

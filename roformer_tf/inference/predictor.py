@@ -221,8 +221,7 @@ def _predictor(finetuned: Finetuned, text_counts: tuple[int, ...], batch_size: i
         ]
         predictions = finetuned.predict(examples, batch_size)
         as_json = map(task.decoding.as_json, examples, predictions)
-        # A tuple is the list that it is in JSON.
-        return [{k: list(x) if isinstance(x, tuple) else x for k, x in y.items()} for y in as_json]
+        return [{key: _plain(x) for key, x in each.items()} for each in as_json]
 
     return Predictor(predict, task.text_columns, text_counts, task.labelling.lists_texts, asked)
 
@@ -273,6 +272,11 @@ def _warm(model: Any, predictor: Predictor, samples: Sequence[Texts]) -> Predict
         for count, sample in enumerate(samples, 1):
             predictor.predict([sample] * count)
     return predictor
+
+
+def _plain(value: Any) -> Any:
+    """A tuple as the list that it is in JSON."""
+    return list(value) if isinstance(value, tuple) else value
 
 
 def _shown(value: Any) -> str:

@@ -73,9 +73,11 @@ def listed(value: Any, separator: str) -> Sequence[Any]:
         with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
             # As pandas or JSON writes it; NumPy's ['a' 'b'] would be 'ab' in Python.
             value = ast.literal_eval(_ADJACENT.sub(r"\1, ", value.strip()))
+    if value is None:
+        return []
     if isinstance(value, str):
         return value.split(separator)
-    return value if isinstance(value, list | tuple) else [] if value is None else [value]
+    return value if isinstance(value, list | tuple) else [value]
 
 
 def is_missing(value: Any) -> bool:

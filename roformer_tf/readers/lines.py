@@ -74,9 +74,9 @@ class TextLines:
         if self.encoding:
             return map(partial(_decoded, encoding=self.encoding), lines)
         encoding = _majority_encoding(head)
-        # A few bytes of zero, or some that do not decode, may be in a text: it is none with both.
-        text = start.decode("gb18030", "replace")
-        if encoding != "utf-8" and "\0" in text and 50 * text.count("\ufffd") > len(text):
+        # A text may hold some bytes of zero, or some that do not decode; not both, and many.
+        text = "" if encoding == "utf-8" else start.decode("gb18030", "replace")
+        if "\0" in text and 50 * text.count("\ufffd") > len(text):
             raise UnreadableError("is no text: unpack it, or name its --encoding, as utf-16-le")
         self.encoding = encoding
         return _consistent_lines(lines, encoding) if encoding else self._undecided(lines)

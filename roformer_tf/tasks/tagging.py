@@ -1,6 +1,7 @@
 """One text in units, characters or words, one of several labels for each."""
 
 import dataclasses
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -109,8 +110,10 @@ class TaggingLabelling(UnitLabelling):
         """How many sentences break the scheme, or why predictions follow none; or no entities."""
         labels = self.task.labels
         if not schemes(labels):
-            seem_marked = {"o", "O"} & {*labels}
-            return ["tags mark no entities: write such as B-LOC, I-LOC and O"] * bool(seem_marked)
+            # Such as B_LOC, LOC-B or b-loc next to O; "o" alone may be a part of speech.
+            seem_marked = {"o", "O"} & {*labels} and any(re.search("[-_]", x) for x in labels)
+            note = "the tags mark no entities: write them as B-LOC, I-LOC and O"
+            return [note] if seem_marked else []
         # Without a scheme, the loosest one that has such tags explains why.
         scheme = self.task.scheme or schemes(labels)[-1]
         mistakes = broken(labels, training, scheme)

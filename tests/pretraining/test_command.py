@@ -230,7 +230,7 @@ def test_rows_whose_vocabulary_has_changed_are_refused(copy, pretrain_flags, tmp
         pretrain_flags(tmp_path / "run2", corpus=None, vocab_size=None, rows=copy / "rows"),
     ):
         message = refused(flags, copy, capsys)
-        assert "vocab.txt is not that of its sequences" in message
+        assert "vocab.txt is not the vocabulary of the sequences" in message
 
 
 def test_without_held_out_rows_nothing_is_evaluated(pretrain_flags, tmp_path):
