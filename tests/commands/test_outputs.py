@@ -94,6 +94,14 @@ def test_an_output_that_is_the_input_is_refused(command, tmp_path, monkeypatch, 
     assert f"--output texts{kind} is also the input. Name" in capsys.readouterr().err
 
 
+def test_the_documents_of_a_search_are_not_its_output(tmp_path, capsys):
+    documents = tmp_path / "documents.txt"
+    documents.write_text("今天\n", encoding="utf-8")
+    words = ["--documents", documents, "--queries", "天气", "--output", documents]
+    assert main(["search", "--model", "nowhere", *map(str, words)]) == 2
+    assert "documents.txt is also the input. Name" in capsys.readouterr().err
+
+
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no such files")
 def test_a_pipe_or_a_device_is_not_replaced_by_a_file(tmp_path, capsys):
     os.mkfifo(tmp_path / "pipe")
