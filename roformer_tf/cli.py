@@ -25,7 +25,7 @@ from roformer_tf.errors import (
     TerminatedError,
 )
 from roformer_tf.flags import given_names, hint, in_flag_names, nearest, typed_value
-from roformer_tf.startup import import_quickly, quiet_tensorflow
+from roformer_tf.startup import import_quickly, set_up_tensorflow
 from roformer_tf.translation import ASKED, Message, Translator, terminal_language
 from roformer_tf.usage import from_words, wrapped
 
@@ -282,7 +282,7 @@ def run(name: str, flags: Sequence[str], _: Translator) -> None:
     Raises InputError for wrong input, in the language of the translator.
     """
     backend = _check_backend()
-    quiet_tensorflow()
+    set_up_tensorflow()
     settings = load_settings(name, flags)
     command = COMMANDS[name]
     try:

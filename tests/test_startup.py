@@ -30,9 +30,12 @@ F0000 00:00:1795402034.998750   17074 cpu_feature_guard.cc:1] TensorFlow was com
 a last line that does not end"""
 
 
+ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
+
+
 def environment_without_level():
-    """The environment without what jax sets in it when this process imports it."""
-    return {k: v for k, v in os.environ.items() if k != "TF_CPP_MIN_LOG_LEVEL"}
+    """The environment without what jax, or a command in this process, sets in it."""
+    return {k: v for k, v in os.environ.items() if k not in ("TF_CPP_MIN_LOG_LEVEL", ONEDNN)}
 
 
 @pytest.fixture
@@ -75,6 +78,21 @@ def test_a_command_goes_on_without_the_notes_unless_the_user_wants_them(fake_ten
     assert stderr.startswith(OTHERS + b"roformer-tf checkpoints inspect: ")
     stderr, _ = fake_tensorflow("", TF_CPP_MIN_LOG_LEVEL="0")
     assert stderr.startswith(NOTES + OTHERS)
+
+
+@pytest.mark.parametrize(
+    ("machine", "set_by_user", "want"),
+    [("x86_64", None, "1"), ("AMD64", None, "1"), ("x86_64", "0", "0"), ("aarch64", None, None)],
+)
+def test_onednn_is_used_on_every_x86_cpu_unless_the_user_disables_it(
+    machine, set_by_user, want, fake_tensorflow, tmp_path
+):
+    (tmp_path / "sitecustomize.py").write_text(
+        f"import platform\nplatform.machine = lambda: {machine!r}\n"
+    )
+    given = {} if set_by_user is None else {ONEDNN: set_by_user}
+    stderr, _ = fake_tensorflow(f"os.write(2, os.environ.get({ONEDNN!r}, 'no').encode())", **given)
+    assert stderr.startswith(OTHERS + (want or "no").encode())
 
 
 def test_of_commands_in_one_process_garbage_is_collected():
