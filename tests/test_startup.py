@@ -90,8 +90,10 @@ def test_onednn_is_used_on_every_x86_cpu_unless_the_user_disables_it(
     (tmp_path / "sitecustomize.py").write_text(
         f"import platform\nplatform.machine = lambda: {machine!r}\n"
     )
-    given = {} if set_by_user is None else {ONEDNN: set_by_user}
-    stderr, _ = fake_tensorflow(f"os.write(2, os.environ.get({ONEDNN!r}, 'no').encode())", **given)
+    environment = {} if set_by_user is None else {ONEDNN: set_by_user}
+    stderr, _ = fake_tensorflow(
+        f"os.write(2, os.environ.get({ONEDNN!r}, 'no').encode())", **environment
+    )
     assert stderr.startswith(OTHERS + (want or "no").encode())
 
 
