@@ -191,7 +191,7 @@ class JsonBodies:
         coding = dict(scope["headers"]).get(b"content-encoding", b"identity").decode("latin-1")
         headers = [pair for pair in scope["headers"] if pair[0] != b"content-type"]
         scope["headers"] = [*headers, (b"content-type", b"application/json")]
-        if scope["method"] == "HEAD":  # in a copy, by which the server leaves out the body
+        if scope["method"] == "HEAD":  # in a copy: the server itself sends no body for HEAD
             scope = {**scope, "method": "GET"}
         try:
             body = await asyncio.wait_for(self._read(coding, receive), BODY_SECONDS)
