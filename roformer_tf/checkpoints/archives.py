@@ -14,9 +14,10 @@ from contextlib import ExitStack, contextmanager
 from functools import cached_property
 from pathlib import Path, PurePosixPath
 from tempfile import TemporaryDirectory
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from roformer_tf.errors import InputError
+from roformer_tf.files import json_object
 from roformer_tf.translation import Message
 
 VOCABULARY = "vocab.txt"
@@ -74,6 +75,11 @@ class Files(ExitStack):
         if name not in self._small:
             self._small[name] = self._read(name)
         return self._small[name]
+
+    def read_object(self, name: str) -> dict[str, Any]:
+        """Content of a small JSON file; empty if there is none."""
+        content, file = self.read(name), f"{self.path}: {name}"
+        return {} if content is None else json_object(content, file, "Fix or remove it.")
 
     def _read(self, name: str) -> bytes | None:
         if self.path.is_dir():

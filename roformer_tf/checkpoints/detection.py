@@ -60,15 +60,19 @@ def is_called_gpt(checkpoint: Checkpoint, source: OpenedSource) -> bool:
 def embedding_settings(checkpoint: Checkpoint, source: OpenedSource) -> EmbeddingConfig:
     """How the model computes sentence vectors, by its embedding.json.
 
-    Without that file, a sim model uses its pooler and any other model the mean. Raises InputError
-    for a damaged file, and for a pooling for which the checkpoint has no weights.
+    Without that file, a sim model uses its pooler, and any other model the mean, or the first token
+    if sentence-transformers has trained it for that. Raises InputError for a damaged file, and for
+    a pooling for which the checkpoint has no weights.
     """
     content = source.read(embedding_config.FILE)
     if content is None:
-        is_sim = {"pooler", "mlm"} <= parts(checkpoint)
-        is_sim = is_sim and attention_type(checkpoint, source) == "unilm"
-        length = checkpoint.config.max_position_embeddings
-        return EmbeddingConfig("pooler" if is_sim else "mean", length)
+        is_unilm = attention_type(checkpoint, source) == "unilm"
+        is_sim = is_unilm and {"pooler", "mlm"} <= parts(checkpoint)
+        pooling = source.read_object("1_Pooling/config.json")
+        is_cls = pooling.get("pooling_mode_cls_token") or pooling.get("pooling_mode") == "cls"
+        limit = source.read_object("sentence_bert_config.json").get("max_seq_length")
+        length = limit or checkpoint.config.max_position_embeddings
+        return EmbeddingConfig("pooler" if is_sim else "cls" if is_cls else "mean", length)
     name = f"{source.name}: its {embedding_config.FILE}"
     config = embedding_config.parse(content, name)
     check_pooling(config.pooling, checkpoint, name)

@@ -27,7 +27,7 @@ from roformer_tf.files import parse_json, write_json
 _MODELSCOPE = "modelscope:"
 _BRANCHES = {"": "main", _MODELSCOPE: "master"}  # of a source without a revision, by its prefix
 _SOURCE = re.compile(rf"({_MODELSCOPE})?(\w[\w.-]*)/(\w[\w.-]*)(?:@([\w.-][\w./-]*))?", re.ASCII)
-_FILE = re.compile(r"[\w.-]+", re.ASCII)
+_FILE = re.compile(r"(1_Pooling/)?[\w.-]+", re.ASCII)
 # Configs, vocabularies and other files that are read besides the weights.
 _SMALL = (".json", ".txt", ".npz", "README.md")
 # Names of files, not of models: a wrong path is not looked up.
@@ -148,9 +148,9 @@ def _download(model: HubModel) -> Path:
 
     commit, files = _listing(model)
     folder = model.folder(commit)
-    folder.mkdir(parents=True, exist_ok=True)
     for name, file in files.items():
         path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
         if _is_right(path, file):
             continue
         try:
@@ -237,7 +237,7 @@ def _modelscope_files(model: HubModel, listing: Any) -> tuple[str, dict[str, Hub
 
 
 def _wanted(names: set[str]) -> Iterator[str]:
-    """The files that are read: one form of the weights, and small files; none in folders."""
+    """The files that are read: one form of the weights, and small files; in folders the pooling."""
     if BERT_CONFIG in names:
         weights = r".+\.(index|data-\d+-of-\d+)"
     elif CONFIG not in names:

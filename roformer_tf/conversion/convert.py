@@ -17,6 +17,7 @@ from roformer_tf.checkpoints.detection import (
     is_called_gpt,
     transformers_class,
 )
+from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
 from roformer_tf.checkpoints.sentence_transformers import save_modules
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.config import RoFormerConfig
@@ -149,13 +150,11 @@ def extra_files(checkpoint: Checkpoint, source: OpenedSource) -> dict[str, bytes
     A model that was not fine-tuned has none, unless it is a sim model. Raises InputError for
     damaged ones.
     """
-    contents = {
-        name: source.read(name) for name in (TASK_FILE, LEXICAL_FILE, embedding_config.FILE)
-    }
-    files = {name: content for name, content in contents.items() if content is not None}
+    names = TASK_FILE, LEXICAL_FILE, embedding_config.FILE
+    files = {name: content for name in names if (content := source.read(name)) is not None}
     settings = embedding_settings(checkpoint, source)
-    # Every other model has the default "mean" if it has no file, so none is written.
-    if settings.pooling == "pooler":  # a released sim model, which has no such file
+    # A released sim model, or one of sentence-transformers, has no such file.
+    if settings != EmbeddingConfig("mean", checkpoint.config.max_position_embeddings):
         files.setdefault(embedding_config.FILE, settings.as_json().encode())
     return files
 

@@ -119,10 +119,15 @@ class SearchConfig:
 def search(config: SearchConfig) -> None:
     """Change or create the index, search it, and report on stderr."""
     check_output(config.output, config.documents, *config.queries)
-    if config.index is not None and (config.documents is not None or config.delete):
-        check_writable(config.index)
-    if config.index is not None and config.delete:
-        _delete(config.index, config.delete)
+    if config.index is not None:
+        # The files of a new index are not there yet: `check_output` could not compare them.
+        is_inside = Path(config.output).resolve().parent == config.index.resolve()
+        if config.output != STANDARD and is_inside:
+            raise InputError(f"--output {config.output} is in --index. Name a file elsewhere.")
+        if config.documents is not None or config.delete:
+            check_writable(config.index)
+        if config.delete:
+            _delete(config.index, config.delete)
     if config.model is None:
         return
     vectors, reranker = config.vectors, None

@@ -74,7 +74,7 @@ def is_index(folder: Path) -> bool:
     if not folder.exists():
         return False
     # One listing: between two looks another process may create the index.
-    names = {path.name for path in folder.iterdir()} if folder.is_dir() else {folder.name}
+    names = {path.name for path in folder.iterdir()} if folder.is_dir() else {""}
     if names and FILE not in names:
         raise DamagedError(f"{folder} exists, and is not an index. Choose another --index.")
     return FILE in names

@@ -117,12 +117,10 @@ def _add_pages(model: ModelRoutes, names: Sequence[str]) -> None:
         "root": "../../" if several else "",
     }
 
-    @model.router.head("/", include_in_schema=False)
     @model.router.get("/", response_class=HTMLResponse, include_in_schema=False)
     async def page(request: Request) -> Response:
         return PAGES.TemplateResponse(request, "page.html", variables)
 
-    @model.router.head("/health", include_in_schema=False)
     @model.router.get("/health", summary="The served model and its limits")
     def describe() -> dict[str, Any]:
         return _described(model)
@@ -136,12 +134,10 @@ def _described(model: ModelRoutes) -> dict[str, Any]:
 def _add_overview(app: FastAPI, models: Sequence[ModelRoutes]) -> None:
     """The pages and the descriptions of several models."""
 
-    @app.head("/", include_in_schema=False)
     @app.get("/", include_in_schema=False)
     async def page() -> Response:
         return RedirectResponse(f"{prefix(quote(models[0].name))[1:]}/")
 
-    @app.head("/health", include_in_schema=False)
     @app.get("/health", summary="The served models and their limits")
     def describe() -> dict[str, Any]:
         return {"ready": True, "models": list(map(_described, models))}
@@ -150,12 +146,10 @@ def _add_overview(app: FastAPI, models: Sequence[ModelRoutes]) -> None:
 def _add_probes(app: FastAPI, batchers: Collection[Batcher[Any, Any]]) -> None:
     """Routes for Kubernetes and load balancers."""
 
-    @app.head("/healthz", include_in_schema=False)
     @app.get("/healthz", summary="Whether the process responds")
     async def alive() -> dict[str, bool]:
         return {"ok": True}
 
-    @app.head("/readyz", include_in_schema=False)
     @app.get("/readyz", summary="Whether there is room for requests")
     async def ready() -> dict[str, bool]:
         for batcher in batchers:
@@ -197,6 +191,8 @@ class JsonBodies:
         coding = dict(scope["headers"]).get(b"content-encoding", b"identity").decode("latin-1")
         headers = [pair for pair in scope["headers"] if pair[0] != b"content-type"]
         scope["headers"] = [*headers, (b"content-type", b"application/json")]
+        if scope["method"] == "HEAD":  # in a copy: the server itself sends no body for HEAD
+            scope = {**scope, "method": "GET"}
         try:
             body = await asyncio.wait_for(self._read(coding, receive), BODY_SECONDS)
         # asyncio's is the same as TimeoutError only since Python 3.11

@@ -14,7 +14,6 @@ from roformer_tf.checkpoints.archives import TOKENIZER, TOKENIZER_CONFIG, VOCABU
 from roformer_tf.checkpoints.hub import HubModel
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.errors import InputError
-from roformer_tf.files import json_object
 from roformer_tf.tokenizers.segmentation import (
     is_chinese,
     is_punctuation,
@@ -203,22 +202,15 @@ def has_vocabulary(source: OpenedSource) -> bool:
 
 def tokenizer_settings(source: OpenedSource) -> dict[str, Any]:
     """Content of the `tokenizer_config.json` in a folder or zip; empty if there is none."""
-    return {} if _is_vocabulary(source) else _json_object(source, TOKENIZER_CONFIG)
+    return {} if _is_vocabulary(source) else source.read_object(TOKENIZER_CONFIG)
 
 
 def _wordpieces(source: OpenedSource) -> dict[str, int] | None:
     """Token → id of a `tokenizer.json`; None without one, and for other models than WordPiece."""
-    model = None if _is_vocabulary(source) else _json_object(source, TOKENIZER).get("model")
+    model = None if _is_vocabulary(source) else source.read_object(TOKENIZER).get("model")
     if not isinstance(model, dict) or model.get("type") != "WordPiece":
         return None
     return dict(model.get("vocab", {}))
-
-
-def _json_object(source: OpenedSource, name: str) -> dict[str, Any]:
-    """Content of a JSON file in a folder or zip; empty if there is none."""
-    content = source.read(name)
-    file = f"{source.path}: {name}"
-    return {} if content is None else json_object(content, file, "Fix or remove it.")
 
 
 def _is_vocabulary(source: OpenedSource) -> bool:

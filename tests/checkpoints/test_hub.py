@@ -79,6 +79,14 @@ def test_only_what_is_read_is_downloaded_and_only_once(server, files, cache):
     assert {path.suffix for path in cache.rglob("*.part")} == set()
 
 
+def test_the_pooling_of_sentence_transformers_is_downloaded(serve, files):
+    pooling = b'{"pooling_mode_cls_token": true}'
+    serve({NAME: {"main": files | {"1_Pooling/config.json": pooling, "2_Dense/config.json": b""}}})
+    folder = locate(NAME)
+    assert (folder / "1_Pooling/config.json").read_bytes() == pooling
+    assert not (folder / "2_Dense").exists()
+
+
 def test_a_revision_is_another_commit(server):
     with OpenedSource(f"{NAME}@v1") as old, OpenedSource(NAME) as new:
         assert old.read("vocab.txt") == new.read("vocab.txt") + "旧\n".encode()

@@ -99,6 +99,18 @@ def test_a_converted_sim_zip_has_its_modules_and_a_masked_model_none(released, t
     )
 
 
+@pytest.mark.parametrize("key", [{"pooling_mode_cls_token": True}, {"pooling_mode": "cls"}])
+def test_the_pooling_of_a_model_of_sentence_transformers_is_read(key, released, tmp_path):
+    theirs = shutil.copytree(released("hf_char"), tmp_path / "theirs")
+    (theirs / "1_Pooling").mkdir()
+    (theirs / "1_Pooling/config.json").write_text(json.dumps(key), "utf-8")
+    (theirs / "sentence_bert_config.json").write_text('{"max_seq_length": 16}', "utf-8")
+    target = tmp_path / "ours"
+    assert main(["checkpoints", "convert", str(theirs), str(target), "--to", "own"]) == 0
+    for folder in (theirs, target):
+        assert VectorSettings().open(folder).config == EmbeddingConfig("cls", 16)
+
+
 def test_none_are_written_for_what_transformers_would_misread(released, tmp_path):
     target = tmp_path / "v2"
     main(["checkpoints", "convert", str(released("v2_char")), str(target), "--to", "own"])

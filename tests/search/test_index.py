@@ -358,6 +358,8 @@ def test_what_is_no_index_is_not_written_over(folder):
     (folder / FILE).touch()  # as a process leaves it that was killed while it created the tables
     with pytest.raises(InputError, match=r"is no index\. Make one"):
         SearchIndex(folder)
+    with pytest.raises(InputError, match=r"index\.sqlite exists, and is not an index"):
+        SearchIndex(folder / FILE)
     assert add_documents(folder, EMBEDDER, documents()).new == 40
 
 

@@ -44,6 +44,7 @@ def test_a_key_is_required(way, monkeypatch):
     for path in ("/v1/models", "/", "/docs", "/metrics", "/openapi.json"):
         assert client.get(path).status_code == 401, path
         assert client.get(path, headers=right).status_code == 200, path
+        assert client.head(path, headers=right).status_code == 200, path
     for path in ("/health", "/healthz", "/readyz"):
         assert client.get(path).status_code == client.head(path).status_code == 200
     for header in ("", "Bearer", "Bearer x", "密钥", "Bearer 密钥x", "Basic 密钥", basic("x")):
