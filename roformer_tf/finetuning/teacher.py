@@ -16,7 +16,7 @@ from roformer_tf.inference.opening import open_model
 from roformer_tf.labelled.cells import to_number
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import good_examples, open_unanswered
-from roformer_tf.readers.tables import Row
+from roformer_tf.readers.records import Row
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.terminal import Progress, say
 from roformer_tf.translation import Message

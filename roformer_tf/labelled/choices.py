@@ -26,7 +26,7 @@ from roformer_tf.labelled.batches import (
     row_inputs,
 )
 from roformer_tf.labelled.encoding import EncodedTexts, encode_texts, rows_of
-from roformer_tf.labelled.text_sides import text_numbers
+from roformer_tf.labelled.text_sides import padded_count, text_numbers
 from roformer_tf.tokenizers.padding import SPECIALS, Ints, check_length, padded
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 GAP = re.compile(r"#idiom\d*#|\[MASK\]|_{3,}")
 # Target of what fills up a list of candidates.
 ABSENT = -1.0
-_EIGHT = 8  # the number of rows is padded to a multiple: few batch shapes are compiled
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,7 +179,7 @@ class ChoiceBatches(TrainingData):
         # Versions of NumPy differ in the shape of the inverse.
         numbered = inverse.reshape(flat.shape).astype(np.int32)
         places = np.split(numbered, np.cumsum([len(place) for place in of_items])[:-1])
-        count, height = max(map(len, of_items)), -(-len(rows) // _EIGHT) * _EIGHT
+        count, height = max(map(len, of_items)), padded_count(len(rows))
         inputs: dict[str, Any] = {
             **row_inputs([(encoded.token_ids[x], encoded.segment_ids[x]) for x in rows], height),
             "place": padded(places, (batch_size, count, flat.shape[1])),

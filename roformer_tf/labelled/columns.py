@@ -26,10 +26,10 @@ from roformer_tf.labelled.column_names import (
     TRIPLES,
     folded,
 )
-from roformer_tf.labelled.headers import SAMPLE, FirstLine, TableSample, open_named
+from roformer_tf.labelled.headers import SAMPLE, FirstLine, TableSample, header_finder
 from roformer_tf.readers.lines import check_encoding
 from roformer_tf.readers.spreadsheets import UncomputedFormula
-from roformer_tf.readers.tables import Table
+from roformer_tf.readers.tables import Table, open_table
 from roformer_tf.translation import Message, either
 
 # Values are labels if there are at most this many different ones, even if none repeats.
@@ -67,7 +67,8 @@ class ColumnsConfig:
 
     def open(self, path: str | Path, names: Iterable[str | None]) -> Table:
         """Open a table; `names`: columns by which its header may be detected."""
-        return open_named(path, self.encoding, names, self.first_line, self.sheet)
+        find_top = header_finder(names, self.first_line)
+        return open_table(path, find_top, self.encoding, self.sheet)
 
     def __post_init__(self) -> None:
         check_encoding(self.encoding)
@@ -87,31 +88,42 @@ class ColumnsConfig:
             )
 
 
-def find_column(path: str | Path, table: Table, wanted: str, by_number: bool = True) -> str:
-    """Find a column by its name, in any case, or its number. Raises InputError without it."""
+def find_column(table: Table, wanted: str) -> str:
+    """Find a column by its name or its number. Raises InputError without it."""
+    column = _match(table, wanted)
+    if column is None:
+        raise InputError(
+            Message(
+                "{problem}. Give --text-columns and --label-column by the names in a header, or by "
+                "numbers from 1.",
+                problem=_no_column(table, wanted),
+            )
+        )
+    return column
+
+
+def _match(table: Table, wanted: str, by_number: bool = True) -> str | None:
+    """The column of this name, as it is or `folded`, or of this number; None without it."""
     # Exact names first, so that "Text" and "text" may be two columns.
     if wanted in table.columns:
         return wanted
-    for normalize in (str.casefold, folded):
-        matches = [name for name in table.columns if normalize(name) == normalize(wanted) != ""]
-        if len(matches) == 1:
-            return matches[0]
+    matches = [name for name in table.columns if folded(name) == folded(wanted)]
+    if len(matches) == 1:
+        return matches[0]
     if by_number and wanted.isdecimal() and 1 <= int(wanted) <= len(table.columns):
         return table.columns[int(wanted) - 1]
+    return None
+
+
+def _no_column(table: Table, wanted: str) -> str:
     present = Message("its columns are {columns}", columns=", ".join(table.columns))
     if not table.has_header:
         present = Message("its first line names none of its {number}", number=len(table.columns))
-    raise InputError(
-        Message(
-            "{problem}. Give --text-columns and --label-column by the names in a header, or by "
-            "numbers from 1.",
-            problem=Message(
-                "{path} has no column {wanted!r}: {present}",
-                path=path,
-                wanted=wanted,
-                present=present,
-            ),
-        )
+    return Message(
+        "{path} has no column {wanted!r}: {present}",
+        path=table.path,
+        wanted=wanted,
+        present=present,
     )
 
 
@@ -130,6 +142,7 @@ class Profile(NamedTuple):
     @property
     def like_labels(self) -> bool:
         """Few distinct values."""
+        # A label has two examples on average. In a column of one value nothing can be learnt.
         return 1 < self.distinct <= min(FEW_LABELS, self.filled / 2)
 
     @property
@@ -169,7 +182,7 @@ def _profiles(sample: TableSample, columns: Iterable[str]) -> dict[str, Profile]
 
 def _rest(sample: TableSample, texts: Iterable[str]) -> list[str]:
     """The columns except these text columns."""
-    chosen = {find_column(sample.path, sample.table, name) for name in texts}
+    chosen = {find_column(sample.table, name) for name in texts}
     return [name for name in sample.table.columns if name not in chosen]
 
 
@@ -180,7 +193,7 @@ def find_label(sample: TableSample, texts: Iterable[str], label: str | None) -> 
     the only one with few distinct values. Raises InputError if several or none match.
     """
     if label is not None:
-        return find_column(sample.path, sample.table, label), ""
+        return find_column(sample.table, label), ""
     free = _rest(sample, texts)
     # Next to the user's text columns, the last column left is the label, whatever its name.
     if len(free) == 1 < len(sample.table.columns):
@@ -190,7 +203,7 @@ def find_label(sample: TableSample, texts: Iterable[str], label: str | None) -> 
             Message(
                 "{place} has one column, but a text and its label need two, with a tab or comma "
                 "between. {sample}{sheet}",
-                place=sample.place,
+                place=sample.table.place,
                 sample=sample.shown(),
                 sheet=_sheet_hint(sample.table),
             )
@@ -214,7 +227,7 @@ def find_optional_label(sample: TableSample, texts: Iterable[str], label: str | 
     pairs. Raises InputError if several match.
     """
     if label is not None:
-        return find_column(sample.path, sample.table, label)
+        return find_column(sample.table, label)
     free = _rest(sample, texts)
     candidates = [x for x in free if folded(x) in LABELS and folded(x) not in TEXTS]
     if not candidates and not _positives(sample.table):
@@ -233,8 +246,9 @@ def find_texts(
     In this order: the user's; those with well-known names; the only one except the label; the only
     one whose cells look like texts. Raises InputError if several or none match.
     """
-    if named := tuple(find_column(sample.path, sample.table, name) for name in texts):
+    if named := tuple(find_column(sample.table, name) for name in texts):
         return named, ""
+    # Several candidates are never reduced to one by a guess: a wrong text column trains unnoticed.
     free = tuple(name for name in sample.table.columns if name != label)
     profiles = _profiles(sample, free)
     like_texts: list[tuple[str, ...]] = [(x,) for x in free if profiles[x].like_texts]
@@ -254,13 +268,12 @@ def find_texts(
 
 
 def find_several_texts(
-    sample: TableSample, texts: Iterable[str], label: str | None
+    sample: TableSample, texts: Sequence[str], label: str | None
 ) -> tuple[tuple[str, ...], str]:
     """The text columns, as `find_texts`, of a file whose rows may hold matching texts.
 
     Two or three columns of texts are all used, whatever their names.
     """
-    texts = tuple(texts)
     if not texts and (names := _positives(sample.table)):
         return names, ""
     free = tuple(name for name in sample.table.columns if name != label)
@@ -297,26 +310,24 @@ def _named_texts(columns: Sequence[str]) -> list[tuple[str, ...]]:
 
 
 def find_texts_to_predict(
-    path: str | Path,
-    table: Table,
-    wanted: Sequence[str],
-    first_line: FirstLine,
-    by_number: bool = True,
+    table: Table, usual: Sequence[str], columns: ColumnsConfig
 ) -> tuple[tuple[str, ...], str]:
-    """The text columns of a file to predict, and how they were selected; `wanted`: of training.
+    """The text columns of a file to predict, and how they were selected.
 
-    by_number: whether numbers may select columns that have names, as those of the user may. In a
-    file with other names, the rules of training select them, if their number is the same. The user
-    has to confirm a file without a header. Raises InputError if the columns are not certain.
+    They are the user's, or `usual`, those of training. In a file with other names the rules of
+    training select them, if their number is the same. The user has to confirm a file without a
+    header. Raises InputError if the columns are not certain.
     """
-    try:
-        by_number = by_number or not table.has_header
-        return tuple(find_column(path, table, name, by_number) for name in wanted), ""
-    except InputError as error:
-        missing = error
+    wanted = columns.text_columns or usual
+    # Training without a header has numbers as names. In a file with names these mean nothing.
+    by_number = bool(columns.text_columns) or not table.has_header
+    matches = {name: _match(table, name, by_number) for name in wanted}
+    missing = [name for name, column in matches.items() if column is None]
+    if not missing:
+        return tuple(column for column in matches.values() if column is not None), ""
     rows = [row.cells for row in islice(table.rows, SAMPLE) if not row.problem]
-    sample = TableSample(path, table, rows)
-    if table.has_header or first_line != "auto":
+    sample = TableSample(table, rows)
+    if table.has_header or columns.first_line != "auto":
         labels = [n for n in table.columns if folded(n) in LABELS and folded(n) not in TEXTS]
         label = labels[0] if len(labels) == 1 else None
         try:
@@ -325,7 +336,7 @@ def find_texts_to_predict(
             names = ()
         if len(names) == len(wanted):
             return names, note or (Message("by its name") if table.has_header else "")
-    if first_line == "example" and len(table.columns) == len(wanted):
+    if columns.first_line == "example" and len(table.columns) == len(wanted):
         return tuple(table.columns), ""  # no header, and exactly as many columns as texts
     several = len(wanted) > 1
     candidates = [table.columns[: len(wanted)]] if several else [(n,) for n in table.columns[:4]]
@@ -333,7 +344,7 @@ def find_texts_to_predict(
     raise InputError(
         Message(
             "{problem}. {sample} Give {flags}{asked}.{hint}",
-            problem=missing.args[0].values["problem"],
+            problem=_no_column(table, missing[0]),
             sample=sample.shown(),
             flags=either([f"--text-columns {_typed(names)}" for names in candidates]),
             asked="" if table.has_header else asked,
@@ -355,7 +366,7 @@ def _unclear(
         Message(
             "{place}: cannot tell {what}: {shown}. {sample} Give {flags}, by name or by number "
             "from 1.{sheet}{uncomputed}",
-            place=sample.place,
+            place=sample.table.place,
             what=what,
             shown=either(shown),
             sample=sample.shown(),

@@ -76,14 +76,17 @@ def encode_texts(
     """
     check_length(max_length)
 
-    def rows_of(texts: tuple[str, ...]) -> tuple[list[_Row], int]:
+    def encoded(texts: tuple[str, ...]) -> tuple[list[_Row], int]:
+        """The rows of an example, and its length before it is cut."""
         if len(texts) == 1:
-            return _text_rows(texts[0], tokenizer, max_length, long_texts)
+            ids = tokenizer.ids(texts[0])
+            chunks = _chunks(ids, max_length - SPECIALS, long_texts)
+            return [_row(chunk, tokenizer) for chunk in chunks], len(ids) + SPECIALS
         first, *rest = texts
         rows = [_pair_row(first, second, tokenizer, max_length) for second in rest]
         return [row for row, _ in rows], max(length for _, length in rows)
 
-    return _stacked([rows_of(example.texts) for example in examples], examples)
+    return _stacked([encoded(example.texts) for example in examples], examples)
 
 
 def encode_units(
@@ -247,15 +250,6 @@ def predicting_windows(bounds: Ints, spans: Sequence[tuple[int, int]]) -> Ints:
         farthest[first + better] = from_edge[better]
         best[first + better] = number
     return best
-
-
-def _text_rows(
-    text: str, tokenizer: "RoFormerTokenizer", max_length: int, long_texts: "LongTexts"
-) -> tuple[list[_Row], int]:
-    """Rows of one text, and its length before it is cut."""
-    ids = tokenizer.ids(text)
-    chunks = _chunks(ids, max_length - SPECIALS, long_texts)
-    return [_row(chunk, tokenizer) for chunk in chunks], len(ids) + SPECIALS
 
 
 def _chunks(ids: list[int], room: int, long_texts: "LongTexts") -> list[list[int]]:

@@ -22,7 +22,7 @@ from roformer_tf.labelled.token_labels import (
     first_and_last,
     is_cluener,
 )
-from roformer_tf.readers.tables import Row
+from roformer_tf.readers.records import Row
 
 # Well-known names of a column of entities, normalized by `folded`.
 ENTITIES = tuple(map(folded, ("entities", "entity", "spans", "mentions", "实体", "实体列表")))
@@ -43,25 +43,32 @@ class EntityColumns(NamedTuple):
 
 
 def find_units_or_entities(
-    sample: TableSample, text: Sequence[str], label: str | None, by_name: bool = True
+    sample: TableSample, text: Sequence[str], label: str | None
 ) -> EntityColumns | UnitColumns | None:
     """Find the columns for a task of entities, or check the user's; None if there are none.
 
-    In this order: a column whose content is entities; units and their labels; and `by_name` a
-    column with a well-known name, or the user's, whatever its content. Raises InputError for
-    several columns of entities.
+    In this order: a column whose content is entities; units and their labels; a column with a
+    well-known name, or the user's, whatever its content: a test set may have no entity. Raises
+    InputError for several columns of entities.
     """
-    path, table, rows = sample
-    names = [find_column(path, table, label)] if label else list(table.columns)
-    matches = [name for name in names if _are_entities(row.get(name) for row in rows)]
-    if not matches:
-        if units := find_unit_columns(sample, text, label):
-            return units
-        matches = [name for name in names if by_name and (label or folded(name) in ENTITIES)]
+    args = sample, text, label
+    return find_entities(*args) or find_unit_columns(*args) or find_entities(*args, by_name=True)
+
+
+def find_entities(
+    sample: TableSample, text: Sequence[str], label: str | None, by_name: bool = False
+) -> EntityColumns | None:
+    """Find the column whose content is entities, or `by_name` the one that is called so."""
+    table, rows = sample
+    names = [find_column(table, label)] if label else list(table.columns)
+    if by_name:
+        matches = [name for name in names if label or folded(name) in ENTITIES]
+    else:
+        matches = [name for name in names if _are_entities(row.get(name) for row in rows)]
     if len(matches) > 1:
         raise InputError(
-            f"{path}: cannot tell which column holds the entities: {' or '.join(matches)}. Give "
-            "--label-column."
+            f"{table.path}: cannot tell which column holds the entities: {' or '.join(matches)}. "
+            "Give --label-column."
         )
     if not matches:
         return None

@@ -6,14 +6,13 @@ InputError shows the first lines and asks for --first-line.
 
 from collections.abc import Collection, Iterable
 from itertools import islice
-from pathlib import Path
 from typing import Any, Literal, NamedTuple, TypeAlias
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.cells import to_number
 from roformer_tf.labelled.column_names import KNOWN, POSITIVES, TRIPLES, folded
 from roformer_tf.readers.records import BLANK
-from roformer_tf.readers.tables import Table, Top, open_table
+from roformer_tf.readers.tables import FindTop, Table, Top
 from roformer_tf.translation import Message
 
 # The meaning of the first line of a tsv, csv or xlsx.
@@ -25,14 +24,8 @@ _MAX_TITLES = 5  # rows above a header
 _CELL, _CELLS = 20, 12  # characters of a cell, and cells of a line, in a message
 
 
-def open_named(
-    path: str | Path,
-    encoding: str,
-    names: Iterable[str | None],
-    first_line: FirstLine = "auto",
-    sheet: str | None = None,
-) -> Table:
-    """Open a table, and detect its header by column names: those in `names` and well-known ones.
+def header_finder(names: Iterable[str | None], first_line: FirstLine) -> FindTop:
+    """Detects the header of a table by column names: those in `names` and well-known ones.
 
     Rows above the header are skipped if they have fewer cells. Without any known name the first
     row is an example. `first_line` overrides this. `check_header` and `check_no_header` ask the
@@ -41,12 +34,12 @@ def open_named(
     wanted = {folded(name) for name in names if name and not name.isdecimal()}
 
     def find_top(rows: list[list[str]]) -> Top:
+        if first_line == "example":
+            return Top()
         titles, has_header = _find_header(rows, wanted)
-        if first_line == "auto":
-            return Top(titles, has_header)
-        return Top(titles if first_line == "header" else 0, first_line == "header")
+        return Top(titles, has_header or first_line == "header")
 
-    return open_table(path, find_top, encoding, sheet)
+    return find_top
 
 
 def _find_header(rows: list[list[str]], wanted: Collection[str]) -> tuple[int, bool]:
@@ -71,11 +64,11 @@ def _count_names(rows: list[list[str]], index: int, wanted: Collection[str]) -> 
 
     A label that is also a well-known name, such as 新闻, occurs again.
     """
-    # Groups such as query and document count as a whole: each name alone may be a text.
     names = [folded(cell) for cell in rows[index]]
     # A row of several names may be repeated as a whole, where files were joined.
-    is_repeated = sum(name in KNOWN for name in names) > 1
-    rest = [row for row in rows[index + 1 :] if not is_repeated or row != rows[index]]
+    may_repeat = sum(name in KNOWN for name in names) > 1
+    rest = [row for row in rows[index + 1 :] if not may_repeat or row != rows[index]]
+    # Groups such as query and document count as a whole: each name alone may be a text.
     groups = (group for group in (TRIPLES[0], *POSITIVES) if set(group) <= set(names))
     count = max(map(len, groups), default=0)
     for column, (cell, name) in enumerate(zip(rows[index], names, strict=True)):
@@ -91,15 +84,8 @@ def _count_filled(row: list[str]) -> int:
 class TableSample(NamedTuple):
     """A table and the cells of its first rows, from which header, columns and task are inferred."""
 
-    path: str | Path
     table: Table
     rows: list[dict[str, Any]]
-
-    @property
-    def place(self) -> str:
-        """The path, and the name of the sheet if the file has several."""
-        sheet = self.table.sheet
-        return f"{self.path} of the sheet {sheet}" if sheet else str(self.path)
 
     def shown(self) -> str:
         """The header and the first example, for a message; without a header, the first line."""
@@ -114,15 +100,15 @@ class TableSample(NamedTuple):
         return Message("{line} Below it: {row}.", line=line, row=example) if self.rows else line
 
 
-def sample_of(path: str | Path, table: Table) -> TableSample:
+def sample_of(table: Table) -> TableSample:
     """The first rows of a table. Raises InputError if none can be read."""
     rows = list(islice(table.rows, SAMPLE))
     cells = [row.cells for row in rows if not row.problem]
     if not cells:
         problem = next((f"{row.place} {row.problem}" for row in rows if row.problem != BLANK), "")
-        problem = problem or Message("{path} has a header, but no example", path=path)
+        problem = problem or Message("{path} has a header, but no example", path=table.path)
         raise InputError(Message("{problem}. Add examples.", problem=problem))
-    return TableSample(path, table, cells)
+    return TableSample(table, cells)
 
 
 def _shown_cell(value: Any) -> str:
@@ -162,7 +148,7 @@ def _unsure_of_header(sample: TableSample, doubt: str) -> InputError:
         Message(
             "{place}: cannot tell whether the first line is a header: {doubt}. {sample} "
             "Give --first-line header, or --first-line example.",
-            place=sample.place,
+            place=sample.table.place,
             doubt=doubt,
             sample=sample.shown(),
         )

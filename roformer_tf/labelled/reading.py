@@ -25,7 +25,7 @@ from roformer_tf.labelled.columns import (
     find_texts,
     find_texts_to_predict,
 )
-from roformer_tf.labelled.entities import EntityColumns, find_units_or_entities
+from roformer_tf.labelled.entities import EntityColumns, find_entities, find_units_or_entities
 from roformer_tf.labelled.examples import BadLine, Example, SkippedRows
 from roformer_tf.labelled.headers import TableSample, check_header, check_no_header, sample_of
 from roformer_tf.labelled.row_examples import (
@@ -40,6 +40,7 @@ from roformer_tf.readers.kinds import kind_of
 from roformer_tf.readers.lines import find_encoding
 from roformer_tf.readers.records import TYPED, tag_pattern
 from roformer_tf.readers.streams import is_stdin
+from roformer_tf.readers.tables import Table
 from roformer_tf.translation import Message
 
 
@@ -64,8 +65,8 @@ def find_layout(
     `task` is a name in `tasks`; without it the first task that suits the columns is selected.
     Raises InputError for several possibilities, or a task that does not suit the columns.
     """
-    # In this order: CoNLL, texts alone, tables that may have no label, tables with lists of tags,
-    # other tables.
+    # In this order: CoNLL, texts alone, tables that may have no label, tables whose columns have
+    # fixed names, tables with a label for every unit or with entities, tables with labels of rows.
     kind = kind_of(path, columns.sheet)
     chosen = tasks[task] if task else None
     if kind == "conll":
@@ -82,7 +83,7 @@ def find_layout(
         )
     named = (*columns.text_columns, columns.label_column)
     table = columns.open(path, named)
-    sample = sample_of(path, table)
+    sample = sample_of(table)
     if is_optional:
         return _optional_layout(sample, columns, chosen, tasks)
     # JSON and Parquet name their columns; in other kinds the user's names settle the doubt.
@@ -104,6 +105,18 @@ def find_layout(
         tags = " ".join(last).split()
         if chosen or ("O" in tags and tag_pattern(tags) is TYPED):
             raise no_units(path, chosen or _units_task(path, None, tasks))
+    return _labels_layout(sample, columns, chosen, tasks, is_unsure)
+
+
+def _labels_layout(
+    sample: TableSample,
+    columns: ColumnsConfig,
+    chosen: Any,
+    tasks: Mapping[str, Any],
+    is_unsure: bool,
+) -> Layout:
+    """The layout of a table with a label for each row; `is_unsure`: whether it has a header."""
+    path, separator = sample.table.path, columns.label_separator
     label, label_note = find_label(sample, columns.text_columns, columns.label_column)
     texts, text_note = find_texts(sample, columns.text_columns, label)
     if label in texts:
@@ -111,17 +124,18 @@ def find_layout(
             f"{path}: the column {label} is both a text and the label column. Give different "
             "--text-columns and --label-column."
         )
-    if is_unsure and not table.has_header:
-        check_no_header(sample, label, columns.label_separator)
+    if is_unsure and not sample.table.has_header:
+        check_no_header(sample, label, separator)
     labels = [x[label] for x in sample.rows if label in x and not is_missing(x[label])]
-    candidates = LabelSample(texts, label, without_nan(labels), columns.label_separator)
+    candidates = LabelSample(texts, label, without_nan(labels), separator)
     selected, why = (chosen, "") if chosen else _guess_task(sample, candidates, tasks)
     _check_texts(path, selected, texts, tasks)
     if chosen is None or selected.labelling.separates_labels:
         candidates.check_separator(path)
-    spellings = _note_spellings(selected, labels, columns.label_separator)
-    columns_read = (texts, text_note), (label, label_note)
-    return _table_layout(sample, columns, selected, *columns_read, why, spellings)
+    spellings = _note_spellings(selected, labels, separator)
+    return _table_layout(
+        sample, columns, selected, (texts, text_note), (label, label_note), why, spellings
+    )
 
 
 def _table_layout(
@@ -143,12 +157,12 @@ def _table_layout(
         labels = Message("label in column {name}{note}", name=name, note=_in_brackets(note))
     report = Message(
         "{place}: {task}, {texts}, {labels}",
-        place=sample.place,
+        place=sample.table.place,
         task=named,
         texts=_name_texts(*texts),
         labels=labels,
     )
-    return Layout(task, texts[0], name, _with_format(report, sample, columns.encoding, more))
+    return Layout(task, texts[0], name, _with_format(report, sample.table, columns.encoding, more))
 
 
 def _units_or_entities_layout(
@@ -156,23 +170,23 @@ def _units_or_entities_layout(
 ) -> Layout | None:
     """The layout of a table with a label for every unit, or with entities; None for another."""
     named = columns.text_columns, columns.label_column
-    extracting = [kind for kind in tasks.values() if kind.labelling.has_spans]
-    if task:
-        extracting = [kind for kind in extracting if kind.name == task]
-    # CLUENER's layout is both: entities for the task of spans, otherwise labels of characters.
     detected: UnitColumns | EntityColumns | None
-    detected = None if task and extracting else find_unit_columns(sample, *named)
-    if detected is None and extracting:
-        by_name = bool(task) or kind_of(sample.path) == "brat"
-        detected = find_units_or_entities(sample, *named, by_name=by_name)
+    if task and tasks[task].labelling.has_spans:
+        detected = find_units_or_entities(sample, *named)
+    else:
+        # CLUENER's layout is both: labels of characters unless the user wants entities.
+        detected = find_unit_columns(sample, *named)
+        if detected is None and task is None:
+            by_name = kind_of(sample.table.path) == "brat"
+            detected = find_entities(sample, *named, by_name)
     if detected is None:
         return None
     # Both name first the column of the text or its units, then that of the labels.
     text, label, more = detected[0], detected[1], ""
     if isinstance(detected, EntityColumns):
-        kind = extracting[0]
+        kind = next(kind for kind in tasks.values() if kind.labelling.has_spans)
     else:
-        kind = _units_task(sample.path, task, tasks)
+        kind = _units_task(sample.table.path, task, tasks)
         if detected.numbers:
             more = Message(
                 "Its tags are numbers without names, which mark no entities: replace them by "
@@ -184,10 +198,8 @@ def _units_or_entities_layout(
 def _named_layout(sample: TableSample, columns: ColumnsConfig, task: Any) -> Layout:
     """The layout of a table for a task whose columns have fixed names, or those of the user."""
     *usual, label = task.labelling.column_names
-    texts = tuple(
-        find_column(sample.path, sample.table, name) for name in columns.text_columns or usual
-    )
-    label = find_column(sample.path, sample.table, columns.label_column or label)
+    texts = tuple(find_column(sample.table, name) for name in columns.text_columns or usual)
+    label = find_column(sample.table, columns.label_column or label)
     return _table_layout(sample, columns, task, (texts, ""), (label, ""))
 
 
@@ -223,7 +235,7 @@ def _optional_layout(
     """The layout of a table for a task whose files may have texts alone."""
     label = find_optional_label(sample, columns.text_columns, columns.label_column)
     texts, text_note = find_several_texts(sample, columns.text_columns, label)
-    _check_texts(sample.path, task, texts, tasks)
+    _check_texts(sample.table.path, task, texts, tasks)
     return _table_layout(sample, columns, task, (texts, text_note), (label, ""))
 
 
@@ -235,7 +247,7 @@ def _guess_task(
         if why := task.labelling.guess(labels):  # each excludes what suits a later task better
             return task, why
     raise InputError(
-        f"{sample.path}: cannot tell the task: the label column {labels.label} has "
+        f"{sample.table.path}: cannot tell the task: the label column {labels.label} has "
         f"{labels.distinct:,} different values in {len(labels.labels):,} rows. {sample.shown()} "
         "Give --task, or another --text-columns and --label-column."
     )
@@ -266,16 +278,16 @@ def _in_brackets(note: str) -> str:
     return Message(" ({note})", note=note) if note else ""
 
 
-def _with_format(report: str, sample: TableSample, encoding: str, more: str = "") -> str:
+def _with_format(report: str, table: Table, encoding: str, more: str = "") -> str:
     """The report as a sentence; then `more`, encoding, delimiter and what else is unusual."""
-    if sample.table.has_header:
+    if table.has_header:
         report = Message("{report}.", report=report)
     else:
         report = Message("{report}; the first line is an example, not a header.", report=report)
-    notes = [more, *sample.table.notes]
+    notes = [more, *table.notes]
     # Binary formats have no encoding, and .json reports its own.
-    if kind_of(sample.path) not in ("parquet", "arrow", "xlsx", "json", "brat"):
-        notes.append(_note_encoding(sample.path, encoding))
+    if kind_of(table.path) not in ("parquet", "arrow", "xlsx", "json", "brat"):
+        notes.append(_note_encoding(table.path, encoding))
     return _sentences(report, *notes)
 
 
@@ -399,24 +411,22 @@ def _columns_to_predict(
     path: str | Path, task: Any, columns: ColumnsConfig
 ) -> tuple[tuple[str, ...], str]:
     """The text columns of a file to predict, and a report."""
-    wanted = columns.text_columns or task.text_columns
-    if len(wanted) != len(task.text_columns):
+    usual, named = task.text_columns, columns.text_columns
+    if named and len(named) != len(usual):
         raise InputError(
-            f"--text-columns names {len(wanted)} columns, but the model was trained on "
-            f"{len(task.text_columns)}: {', '.join(task.text_columns)}. Name as many."
+            f"--text-columns names {len(named)} columns, but the model was trained on "
+            f"{len(usual)}: {', '.join(usual)}. Name as many."
         )
-    table = columns.open(path, wanted)
-    units = find_units(table) if task.labelling.has_units and not columns.text_columns else None
+    table = columns.open(path, named or usual)
+    units = find_units(table) if task.labelling.has_units and not named else None
     texts: tuple[str, ...]
     note: str
-    if units and wanted[0] not in table.columns:
+    if units and usual[0] not in table.columns:
         texts, note = (units,), Message("by its name")
     else:
-        by_number = bool(columns.text_columns)
-        texts, note = find_texts_to_predict(path, table, wanted, columns.first_line, by_number)
-    sample = TableSample(path, table, [])
-    report = Message("{place}: {texts}", place=sample.place, texts=_name_texts(texts, note))
-    return texts, _with_format(report, sample, columns.encoding)
+        texts, note = find_texts_to_predict(table, usual, columns)
+    report = Message("{place}: {texts}", place=table.place, texts=_name_texts(texts, note))
+    return texts, _with_format(report, table, columns.encoding)
 
 
 def _names_columns(path: str | Path, task: Any, encoding: str) -> bool:

@@ -17,8 +17,9 @@ from roformer_tf.labelled.headers import sample_of
 from roformer_tf.labelled.token_labels import find_unit_columns, read_units
 from roformer_tf.readers.kinds import kind_of
 from roformer_tf.readers.lines import text_lines
+from roformer_tf.readers.records import Row
 from roformer_tf.readers.streams import is_stdin
-from roformer_tf.readers.tables import Row, read_sentences
+from roformer_tf.readers.tables import read_sentences
 
 
 def examples_of(
@@ -31,7 +32,8 @@ def examples_of(
 ) -> Iterator[Example | BadLine]:
     """An Example or a BadLine for every row of a table, or every sentence of CoNLL.
 
-    `texts`, `label`: names of columns.
+    `texts`, `label`: names of columns. `labelled`: whether units are read with their labels, which
+    CoNLL has in no named column.
     """
     kind = kind_of(path, columns.sheet)
     if kind == "conll":
@@ -45,11 +47,8 @@ def examples_of(
         return plain_examples(path, task, columns.encoding)
     table = columns.open(path, (*texts, label))
     # Names may differ in case and width, or be numbers: here they become those of the table.
-    texts = [find_column(path, table, name) for name in texts]
-    if not labelled or (label is None and task.labelling.label_optional):
-        label = None
-    else:
-        label = find_column(path, table, label or "")
+    texts = [find_column(table, name) for name in texts]
+    label = None if label is None else find_column(table, label)
     settings = task.labelling.read_row, texts, label, columns.label_separator
     return (_example(row, *settings) for row in table.rows)
 
@@ -75,10 +74,9 @@ def _unit_examples(
 
     Its columns may have other names.
     """
-    sample = sample_of(path, columns.open(path, ()))
+    sample = sample_of(columns.open(path, ()))
     # In a file with other names, such as a test set, the columns are looked for again.
-    present = {*texts, label or ""} <= {*sample.table.columns, ""}
-    named = (texts, label) if present else ((), None)
+    named = (texts, label) if {*texts, label} <= {*sample.table.columns, None} else ((), None)
     # Opened again: the first rows have been read.
     rows = columns.open(path, ()).rows
     find = find_units_or_entities if task.labelling.has_spans else find_unit_columns

@@ -74,6 +74,7 @@ def duplicates(
     # A text in both sets counts once, as one of the training set.
     known = set(keys)
     selected_by = {example_key(example.texts) for example in valid} - known
+    first_at: dict[bytes, int] = {}
     # The first label of each input; another one contradicts it.
     first: dict[bytes, Label | None] = {}
     contradicting = {
@@ -84,7 +85,9 @@ def duplicates(
     return Duplicates(
         in_train=np.array([key in known for key in test_keys], np.bool_),
         in_valid=np.array([key in selected_by for key in test_keys], np.bool_),
-        repeated=_repeats(test_keys),
+        repeated=np.array(
+            [first_at.setdefault(key, i) < i for i, key in enumerate(test_keys)], np.bool_
+        ),
         within=len(keys) - len(known),
         contradicting=len(contradicting),
     )
@@ -128,7 +131,7 @@ def split_examples(
                 names=[names[side] for side in sorted(missing)],
             )
         )
-    train, valid, test = (_of_side(examples, sides == side) for side in range(3))
+    train, valid, test = (list(compress(examples, sides == side)) for side in range(3))
     return train, valid, test
 
 
@@ -145,7 +148,10 @@ def folds(
             f"{k} folds are too few: one is held out, the rest is for training. Give 2 or more."
         )
     sides = _deal(examples, task, np.full(k, 1 / k), seed, every_label=False)
-    pairs = [(_of_side(examples, sides != i), _of_side(examples, sides == i)) for i in range(k)]
+    pairs = [
+        (list(compress(examples, sides != fold)), list(compress(examples, sides == fold)))
+        for fold in range(k)
+    ]
     for train, held_out in pairs:
         _check_fold(train, held_out, task, k)
     return pairs
@@ -255,13 +261,3 @@ def number_strata(numbers: Sequence[float]) -> list[int]:
 def _all_labels(examples: Iterable[Example], task: Any) -> set[str]:
     """The labels of examples."""
     return {label for example in examples for label in task.labelling.labels_in(example.label)}
-
-
-def _of_side(examples: Sequence[Example], chosen: npt.NDArray[np.bool_]) -> list[Example]:
-    return list(compress(examples, chosen))
-
-
-def _repeats(keys: Sequence[bytes]) -> npt.NDArray[np.bool_]:
-    """(keys,): whether a key occurs earlier, too."""
-    first: dict[bytes, int] = {}
-    return np.array([first.setdefault(key, i) < i for i, key in enumerate(keys)], np.bool_)

@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 # Target of a candidate that is neither a positive nor a negative of an anchor.
 IGNORED = -1
-_EIGHT = 8  # the number of shared texts is padded to a multiple: few batch shapes are compiled
 _FAR = 1 << 32  # larger than a token id: distinguishes pairs of tokens from single ones
 
 
@@ -110,6 +109,11 @@ def text_numbers(token_ids: Iterable[Ints]) -> Ints:
     """(rows,) int64: a number for each row, the same for rows of the same tokens."""
     known: dict[bytes, int] = {}
     return np.array([known.setdefault(ids.tobytes(), len(known)) for ids in token_ids], np.int64)
+
+
+def padded_count(rows: int) -> int:
+    """The number to pad rows to where it varies, a multiple of 8: few batch shapes are compiled."""
+    return -(-rows // 8) * 8
 
 
 def fitting_rows(encoded: EncodedSides) -> Ints:
@@ -278,7 +282,7 @@ class SideBatches(TrainingData):
                 _, first, place = np.unique(
                     self.seconds[items], return_index=True, return_inverse=True
                 )
-                inputs["side_1"] = self._padded(rows[first, 1], -(-len(first) // _EIGHT) * _EIGHT)
+                inputs["side_1"] = self._padded(rows[first, 1], padded_count(len(first)))
                 inputs["place_1"] = padded([place], (1, batch_size))[0].astype(np.int32)
             else:
                 inputs[f"side_{side}"] = self._padded(rows[:, side], batch_size)

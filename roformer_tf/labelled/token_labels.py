@@ -15,8 +15,8 @@ from roformer_tf.labelled.columns import find_column
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.headers import TableSample
 from roformer_tf.readers.lines import damage
-from roformer_tf.readers.records import TYPED, tag_pattern, tag_problem
-from roformer_tf.readers.tables import Row, Table
+from roformer_tf.readers.records import TYPED, Row, tag_pattern, tag_problem
+from roformer_tf.readers.tables import Table
 
 # Well-known names of a column of units, normalized by `folded`.
 UNITS = tuple(map(folded, ("tokens", "words", "chars", "characters", "units", "字", "词", "分词")))
@@ -42,11 +42,11 @@ def find_unit_columns(
 
     Raises InputError for several columns of tags, none of which is called ner.
     """
-    path, table, rows = sample
+    table, rows = sample
     if len(text) > 1 or not rows:
         return None
-    labels = [find_column(path, table, label)] if label else list(table.columns)
-    units = [find_column(path, table, text[0])] if text else list(table.columns)
+    labels = [find_column(table, label)] if label else list(table.columns)
+    units = [find_column(table, text[0])] if text else list(table.columns)
     if not text:
         units = [x for x in units if folded(x) in UNITS] or [x for x in units if folded(x) in TEXTS]
     for column in units:
@@ -55,7 +55,7 @@ def find_unit_columns(
         matches = [x for x in matches if "ner" in folded(x)] or matches
         if len(matches) > 1:
             raise InputError(
-                f"{path}: cannot tell which column holds the tags of {column}: "
+                f"{table.path}: cannot tell which column holds the tags of {column}: "
                 f"{' or '.join(matches)}. Give --label-column."
             )
         if matches:

@@ -12,24 +12,21 @@ from collections import defaultdict
 from collections.abc import Iterator
 from itertools import accumulate
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from roformer_tf.errors import InputError
 from roformer_tf.readers.lines import damage, text_lines
+from roformer_tf.readers.records import Row
 
 _ENTITY = re.compile(r"(T\S*)\t(\S+) (\d+) ([\d ;]*?)(\d+)\t(.*?)[\r\n]*")
 
 
-# Of a line: its place, such as "news.txt:3"; {"text": line, "entities": [{"start", "end", "label",
-# "text"}]} in characters of the line, empty if it has a problem; and the problem, or "".
-Cells: TypeAlias = tuple[str, dict[str, Any], str]
-
-
-def annotated_lines(path: str | Path, encoding: str = "auto") -> Iterator[Cells]:
+def annotated_lines(path: str | Path, encoding: str = "auto") -> Iterator[Row]:
     """The lines, except blank ones, of an annotated text, or of all in a folder.
 
-    path: a `.ann` file, or a folder of them. Raises InputError where a file is missing, or
-    a line of annotations cannot be read.
+    path: a `.ann` file, or a folder of them. The cells of a row are {"text": line, "entities":
+    [{"start", "end", "label", "text"}]}, in characters of the line. Raises InputError where a file
+    is missing, or a line of annotations cannot be read.
     """
     path = Path(path)
     for annotations in sorted(path.glob("*.ann")) if path.is_dir() else [path]:
@@ -42,7 +39,7 @@ def annotated_lines(path: str | Path, encoding: str = "auto") -> Iterator[Cells]
         yield from _lines(text, annotations, encoding)
 
 
-def _lines(text: Path, annotations: Path, encoding: str) -> Iterator[Cells]:
+def _lines(text: Path, annotations: Path, encoding: str) -> Iterator[Row]:
     """The lines of one text."""
     lines = list(text_lines(text, encoding))
     begins = list(accumulate(map(len, lines), initial=0))
@@ -69,6 +66,6 @@ def _lines(text: Path, annotations: Path, encoding: str) -> Iterator[Cells]:
     for index, line in enumerate(lines):
         place, line = f"{text}:{index + 1}", line.rstrip("\r\n")
         if problem := damage(line) or problems.get(index, ""):
-            yield place, {}, problem
+            yield Row(place, {}, problem)
         elif line.strip() or index in entities:
-            yield place, {"text": line, "entities": entities[index]}, ""
+            yield Row(place, {"text": line, "entities": entities[index]})

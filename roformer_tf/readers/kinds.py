@@ -42,7 +42,7 @@ def kind_of(path: str | Path, sheet: str | None = None) -> str:
 def _kind_of(path: str | Path) -> str:
     if not is_url(path) and Path(path).is_dir():
         return _kind_of_folder(Path(path))
-    file = StoredFile(str(path), 0, "")
+    file = StoredFile(str(path))
     is_here = not is_url(path) and Path(path).exists()
     kind = _by_content(path, file) if is_here else ""
     if kind == "xls" or (file.kind in SPREADSHEETS and not kind):

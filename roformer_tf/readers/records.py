@@ -37,6 +37,17 @@ class Record(NamedTuple):
     """Why it cannot be read, such as "is not JSON"; "" if it can."""
 
 
+class Row(NamedTuple):
+    """A record of a table: its cells have the names of columns."""
+
+    place: str
+    """File and first line: "train.tsv:12"; in Parquet files the number of the row."""
+    cells: dict[str, Any]
+    """The cell of each column; of a sentence, "units" and "tags"."""
+    problem: str = ""
+    """Why it cannot be read; "" if it can."""
+
+
 def json_records(lines: Iterable[str]) -> Iterator[Record]:
     """Read a JSON object from every line."""
     for number, line in enumerate(lines, start=1):

@@ -99,9 +99,9 @@ class StoredFile:
 
     url: str
     """An absolute path, or a URL."""
-    size: int
+    size: int = 0
     """Bytes, as stored; 0 if unknown."""
-    stamp: str
+    stamp: str = ""
     """Identifies the content: a hash (`content_key`), or its server's checksum or ETag; "" for
     none. It does not depend on the time of the last change: a copy is the same file."""
 
@@ -164,7 +164,7 @@ def opened(path: str | Path) -> Iterator[BinaryIO]:
         with naming("stdin"):
             yield sys.stdin.buffer
         return
-    compression = StoredFile(str(path), 0, "").compression
+    compression = StoredFile(str(path)).compression
     with naming(path), opened_as_stored(path) as raw, decompressed(raw, compression) as stream:
         yield stream
 
@@ -187,7 +187,7 @@ def opened_as_stored(path: str | Path) -> BinaryIO:
     Raises InputError if opening fails, ReadError if reading does.
     """
     with naming(path):
-        return StoredFile(f"{_FETCHED}{path}" if is_url(path) else str(path), 0, "").open()
+        return StoredFile(f"{_FETCHED}{path}" if is_url(path) else str(path)).open()
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from roformer_tf.errors import InputError
 from roformer_tf.readers.arrow_tables import ArrowRecords, ParquetRecords
@@ -19,6 +19,7 @@ from roformer_tf.readers.records import (
     ANY,
     BLANK,
     Record,
+    Row,
     json_records,
     quoted_records,
     sentences,
@@ -49,20 +50,10 @@ _CALLED = {
 }
 
 
-class Row(NamedTuple):
-    """One row of a file."""
-
-    place: str
-    """File and first line: "train.tsv:12"; in Parquet files the number of the row."""
-    cells: dict[str, Any]
-    """The cell of each column; of a sentence, "units" and "tags"."""
-    problem: str = ""
-    """Why it cannot be read; "" if it can."""
-
-
 class Table(NamedTuple):
     """A file with columns."""
 
+    path: str | Path
     columns: tuple[str, ...]
     """Their names; "1", "2", … without a header."""
     has_header: bool
@@ -73,6 +64,11 @@ class Table(NamedTuple):
     """Name of the sheet, if the file has several."""
     notes: tuple[str, ...] = ()
     """Sentences for the user about unusual properties of the file."""
+
+    @property
+    def place(self) -> str:
+        """The path, and the name of the sheet if the file has several."""
+        return f"{self.path} of the sheet {self.sheet}" if self.sheet else str(self.path)
 
 
 class Top(NamedTuple):
@@ -103,10 +99,10 @@ def open_table(
     if kind in ("jsonl", "json"):
         return _json(path, kind, encoding)
     if kind == "brat":
-        return Table(("text", "entities"), True, (Row(*x) for x in annotated_lines(path, encoding)))
+        return Table(path, ("text", "entities"), True, annotated_lines(path, encoding))
     notes: list[str] = []
     name = delimiter = ""
-    if kind != (named := KINDS.get(StoredFile(str(path), 0, "").kind)) and named != "txt":
+    if kind != (named := KINDS.get(StoredFile(str(path)).kind)) and named != "txt":
         notes.append(Message("It is read as .{kind}, whatever its name.", kind=kind))
     if kind == "xlsx":
         name, records, merged = open_sheet(path, sheet)
@@ -202,13 +198,10 @@ def _delimited(path: str | Path, records: Iterator[Record], find_top: FindTop, p
         if problem := damage("".join(first.cells)):
             raise InputError(f"{path}:{first.number} {problem}.")
         columns = _checked_names(path, [cell.strip() for cell in first.cells])
-    if top.has_header or top.titles:  # blank rows above them are no bad examples
-        numbers = {r.number for r in readable[: top.titles + top.has_header]}
-        start = [
-            r
-            for r in start
-            if r.number not in numbers and (r.problem != BLANK or r.number > first.number)
-        ]
+    if top.has_header or top.titles:
+        # Titles, the header, and blank rows above them are no bad examples.
+        begin = first.number + top.has_header
+        start = [r for r in start if r.number >= begin or r.problem not in ("", BLANK)]
     # Remarks next to a sheet are no part of it. Where most rows are longer, the header is doubtful.
     longer = sum(len(record.cells) > len(columns) for record in readable)
     end = len(columns) if pad and 2 * longer < len(readable) else None
@@ -218,7 +211,8 @@ def _delimited(path: str | Path, records: Iterator[Record], find_top: FindTop, p
         else r._replace(cells=r.cells[:end])
         for r in chain(start, records)
     )
-    return Table(columns, top.has_header, (_row(path, record, columns, pad) for record in rest))
+    rows = (_row(path, record, columns, pad) for record in rest)
+    return Table(path, columns, top.has_header, rows)
 
 
 def _nothing(path: str | Path, rows: Iterable[Row]) -> InputError:
@@ -272,31 +266,26 @@ def _is_quoted(path: str | Path, encoding: str, delimiter: str) -> bool:
     # First the usual length of a row, then the broken lines and the broken records.
     seen = Counter(len(r.cells) for r in islice(filter(_is_filled, quoted()), _SEEN_FIRST))
     usual = max(seen, key=seen.__getitem__, default=0)
-    lines = end = 0
+    end = 0
     broken_lines = set()
     for line in tabbed_records(text_lines(path, encoding), delimiter):
         end = line.number + 1
-        if _is_filled(line):
-            lines += 1
-            if len(line.cells) != usual:
-                broken_lines.add(line.number)
-    records = broken = 0
+        if _is_filled(line) and len(line.cells) != usual:
+            broken_lines.add(line.number)
+    broken = 0
     start = 1
     spans = []  # lines of records with several lines
     for record in chain(quoted(), [Record(end, [])]):  # each marks the end of the one before it
         if record.number - start > 1:
             spans.append(range(start, record.number))
         start = record.number
-        if _is_filled(record):
-            records += 1
-            broken += len(record.cells) != usual
+        broken += _is_filled(record) and len(record.cells) != usual
     if usual == 0 or (broken > 0 and broken >= len(broken_lines)):
         return False
-    # The opening quote of one text must not swallow lines up to that of another. If no record is
-    # broken, plain splitting has to break lines too, or both have as many rows. Else each record
-    # of several lines has to contain a line that is broken on its own.
-    if not broken:
-        return bool(broken_lines) or lines == records
+    if broken_lines and not broken:
+        return True
+    # The opening quote of one text must not swallow lines up to that of another: a record of
+    # several lines has to contain a line that is broken on its own.
     return not any(broken_lines.isdisjoint(span) for span in spans)
 
 
@@ -332,7 +321,7 @@ def _json(path: str | Path, kind: str, encoding: str) -> Table:
             f"{path} has an object for each column, as pandas writes by default. Write it with "
             "to_json(path, orient='records')."
         )
-    return Table(tuple(columns), True, chain(start, rows), notes=notes)
+    return Table(path, tuple(columns), True, chain(start, rows), notes=notes)
 
 
 def _arrow(path: str | Path, kind: str) -> Table:
@@ -352,4 +341,4 @@ def _arrow(path: str | Path, kind: str) -> Table:
     first = list(islice(records, 1))
     if not first:
         raise _nothing(path, [])
-    return Table(file.columns, True, chain(first, records))
+    return Table(path, file.columns, True, chain(first, records))

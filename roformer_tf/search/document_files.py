@@ -21,11 +21,11 @@ from roformer_tf.labelled.cells import BadCellError, read_text
 from roformer_tf.labelled.column_names import folded
 from roformer_tf.labelled.columns import find_column, find_texts_to_predict
 from roformer_tf.labelled.examples import BadLine
-from roformer_tf.labelled.headers import open_named
 from roformer_tf.labelled.reading import open_unanswered
 from roformer_tf.readers.kinds import kind_of
+from roformer_tf.readers.records import Row
 from roformer_tf.readers.streams import is_stdin
-from roformer_tf.readers.tables import Row, Table
+from roformer_tf.readers.tables import Table
 
 # Characters that JSON always escapes.
 _ESCAPED = re.compile(r'["\\\x00-\x1f]')
@@ -66,29 +66,27 @@ def checked_documents(
     Of several text columns, such as a title and a text, a document has the texts of all, in their
     order. Raises InputError, naming them all, for rows that are empty or cannot be read.
     """
-    names = config.text_columns or ("text",)
+    usual = ("text",)
+    names, columns = config.text_columns or usual, config.columns()
     if is_stdin(path) or kind_of(path, config.sheet) in ("txt", "conll"):
         if id_column is not None:
             raise InputError(f"--id-column {id_column}: {path} is a text file without columns.")
         return checked_texts(path, config, names, lambda texts: Document(" ".join(texts)))
 
-    def opened() -> Table:
-        return open_named(path, config.encoding, names, config.first_line, config.sheet)
-
-    table = opened()
-    texts, _ = find_texts_to_predict(path, table, names, config.first_line)
+    table = columns.open(path, names)
+    texts, _ = find_texts_to_predict(table, usual, columns)
     ids = _find_ids(path, table, texts, id_column)
     reading = replace(config, text_columns=texts).columns()
     description = open_unanswered(path, Texts(text_columns=texts), reading).report
     # The search for columns has read from `table`, so the rows are read anew.
-    rows = (_document(row, texts, ids) for row in opened().rows)
+    rows = (_document(row, texts, ids) for row in columns.open(path, names).rows)
     return checked_rows(path, rows, lambda values: Document(*values), description)
 
 
 def _find_ids(path: str, table: Table, texts: tuple[str, ...], wanted: str | None) -> str | None:
     """The column of ids: the one that is named, or one called "id", if it is not a text."""
     if wanted is not None:
-        column = str(find_column(path, table, wanted))
+        column = str(find_column(table, wanted))
         if column in texts:
             raise InputError(f"{path}: the column {column} is given both as text and as id.")
         return column

@@ -23,7 +23,7 @@ from roformer_tf.translation import Message
 
 if TYPE_CHECKING:
     from roformer_tf.labelled.columns import LabelSample
-    from roformer_tf.readers.tables import Row
+    from roformer_tf.readers.records import Row
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 

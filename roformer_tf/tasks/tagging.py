@@ -19,7 +19,7 @@ from roformer_tf.labelled.encoding import (
 )
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.token_labels import UnitColumns, read_units
-from roformer_tf.readers.records import ANY
+from roformer_tf.readers.records import ANY, Row
 from roformer_tf.tasks.base import Examples, Prediction, Task, part
 from roformer_tf.tasks.decoding import Decoding
 from roformer_tf.tasks.labelling import Labelling
@@ -40,7 +40,6 @@ from roformer_tf.tasks.tags.schemes import (
 
 if TYPE_CHECKING:
     from roformer_tf.models.pretrained import PretrainedModel
-    from roformer_tf.readers.tables import Row
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
     from roformer_tf.tokenizers.tokenizer_json import Units
 
@@ -59,9 +58,7 @@ class UnitLabelling(Labelling):
     fixed_long_texts: ClassVar[str] = "all is read, in windows."
 
     @classmethod
-    def read_row(
-        cls, row: "Row", texts: Sequence[str], label: str | None, separator: str
-    ) -> Example:
+    def read_row(cls, row: Row, texts: Sequence[str], label: str | None, separator: str) -> Example:
         """A text without labels, or its units in a list; labelled ones are read elsewhere."""
         return read_units(row, UnitColumns(texts[0], None, ANY))
 

@@ -19,7 +19,7 @@ from roformer_tf.labelled.column_names import CHOICES, folded
 from roformer_tf.labelled.encoding import EncodedTexts, Rows, rows_side_by_side
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.splits import Question
-from roformer_tf.readers.records import text_key
+from roformer_tf.readers.records import Row, text_key
 from roformer_tf.tasks import keras_ops as ops
 from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task, part
 from roformer_tf.tasks.decoding import Decoding
@@ -37,7 +37,6 @@ if TYPE_CHECKING:
 
     from roformer_tf.kernels.forms import Tensor
     from roformer_tf.labelled.columns import LabelSample
-    from roformer_tf.readers.tables import Row
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 CHARACTER_OVERLAP = Message("character overlap (Jaccard)")
@@ -108,9 +107,7 @@ class ChoiceLabelling(ListLabelling):
     known_columns: ClassVar[tuple[tuple[str, ...], ...]] = CHOICES
 
     @classmethod
-    def read_row(
-        cls, row: "Row", texts: Sequence[str], label: str | None, separator: str
-    ) -> Example:
+    def read_row(cls, row: Row, texts: Sequence[str], label: str | None, separator: str) -> Example:
         """The text and its candidates; the label is an index."""
         text, candidates = texts
         listed = cls.read_list(row.cells, candidates)

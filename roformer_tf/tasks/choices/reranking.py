@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -20,7 +20,7 @@ from roformer_tf.labelled.cells import BadCellError, find_cell, read_text, to_nu
 from roformer_tf.labelled.column_names import DOCUMENTS
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.splits import Question
-from roformer_tf.readers.records import text_key
+from roformer_tf.readers.records import Row, text_key
 from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task, part
 from roformer_tf.tasks.choices.multiple_choice import ChoiceDecoding, ListLabelling, ListObjective
 from roformer_tf.tasks.metrics import Function, Metric, mean
@@ -28,9 +28,6 @@ from roformer_tf.tasks.probabilities import log_odds, shortest, sigmoid
 from roformer_tf.tasks.scoring import JsonObject, Metrics, NamedPredictions, shortened
 from roformer_tf.tasks.vectors.ranked_texts import MRR, NDCG, query_figures
 from roformer_tf.translation import Message
-
-if TYPE_CHECKING:
-    from roformer_tf.readers.tables import Row
 
 # The constant of reciprocal rank fusion (Cormack et al., 2009): how little first ranks count.
 FUSION = 60
@@ -68,9 +65,7 @@ class RerankingLabelling(ListLabelling):
     known_columns: ClassVar[tuple[tuple[str, ...], ...]] = DOCUMENTS
 
     @classmethod
-    def read_row(
-        cls, row: "Row", texts: Sequence[str], label: str | None, separator: str
-    ) -> Example:
+    def read_row(cls, row: Row, texts: Sequence[str], label: str | None, separator: str) -> Example:
         """A query with its documents, or with one document; without a label it is relevant."""
         query, documents = (texts[0], texts[1])
         if isinstance(find_cell(row.cells, documents), list):

@@ -27,7 +27,7 @@ from roformer_tf.labelled.questions import (
     encode_questions,
     read_answers,
 )
-from roformer_tf.readers.records import text_key
+from roformer_tf.readers.records import Row, text_key
 from roformer_tf.tasks import keras_ops as ops
 from roformer_tf.tasks.base import Examples, Gold, Prediction, Predictions, Task, part
 from roformer_tf.tasks.decoding import Decoding
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
     from roformer_tf.config import RoFormerConfig
     from roformer_tf.kernels.forms import Tensor
     from roformer_tf.models.pretrained import PretrainedModel
-    from roformer_tf.readers.tables import Row
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 # Fraction of the training answers that are at most as long as a predicted one may be.
@@ -107,9 +106,7 @@ class QuestionLabelling(Labelling):
     column_names: ClassVar[tuple[str, ...]] = ("question", "context", "answers")
 
     @classmethod
-    def read_row(
-        cls, row: "Row", texts: Sequence[str], label: str | None, separator: str
-    ) -> Example:
+    def read_row(cls, row: Row, texts: Sequence[str], label: str | None, separator: str) -> Example:
         """The question, its context, its answers and its id, if it has one."""
         question, context = (read_text(row.cells, column) for column in texts)
         answers = None

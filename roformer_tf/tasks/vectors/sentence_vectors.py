@@ -18,7 +18,7 @@ from roformer_tf.labelled.cells import BadCellError, read_label, read_texts, to_
 from roformer_tf.labelled.examples import GROUP, Example, Label
 from roformer_tf.labelled.splits import number_strata
 from roformer_tf.labelled.text_sides import EncodedSides, encode_separately
-from roformer_tf.readers.records import text_key
+from roformer_tf.readers.records import Row, text_key
 from roformer_tf.tasks import losses
 from roformer_tf.tasks.base import Examples, Prediction, Predictions, Task, part
 from roformer_tf.tasks.decoding import NumberDecoding
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
     from roformer_tf.kernels.forms import Tensor
     from roformer_tf.labelled.encoding import EncodedTexts
     from roformer_tf.models.pretrained import PretrainedModel
-    from roformer_tf.readers.tables import Row
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 # What examples are: pairs with a score or 0/1; two texts that belong together; two such texts and a
@@ -54,9 +53,7 @@ class VectorLabelling(Labelling):
     default_max_length: ClassVar[int] = 512
 
     @classmethod
-    def read_row(
-        cls, row: "Row", texts: Sequence[str], label: str | None, separator: str
-    ) -> Example:
+    def read_row(cls, row: Row, texts: Sequence[str], label: str | None, separator: str) -> Example:
         """The example in a row; a cell with a list of texts makes it a group."""
         if not any(isinstance(row.cells.get(column), list) for column in texts):
             return super().read_row(row, texts, label, separator)
