@@ -198,6 +198,8 @@ def find_label(sample: TableSample, texts: Iterable[str], label: str | None) -> 
     note = ""
     has_header = sample.table.has_header
     candidates = [name for name in free if folded(name) in LABELS] if has_header else []
+    if not candidates and any({*map(folded, free)} > {*names} for names in CHOICES):
+        candidates = [name for name in free if folded(name) == "answer"]
     if not candidates:
         note = _BY_CONTENT
         profiles = _profiles(sample, free)
@@ -235,7 +237,9 @@ def find_texts(
     """
     if named := tuple(find_column(sample.path, sample.table, name) for name in texts):
         return named, ""
-    free = tuple(name for name in sample.table.columns if name != label)
+    # doccano's Comments are lists, most of them empty.
+    lists = {x for y in sample.rows for x in y if y[x] == [] and folded(x) == "comments"}
+    free = tuple(name for name in sample.table.columns if name not in (label, *lists))
     profiles = _profiles(sample, free)
     like_texts: list[tuple[str, ...]] = [(x,) for x in free if profiles[x].like_texts]
     candidates, note = _named_texts(free) if sample.table.has_header else [], ""

@@ -50,9 +50,7 @@ class SpanMetrics(EntityMetrics):
                 labels[example.texts[0][start:end]][label] += 1
         lengths = sorted({*map(len, labels)})
         occurrences = Counter(
-            text[start:end]
-            for text in (example.texts[0] for example in training)
-            for start, end in _known(text, lengths, labels)
+            x.texts[0][a:b] for x in training for a, b in _known(x.texts[0], lengths, labels)
         )
         usual = {
             text: counts.most_common(1)[0][0]
@@ -60,8 +58,7 @@ class SpanMetrics(EntityMetrics):
             if 2 * counts.total() > occurrences[text]
         }
         predictions = []
-        for example in test:
-            (text,) = example.texts
+        for (text,) in (example.texts for example in test):
             spans = [(usual[text[a:b]], a, b) for a, b in _known(text, lengths, usual)]
             # The baseline is certain of every entity: probability 1.
             scores = [(a, b, self.task.label_numbers[label], 1) for label, a, b in spans]
