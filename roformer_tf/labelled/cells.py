@@ -1,6 +1,7 @@
 """A cell of a table → a text, a label, or an error."""
 
 import ast
+import json
 import math
 import re
 from collections.abc import Sequence
@@ -41,8 +42,8 @@ def read_text(cells: dict[str, Any], column: str) -> str:
 
 def read_texts(cells: dict[str, Any], column: str) -> tuple[str, ...]:
     """The texts in a column that may hold a list of them. Raises BadCellError as `read_text`."""
-    texts = find_cell(cells, column)
-    if not isinstance(texts, list):
+    texts = parsed(find_cell(cells, column))
+    if not isinstance(texts, list | tuple):
         return (read_text(cells, column),)
     return tuple(read_text({column: text}, column) for text in texts)
 
@@ -67,12 +68,19 @@ def read_labels(value: Any, separator: str) -> tuple[str, ...]:
     return tuple(sorted({read_label(label) for label in labels if str(label).strip()}))
 
 
+def parsed(value: Any) -> Any:
+    """The list or dictionary that a text is, as JSON or pandas writes it; any other value as is."""
+    if isinstance(value, str) and value.strip().startswith(("[", "{")):
+        # NumPy's ['a' 'b'] would be 'ab' in Python.
+        for read, text in ((json.loads, value), (ast.literal_eval, _ADJACENT.sub(r"\1, ", value))):
+            with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+                return read(text.strip())
+    return value
+
+
 def listed(value: Any, separator: str) -> Sequence[Any]:
     """The labels of a cell as they are written: a list, also as text, or what is separated."""
-    if isinstance(value, str) and value.strip().startswith("[") and value.strip().endswith("]"):
-        with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
-            # As pandas or JSON writes it; NumPy's ['a' 'b'] would be 'ab' in Python.
-            value = ast.literal_eval(_ADJACENT.sub(r"\1, ", value.strip()))
+    value = parsed(value)
     if value is None:
         return []
     if isinstance(value, str):

@@ -211,6 +211,8 @@ def find_label(sample: TableSample, texts: Iterable[str], label: str | None) -> 
     note = ""
     has_header = sample.table.has_header
     candidates = [name for name in free if folded(name) in LABELS] if has_header else []
+    if not candidates and any({*map(folded, free)} > {*names} for names in CHOICES):
+        candidates = [name for name in free if folded(name) == "answer"]
     if not candidates:
         note = _BY_CONTENT
         profiles = _profiles(sample, free)
@@ -249,7 +251,9 @@ def find_texts(
     if named := tuple(find_column(sample.table, name) for name in texts):
         return named, ""
     # Several candidates are never reduced to one by a guess: a wrong text column trains unnoticed.
-    free = tuple(name for name in sample.table.columns if name != label)
+    free = tuple(
+        name for name in sample.table.columns if name != label and not _are_comments(sample, name)
+    )
     profiles = _profiles(sample, free)
     like_texts: list[tuple[str, ...]] = [(x,) for x in free if profiles[x].like_texts]
     candidates, note = _named_texts(free) if sample.table.has_header else [], ""
@@ -265,6 +269,11 @@ def find_texts(
     if len(both := tuple(x for x in chain(*names) if profiles[x].like_texts)) == len(names) == 2:
         names = [*names, both]  # they may be a pair
     raise _unclear(sample, Message("which columns hold the texts"), names, "--text-columns")
+
+
+def _are_comments(sample: TableSample, column: str) -> bool:
+    """Whether the column has doccano's comments: lists, most of them empty."""
+    return folded(column) == "comments" and any(row.get(column) == [] for row in sample.rows)
 
 
 def find_several_texts(

@@ -3,6 +3,7 @@
 layout of a cell                                of
 [{"start": 0, "end": 2, "label": "LOC"}]        this package, spaCy, Prodigy; end exclusive
 {"start": [0], "end": [2], "label": ["LOC"]}    `datasets`
+[{"start": 0, "end": 2, "labels": ["LOC"]}]     Label Studio
 [[0, 2, "LOC"]]                                 doccano
 {"LOC": {"北京": [[0, 1]]}}                     CLUENER: first and last character
 """
@@ -11,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from roformer_tf.errors import InputError
-from roformer_tf.labelled.cells import BadCellError, find_cell, read_label, read_text
+from roformer_tf.labelled.cells import BadCellError, find_cell, parsed, read_label, read_text
 from roformer_tf.labelled.column_names import folded
 from roformer_tf.labelled.columns import find_column, find_texts
 from roformer_tf.labelled.examples import UNLABELLED, Example, Span, ordered
@@ -30,7 +31,7 @@ ENTITIES = tuple(map(folded, ("entities", "entity", "spans", "mentions", "实体
 KEYS = {
     "start": ("start", "start_offset", "start_idx", "begin"),
     "end": ("end", "end_offset", "end_idx"),
-    "label": ("label", "type", "entity_type", "tag"),
+    "label": ("label", "labels", "type", "entity_type", "tag"),
     "text": ("text", "entity", "mention"),
 }
 
@@ -107,6 +108,7 @@ def read_entities(row: Row, columns: EntityColumns) -> Example:
 
 def _items(cell: Any) -> list[dict[str, Any]]:
     """The entities of a cell, with the keys of `KEYS`. Raises BadCellError for no entities."""
+    cell = parsed(cell)
     if isinstance(cell, dict) and is_cluener(cell):
         return [
             {"start": first, "end": last + 1, "label": label, "text": entity}
@@ -127,7 +129,8 @@ def _items(cell: Any) -> list[dict[str, Any]]:
 
 def _item(item: Any) -> dict[str, Any]:
     """An entity of a list, with the keys of `KEYS`."""
-    if isinstance(item, list | tuple) and len(item) == 3 and isinstance(item[2], str):
+    is_list = isinstance(item, list | tuple) and len(item) == 3
+    if is_list and isinstance(item[2], str) and not isinstance(item[0], str):  # CHID has 3 texts
         return dict(zip(KEYS, item, strict=False))
     if not isinstance(item, dict):
         raise BadCellError(f"has {_shown(item)} as an entity, which needs start, end and label")
@@ -141,6 +144,7 @@ def _item(item: Any) -> dict[str, Any]:
 def _span(text: str, item: dict[str, Any]) -> Span:
     """The span of an entity. Raises BadCellError where the text does not have it."""
     start, end, label = (item.get(key) for key in ("start", "end", "label"))
+    label = label[0] if isinstance(label, list) and len(label) == 1 else label
     if type(start) is not int or type(end) is not int:  # True is an int, too
         raise BadCellError(f"has {_shown(item)} as an entity, without whole numbers start and end")
     if start >= end:

@@ -19,9 +19,6 @@ Label: TypeAlias = Any
 # An entity: its label, first character, last character + 1.
 Span: TypeAlias = tuple[str, int, int]
 
-# The label of several texts from one cell: all mean the same.
-GROUP = "group"
-
 
 class Example(NamedTuple):
     """One labelled example of the data."""
@@ -71,8 +68,9 @@ class SkippedRows:
         """Empty rows, which are harmless in training."""
         self.unreadable = 0
         """Rows in which more than the label is missing."""
-        self._ranges: dict[str, list[tuple[int, int]]] = {}
-        self._counts: dict[str, int] = {}
+        # By file and problem: a folder of brat has many files.
+        self._ranges: dict[tuple[str, str], list[tuple[int, int]]] = {}
+        self._counts: dict[tuple[str, str], int] = {}
         self._rest = 0  # rows with other problems than the first `KINDS`
 
     @property
@@ -85,13 +83,14 @@ class SkippedRows:
         self.rows += 1
         self.blank += line.problem == BLANK
         self.unreadable += line.problem not in (BLANK, UNLABELLED)
-        if line.problem not in self._counts and len(self._counts) == KINDS:
+        file, _, digits = line.place.rpartition(":")
+        key, number = (file, line.problem), int(digits)
+        if key not in self._counts and len(self._counts) == KINDS:
             self._rest += 1
             return
         # Consecutive lines with the same problem are one range.
-        number = int(line.place.rpartition(":")[2])
-        self._counts[line.problem] = 1 + self._counts.get(line.problem, 0)
-        ranges = self._ranges.setdefault(line.problem, [])
+        self._counts[key] = 1 + self._counts.get(key, 0)
+        ranges = self._ranges.setdefault(key, [])
         if ranges and ranges[-1][1] == number - 1:
             ranges[-1] = (ranges[-1][0], number)
         elif len(ranges) <= RANGES:  # one more than is shown, so that the last shown is complete
@@ -100,9 +99,9 @@ class SkippedRows:
     def lines(self, with_blank: bool) -> list[str]:
         """One line for each problem: line numbers and reason."""
         shown = [
-            f"{self.path}:{self._places(problem)} {problem}"
-            for problem in self._counts
-            if with_blank or problem != BLANK
+            f"{key[0]}:{self._places(key)} {key[1]}"
+            for key in self._counts
+            if with_blank or key[1] != BLANK
         ]
         return shown + [f"and {self._rest:,} rows for other reasons"] * bool(self._rest)
 
@@ -121,8 +120,8 @@ class SkippedRows:
         """The bad rows: one line for each problem."""
         return "\n".join(self.lines(with_blank=False))
 
-    def _places(self, problem: str) -> str:
-        ranges = self._ranges[problem][:RANGES]
+    def _places(self, key: tuple[str, str]) -> str:
+        ranges = self._ranges[key][:RANGES]
         places = ",".join(str(a) if a == b else f"{a}-{b}" for a, b in ranges)
-        more = self._counts[problem] - sum(b - a + 1 for a, b in ranges)
+        more = self._counts[key] - sum(b - a + 1 for a, b in ranges)
         return places + f",… ({more:,} more)" * bool(more)

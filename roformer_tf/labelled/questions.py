@@ -21,7 +21,7 @@ from roformer_tf.labelled.batches import (
     first_weights,
     row_inputs,
 )
-from roformer_tf.labelled.cells import BadCellError
+from roformer_tf.labelled.cells import BadCellError, parsed
 from roformer_tf.labelled.encoding import EncodedTexts, Rows, windows
 from roformer_tf.tokenizers.padding import SPECIALS, Ints, padded
 
@@ -71,11 +71,10 @@ def read_answers(value: Any, context: str) -> Answers:
 
 def _listed(value: Any) -> list[tuple[str, int]]:
     """Texts and starts of answers. Raises BadCellError for anything else."""
-    if isinstance(value, dict):
-        texts, starts = value.get("text"), value.get("answer_start")
-        if isinstance(texts, list) and starts is None:
-            starts = [0] * len(texts)
-        if isinstance(texts, list) and isinstance(starts, list) and len(texts) == len(starts):
+    value = parsed(value)
+    if isinstance(value, dict) and isinstance(texts := value.get("text"), list):
+        starts = value.get("answer_start") or [0] * len(texts)
+        if isinstance(starts, list) and len(texts) == len(starts):
             value = [{"text": x, "answer_start": y} for x, y in zip(texts, starts, strict=True)]
     if value is None:
         return []

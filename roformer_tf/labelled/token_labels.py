@@ -82,7 +82,8 @@ def _are_labels(rows: Sequence[dict[str, Any]], units: str, label: str) -> bool:
         isinstance(x, list) and isinstance(y, list) and len(x) == len(y) and _are_short(y)
         for x, y in pairs
     ]
-    return bool(fit) and sum(fit) >= 0.9 * len(fit)  # a tenth may be mistakes
+    # A tenth may be mistakes; doccano has columns of empty lists.
+    return any(y for _, y in pairs) and sum(fit) >= 0.9 * len(fit)
 
 
 def _are_short(values: Sequence[Any]) -> bool:

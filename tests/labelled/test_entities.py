@@ -1,5 +1,6 @@
 """Entities next to their text, in the layouts in which such data exist."""
 
+import csv
 import json
 
 import pyarrow as pa
@@ -178,6 +179,47 @@ def test_bad_annotations_of_brat_are_one_message(annotations, problem, tmp_path)
     (tmp_path / "a.txt").unlink()
     with pytest.raises(InputError, match=r"has no a\.txt next to it"):
         read(tmp_path / "a.ann")
+
+
+def test_files_of_doccano_and_label_studio(tmp_path):
+    text, spans = TEXTS[0], WANT[0]
+    offsets = dicts(spans, start="start_offset", end="end_offset")
+    regions = [{"start": a, "end": b, "text": text[a:b], "labels": [x]} for x, a, b in spans]
+    for row in (
+        {"id": 1, "text": text, "label": [[a, b, x] for x, a, b in spans], "Comments": []},
+        {"id": 1, "text": text, "entities": offsets, "relations": [], "Comments": []},
+        {"id": 1, "text": text, "label": regions, "annotator": 1, "lead_time": 3.5},
+    ):
+        layout, examples = read(json_lines(tmp_path / "a.jsonl", [row] * 3))
+        assert layout.task is Extraction
+        assert layout.text_columns == ("text",)
+        assert examples[0].label == spans
+
+
+@pytest.mark.parametrize("written", [str, json.dumps])
+def test_entities_in_a_csv_are_as_pandas_or_json_write_them(written, tmp_path):
+    with (path := tmp_path / "a.csv").open("w", encoding="utf-8", newline="") as file:
+        rows = zip(TEXTS, map(dicts, WANT), strict=True)
+        csv.writer(file).writerows([("text", "entities"), *((x, written(y)) for x, y in rows)])
+    layout, examples = read(path)
+    assert layout.task is Extraction
+    assert [example.label for example in examples] == WANT
+
+
+def test_lists_of_three_candidates_are_no_entities(tmp_path):
+    row = {"content": "a#idiom#", "candidates": [["一", "二", "三"], ["一", "二", "三"]]}
+    with pytest.raises(InputError, match="cannot tell which column holds the labels"):
+        read(json_lines(tmp_path / "a.jsonl", [row] * 3))
+
+
+def test_problems_in_a_folder_of_brat_name_the_file(tmp_path, capsys):
+    for name in "ab":
+        (tmp_path / f"{name}.txt").write_text("北京人\n上海人\n", "utf-8")
+        (tmp_path / f"{name}.ann").write_text("T1\tLOC 0 2\t南京\nT2\tLOC 4 6\t上海\n", "utf-8")
+    assert len(read(tmp_path)[1]) == 2
+    shown = capsys.readouterr().err
+    assert f"{tmp_path}/a.txt:1 has the entity" in shown
+    assert f"{tmp_path}/b.txt:1 has the entity" in shown
 
 
 def test_a_column_that_is_only_called_entities_changes_no_other_task(tmp_path):

@@ -157,7 +157,7 @@ BAD = [
     ({"choices": ["好", " "]}, "has an empty text in 'choices'"),
     ({"choices": ["坏", "坏"]}, "has the right candidate '坏' twice"),
     ({"choices": ["坏", "坏"], "label": "坏"}, "has the right candidate '坏' twice"),
-    ({"choices": "好"}, "has no list of texts in 'choices', but '好'"),
+    ({"choices": "好"}, "has 1 texts in 'choices', but needs 2"),
 ]
 
 
@@ -170,6 +170,27 @@ def test_bad_rows_are_named(change, message, tmp_path):
     with pytest.raises(InputError, match=message) as caught:
         read_examples(path, layout, columns)
     assert "train.jsonl:2" in str(caught.value)
+
+
+def test_lists_in_a_csv_are_as_pandas_writes_them(tmp_path):
+    (path := tmp_path / "a.csv").write_text(
+        "text,choices,label\n" + "天气,\"['好', '坏']\",1\n" * 2
+    )
+    layout = find_layout(path, ColumnsConfig(), None, TASKS)
+    assert layout.task is MultipleChoice
+    examples = read_examples(path, layout, ColumnsConfig())
+    assert [(example.texts, example.label) for example in examples] == [
+        (("天气", "好", "坏"), 1)
+    ] * 2
+
+
+@pytest.mark.parametrize("text", ["question", "content"])
+def test_next_to_choices_an_answer_is_the_label(text, tmp_path):
+    choices = "candidates" if text == "content" else "choices"
+    rows = [{"id": n, text: f"天气{n}", choices: ["好", "坏"], "answer": n} for n in range(2)]
+    layout = find_layout(path := written(tmp_path / "a.jsonl", rows), ColumnsConfig(), None, TASKS)
+    assert (layout.task, layout.label_column) == (MultipleChoice, "answer")
+    assert [x.label for x in read_examples(path, layout, ColumnsConfig())] == [0, 1]
 
 
 @pytest.mark.parametrize("task", [None, "multiple-choice"])

@@ -75,6 +75,22 @@ def test_of_groups_the_first_text_belongs_to_each_of_the_others(tmp_path):
     assert {example.label for example in examples} == {BELONGS}
 
 
+def test_lists_of_negatives_do_not_belong_to_the_first_text(tmp_path):
+    """The layout of FlagEmbedding and of MTEB's reranking sets."""
+    lines = (
+        '{"query": "甲", "pos": ["乙", "甲 "], "neg": ["丙", "丁"]}\n'
+        '{"query": "戊", "pos": ["己", "庚"], "neg": ["辛"]}\n'
+        '{"query": "壬", "pos": ["癸"], "neg": []}\n'
+        '{"query": "壬", "pos": ["壬"], "neg": ["癸"]}\n'
+    )
+    _, examples = read(tmp_path, lines, "data.jsonl")
+    assert [example.texts for example in examples] == [
+        *[("甲", "乙", "丙"), ("甲", "乙", "丁")],
+        *[("戊", "己", "辛"), ("戊", "庚", "辛")],
+    ]
+    assert {example.label for example in examples} == {BELONGS}
+
+
 REFUSED = {
     "equal scores": ("text_a\ttext_b\tlabel\n甲\t乙\t1\n丙\t丁\t1\n", "the same score, 1"),
     "one text": ("text_a\ttext_b\tlabel\n甲\t甲\t1\n甲\t甲\t0\n", "of the same texts"),

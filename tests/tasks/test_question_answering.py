@@ -140,6 +140,19 @@ def test_an_answer_is_found_near_its_start_or_its_example_skipped(tmp_path, caps
         assert problem in message
 
 
+def test_missing_ids_of_pandas_are_no_ids_but_zero_is_one(tmp_path):
+    rows = [question(0, flat(("很好", 4)), id=x) for x in (float("nan"), None, float("nan"), 0, 1)]
+    examples = read(written(tmp_path, rows, "train.jsonl"))
+    assert [example.id for example in examples] == ["", "", "", "0", "1"]
+
+
+def test_answers_in_a_csv_are_as_pandas_writes_them(tmp_path):
+    cells = ["谁", CONTEXT, str(flat(("我们", 7)))]
+    line = ",".join(f'"{cell}"' for cell in cells)
+    (path := tmp_path / "train.csv").write_text(f"question,context,answers\n{line}\n", "utf-8")
+    assert [example.label for example in read(path)] == [(("我们", 7),)]
+
+
 def test_an_id_that_occurs_twice_is_refused(tmp_path):
     rows = [question(1, flat(("很好", 4))), question(2, flat()), question(1, flat())]
     with pytest.raises(InputError, match=r"gz:3 has the id 'q1' of .*gz:1\. Give each question"):

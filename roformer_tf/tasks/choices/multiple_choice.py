@@ -13,7 +13,7 @@ import numpy as np
 
 from roformer_tf.engines.network import OutputKind
 from roformer_tf.labelled.batches import TrainingData
-from roformer_tf.labelled.cells import BadCellError, find_cell, read_label, read_text, to_number
+from roformer_tf.labelled.cells import BadCellError, read_label, read_text, read_texts, to_number
 from roformer_tf.labelled.choices import GAP, ChoiceBatches, EncodedChoices, encode_choices
 from roformer_tf.labelled.column_names import CHOICES, folded
 from roformer_tf.labelled.encoding import EncodedTexts, Rows, rows_side_by_side
@@ -62,15 +62,11 @@ class ListLabelling(Labelling):
 
     @classmethod
     def read_list(cls, cells: dict[str, Any], column: str) -> tuple[str, ...]:
-        """The texts in a column. Raises BadCellError unless it holds a list of several."""
-        listed = find_cell(cells, column)
-        if not isinstance(listed, list | tuple):
-            raise BadCellError(f"has no list of texts in {column!r}, but {listed!r}")
-        if len(listed) < cls.min_candidates:
-            raise BadCellError(
-                f"has {len(listed)} texts in {column!r}, but needs {cls.min_candidates} or more"
-            )
-        return tuple(read_text({column: text}, column) for text in listed)
+        """The texts in a column. Raises BadCellError for fewer than `min_candidates`."""
+        listed, least = read_texts(cells, column), cls.min_candidates
+        if len(listed) < least:
+            raise BadCellError(f"has {len(listed)} texts in {column!r}, but needs {least} or more")
+        return listed
 
     @classmethod
     def labels_in(cls, label: Label) -> set[str]:
@@ -111,7 +107,7 @@ class ChoiceLabelling(ListLabelling):
         """The text and its candidates; the label is an index."""
         text, candidates = texts
         listed = cls.read_list(row.cells, candidates)
-        right = None if label is None else index_of(find_cell(row.cells, label), listed)
+        right = None if label is None else index_of(row.cells.get(label), listed)
         return Example((read_text(row.cells, text), *listed), right, row.place)
 
     @classmethod

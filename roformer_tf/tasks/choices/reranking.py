@@ -16,7 +16,7 @@ import numpy as np
 
 from roformer_tf.engines.network import OutputKind
 from roformer_tf.errors import InputError
-from roformer_tf.labelled.cells import BadCellError, find_cell, read_text, to_number
+from roformer_tf.labelled.cells import BadCellError, find_cell, parsed, read_text, to_number
 from roformer_tf.labelled.column_names import DOCUMENTS
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.splits import Question
@@ -67,19 +67,16 @@ class RerankingLabelling(ListLabelling):
     @classmethod
     def read_row(cls, row: Row, texts: Sequence[str], label: str | None, separator: str) -> Example:
         """A query with its documents, or with one document; without a label it is relevant."""
-        query, documents = (texts[0], texts[1])
-        if isinstance(find_cell(row.cells, documents), list):
-            listed = cls.read_list(row.cells, documents)
-        else:
-            listed = (read_text(row.cells, documents),)
+        query, documents = texts
+        listed = cls.read_list(row.cells, documents)
         values: Any = [1.0] * len(listed)
         if label is not None:
-            values = find_cell(row.cells, label)
+            values = parsed(find_cell(row.cells, label))
             values = values if isinstance(values, list) else [values]
         if len(values) != len(listed):
             raise BadCellError(f"has {len(values)} labels for {len(listed)} documents")
-        example = Example((read_text(row.cells, query), *listed), None, row.place)
-        return example._replace(label=tuple(map(cls._relevance, values)))
+        relevance = tuple(map(cls._relevance, values))
+        return Example((read_text(row.cells, query), *listed), relevance, row.place)
 
     @classmethod
     def _relevance(cls, value: Any) -> float:

@@ -15,7 +15,7 @@ from roformer_tf.engines.network import OutputKind
 from roformer_tf.engines.network import Part as NetworkPart
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.batches import TrainingData
-from roformer_tf.labelled.cells import find_cell, read_text
+from roformer_tf.labelled.cells import find_cell, is_missing, read_text
 from roformer_tf.labelled.encoding import EncodedTexts, Rows, in_no_window, rows_of
 from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.questions import (
@@ -112,7 +112,8 @@ class QuestionLabelling(Labelling):
         answers = None
         if label is not None:
             answers = read_answers(find_cell(row.cells, label), context)
-        return Example((question, context), answers, row.place, id=str(row.cells.get("id") or ""))
+        name = "" if is_missing(name := row.cells.get("id")) else str(name)
+        return Example((question, context), answers, row.place, id=name)
 
     @classmethod
     def complete(cls, examples: list[Example]) -> list[Example]:

@@ -8,7 +8,7 @@ import numpy as np
 
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.batches import TrainingData
-from roformer_tf.labelled.examples import GROUP, Example
+from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.paraphrases import ParaphraseBatches
 from roformer_tf.labelled.text_sides import EncodedSides, encode_separately
 from roformer_tf.readers.records import text_key
@@ -42,7 +42,7 @@ class ParaphraseLabelling(RetrievalLabelling):
         """Groups of different texts. Raises InputError for a label, which has no meaning here."""
         groups = []
         for example in examples:
-            if example.label not in (None, GROUP):
+            if not isinstance(example.label, int | None):
                 raise InputError(
                     f"{example.place}: the texts have the label {example.label}, but texts that "
                     "mean the same need none. Give pairs that do, without a column of labels."

@@ -6,6 +6,7 @@ Each text is encoded separately, and its "logits" are its vector (H,) float32 fr
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
@@ -15,7 +16,7 @@ from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
 from roformer_tf.checkpoints.sentence_transformers import save_modules
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.cells import BadCellError, read_label, read_texts, to_number
-from roformer_tf.labelled.examples import GROUP, Example, Label
+from roformer_tf.labelled.examples import Example, Label
 from roformer_tf.labelled.splits import number_strata
 from roformer_tf.labelled.text_sides import EncodedSides, encode_separately
 from roformer_tf.readers.records import Row, text_key
@@ -54,11 +55,17 @@ class VectorLabelling(Labelling):
 
     @classmethod
     def read_row(cls, row: Row, texts: Sequence[str], label: str | None, separator: str) -> Example:
-        """The example in a row; a cell with a list of texts makes it a group."""
+        """The example in a row; a cell with a list of texts makes it a group.
+
+        Its label is the number of texts that belong to the first; those of a third column do not.
+        """
         if not any(isinstance(row.cells.get(column), list) for column in texts):
             return super().read_row(row, texts, label, separator)
-        group = tuple(text for column in texts for text in read_texts(row.cells, column))
-        return Example(group, GROUP, row.place)
+        group = [read_texts(row.cells, column) for column in texts]
+        if len(group) == 3 and not all(group):
+            raise BadCellError(f"has no text in {texts[group.index(())]!r}")
+        matching = len(group[1]) if len(group) == 3 else len([*chain(*group)]) - 1
+        return Example(tuple(chain(*group)), matching, row.place)
 
     @classmethod
     def read_label(cls, value: Any, separator: str) -> Label:
@@ -76,7 +83,9 @@ class VectorLabelling(Labelling):
     def check(cls, example: Example) -> None:
         """Refuse texts that belong together and are equal."""
         texts = example.texts
-        if example.label != GROUP:
+        if isinstance(example.label, int):
+            texts = texts[: 1 + example.label]
+        else:
             texts = (*_by_nearness(example), "")[:2]  # a single text differs from ""
         if not isinstance(example.label, float) and len({text_key([x]) for x in texts}) < 2:
             raise BadCellError(SAME_TEXT)
@@ -87,7 +96,7 @@ class VectorLabelling(Labelling):
 
         Raises InputError for a label that does not suit the number of texts.
         """
-        # A group of n texts becomes up to n − 1 pairs with its first text.
+        # A group of n texts becomes up to n − 1 pairs with its first text, or triples.
         examples = [pair for example in examples for pair in _of_group(example)]
         for example in examples:
             _check_label(example)
@@ -285,32 +294,29 @@ def data_of(examples: Examples) -> Data:
 
 def _check_label(example: Example) -> None:
     """Raise InputError for a label that does not suit the number of texts."""
-    of_three = len(example.texts) == 3
-    if len(example.texts) == 1 and example.label is not None:
-        raise InputError(
-            f"{example.place}: a single text has the label {example.label}, but scores are "
-            "of pairs. Give two columns of texts, or texts without labels."
-        )
-    if of_three and isinstance(example.label, float):
-        raise InputError(
-            f"{example.place}: three texts have the label {example.label:g}, but it is B "
-            "or C, the one nearer to A, or there is none and the second text is nearer."
-        )
-    if not of_three and example.label in ("B", "C"):
-        raise InputError(
-            f"{example.place}: a pair has the label {example.label}, but it is a number: "
-            "how near the two are."
-        )
+    count, label = len(example.texts), example.label
+    wanted, fits = {
+        1: ("scores are of pairs: give none, or two columns of texts", label is None),
+        2: ("it is a number: how near the two are", label not in ("B", "C")),
+        3: ("it is B or C, the one nearer to A, or none if B is", not isinstance(label, float)),
+    }[count]
+    if not fits:
+        raise InputError(f"{example.place}: {count} texts have the label {label}, but {wanted}.")
 
 
 def _of_group(example: Example) -> list[Example]:
-    """Pairs of a group's first text with each of its other texts; equal texts are skipped."""
-    if example.label != GROUP:
+    """Pairs of a group's first text with each that belongs to it; equal texts are skipped.
+
+    If other texts do not belong to it, triples in which each text occurs.
+    """
+    if not isinstance(example.label, int):
         return [example]
     first, *rest = example.texts
-    different = {text_key([text]): text for text in rest}
-    different.pop(text_key([first]), None)
-    return [example._replace(texts=(first, text), label=None) for text in different.values()]
+    own = text_key([first])
+    matches = {key: x for x in rest[: example.label] if (key := text_key([x])) != own}
+    sides = [x for x in ([*matches.values()], rest[example.label :]) if x]
+    texts = [(first, *(x[i % len(x)] for x in sides)) for i in range(max(map(len, sides)))]
+    return [example._replace(texts=row, label=None) for row in texts]
 
 
 def _by_nearness(example: Example) -> tuple[str, ...]:
