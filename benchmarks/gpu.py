@@ -36,7 +36,7 @@ from typing import Any, Literal
 import numpy as np
 
 from roformer_tf.config import RoFormerConfig
-from roformer_tf.pretraining.cost import step_flops
+from roformer_tf.pretraining.settings import step_flops
 
 SIZES = {  # layers, hidden size, heads, vocabulary
     "tiny": (2, 32, 2, 500),
@@ -212,7 +212,7 @@ def compiled_model(case: Case) -> Any:
     from roformer_tf.pretraining.settings import StepConfig
     from roformer_tf.pretraining.train_step import MaskedTokenLoss, PretrainingModel
     from roformer_tf.training.devices import choose_jit
-    from roformer_tf.training.optimization import make_optimizer
+    from roformer_tf.training.optimizers import make_optimizer
     from roformer_tf.training.settings import OptimizerConfig
 
     keras.utils.set_random_seed(0)

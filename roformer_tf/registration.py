@@ -29,7 +29,7 @@ CLASSES = {
     "RotaryLinearAttention": "layers.linear_attention",
     "RotaryMultiHeadAttention": "layers.attention",
     "TaskLoss": "finetuning.task_loss",
-    "WarmupDecay": "training.optimization",
+    "WarmupDecay": "training.optimizers",
 }
 """Name in `.keras` files, after "roformer_tf>" → module. The class in it has the same name."""
 

@@ -149,7 +149,7 @@ def test_a_finetuning_file_needs_only_a_checkpoint_examples_and_a_folder(parsed,
 def test_the_config_of_cail2019_is_the_released_script(parsed):
     """20 epochs, of half the rows each, 4 rows a step, at a constant 6e-6, by Adam."""
     from roformer_tf.models.heads import RoFormerForSequenceClassification
-    from roformer_tf.training.optimization import make_finetune_optimizer
+    from roformer_tf.training.optimizers import make_finetune_optimizer
 
     path = RECIPES / "cail2019_scm.yaml"
     needed = ["--checkpoint", "x.zip", "--train", "x.jsonl", "--output", "run"]

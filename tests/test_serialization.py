@@ -13,8 +13,7 @@ import roformer_tf
 from roformer_tf.finetuning.task_loss import TaskLoss
 from roformer_tf.pretraining.train_step import MaskedTokenLoss
 from roformer_tf.registration import CLASSES, register
-from roformer_tf.training.optimization import WarmupDecay
-from roformer_tf.training.optimizers import EmaAdamW, Lamb, LayerwiseAdamW, Muon
+from roformer_tf.training.optimizers import EmaAdamW, Lamb, LayerwiseAdamW, Muon, WarmupDecay
 
 PACKAGE = Path(roformer_tf.__file__).parent
 BEFORE = Path(__file__).parent / "fixtures" / "keras"

@@ -56,7 +56,7 @@ def _step(kind: str) -> Any:
     from roformer_tf.pretraining.settings import StepConfig
     from roformer_tf.pretraining.train_step import MaskedTokenLoss, PretrainingModel
     from roformer_tf.training.devices import choose_jit
-    from roformer_tf.training.optimization import make_optimizer
+    from roformer_tf.training.optimizers import make_optimizer
     from roformer_tf.training.settings import OptimizerConfig
 
     keras.utils.set_random_seed(0)

@@ -17,7 +17,7 @@ import torch
 import transformers
 
 from benchmarks.gpu import Case, architecture, keys_seen, masked_rows, predictions
-from roformer_tf.pretraining.cost import step_flops
+from roformer_tf.pretraining.settings import step_flops
 
 
 def made_model(case: Case) -> Any:

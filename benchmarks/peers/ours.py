@@ -125,7 +125,7 @@ def training(model: Any, batches: Any) -> Prepared:
     from roformer_tf.pretraining.settings import StepConfig
     from roformer_tf.pretraining.train_step import MaskedTokenLoss, PretrainingModel
     from roformer_tf.training.devices import choose_jit
-    from roformer_tf.training.optimization import make_optimizer
+    from roformer_tf.training.optimizers import make_optimizer
     from roformer_tf.training.settings import OptimizerConfig
 
     optimizer = make_optimizer(

@@ -37,7 +37,7 @@ from roformer_tf.training.callbacks import MetricsFile, PeriodicCallback, StepLo
 from roformer_tf.training.checkpointing import RunState, resume, save_checkpoint
 from roformer_tf.training.devices import choose_jit
 from roformer_tf.training.feeding import fed, prefetched
-from roformer_tf.training.optimization import make_optimizer
+from roformer_tf.training.optimizers import make_optimizer
 from roformer_tf.training.run_files import CHECKPOINTS, EVALUATIONS_FILE, METRICS_FILE
 from roformer_tf.training.settings import OptimizerConfig
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from roformer_tf.checkpoints.archives import TOKENIZER, TOKENIZER_CONFIG, VOCABULARY
 from roformer_tf.corpus.documents import CorpusReport
-from roformer_tf.corpus.shards import MANIFEST, PreparedRows, read_manifest
+from roformer_tf.corpus.shards import MANIFEST, PreparedRows, hash_json, read_manifest
 from roformer_tf.errors import InputError
 from roformer_tf.files import (
     LOCK,
@@ -124,17 +124,6 @@ def summary(manifest: Mapping[str, Any]) -> str:
     )
 
 
-def open_vocabulary(folder: Path) -> RoFormerTokenizer:
-    """The tokenizer of a finished folder. Raises InputError if its vocabulary has changed."""
-    tokenizer = RoFormerTokenizer.from_pretrained(folder)
-    if read_manifest(folder).get("vocabulary") != hash_json(tokenizer.vocabulary):
-        raise InputError(
-            f"{folder / VOCABULARY} is not the vocabulary of the sequences next to it. Put that "
-            "file back, or prepare the corpus again."
-        )
-    return tokenizer
-
-
 def hash_texts(texts: Iterable[str]) -> str:
     """Hash texts in their order, each after its length, so that boundaries count."""
     digest = hashlib.blake2b(digest_size=16)
@@ -143,12 +132,6 @@ def hash_texts(texts: Iterable[str]) -> str:
         digest.update(len(content).to_bytes(8, "big"))
         digest.update(content)
     return digest.hexdigest()
-
-
-def hash_json(value: Mapping[str, Any]) -> str:
-    """Hash a JSON value, whatever the order of its keys."""
-    text = json.dumps(value, sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 # The state of an output folder

@@ -45,7 +45,6 @@ from roformer_tf.corpus.manifests import (
     UNFINISHED,
     claim,
     discard,
-    hash_json,
     is_finished,
     is_swept,
     make_manifest,
@@ -54,7 +53,7 @@ from roformer_tf.corpus.manifests import (
     summary,
 )
 from roformer_tf.corpus.part_writer import CorpusPart, PartWriter, is_held_out
-from roformer_tf.corpus.shards import MANIFEST, read_manifest
+from roformer_tf.corpus.shards import MANIFEST, hash_json, read_manifest
 from roformer_tf.corpus.workers import (
     Engine,
     EngineError,

@@ -5,9 +5,11 @@ integer type for the vocabulary and the length. `manifest.json` lists the shards
 last: a folder without it is not prepared.
 """
 
+import hashlib
+import json
 from bisect import bisect_right
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
@@ -17,9 +19,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from roformer_tf.checkpoints.archives import VOCABULARY
 from roformer_tf.corpus.packing import DOCUMENT
 from roformer_tf.errors import InputError
 from roformer_tf.files import hash_file, json_object, temporary_file
+from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 MANIFEST = "manifest.json"
 OPEN_MAPS = 256  # each needs a file descriptor, and a process often has only 1,024
@@ -80,6 +84,23 @@ def read_manifest(folder: str | Path) -> dict[str, Any]:
     if not {"shards", "length", "splits"} <= manifest.keys():
         raise InputError(f"{path} is no manifest of prepared rows. {advice}")
     return manifest
+
+
+def open_vocabulary(folder: Path) -> RoFormerTokenizer:
+    """The tokenizer of a finished folder. Raises InputError if its vocabulary has changed."""
+    tokenizer = RoFormerTokenizer.from_pretrained(folder)
+    if read_manifest(folder).get("vocabulary") != hash_json(tokenizer.vocabulary):
+        raise InputError(
+            f"{folder / VOCABULARY} is not the vocabulary of the sequences next to it. Put that "
+            "file back, or prepare the corpus again."
+        )
+    return tokenizer
+
+
+def hash_json(value: Mapping[str, Any]) -> str:
+    """Hash a JSON value, whatever the order of its keys."""
+    text = json.dumps(value, sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 class PreparedRows:

@@ -16,7 +16,7 @@ from roformer_tf.tasks.base import Task
 from roformer_tf.tasks.losses import LossConfig
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.training.devices import choose_jit
-from roformer_tf.training.optimization import make_finetune_optimizer, may_restart, restart
+from roformer_tf.training.optimizers import make_finetune_optimizer, may_restart, restart
 from roformer_tf.training.settings import FinetuneOptimizerConfig
 
 

@@ -17,9 +17,8 @@ from typing import Any
 
 import keras
 
-from roformer_tf.corpus.manifests import open_vocabulary
 from roformer_tf.corpus.preparation import prepare
-from roformer_tf.corpus.shards import MANIFEST, PreparedRows, read_manifest
+from roformer_tf.corpus.shards import MANIFEST, PreparedRows, open_vocabulary, read_manifest
 from roformer_tf.errors import DivergedError, InputError
 from roformer_tf.files import locked
 from roformer_tf.kernels.accelerators import device_in_words
@@ -95,16 +94,16 @@ def _pretrain(config: PretrainConfig, group: ProcessGroup, termination: Terminat
     if model is None:
         resumed = any(checkpoints(output / CHECKPOINTS))  # restores embeddings: do not count again
         embeddings = "random" if resumed else config.embeddings
-        start = (config.precision, embeddings, config.objective)
-        model = new_model(architecture, tokenizer, PreparedRows.open(first), *start)
+        rows = PreparedRows.open(first)
+        model = new_model(
+            architecture, tokenizer, rows, config.precision, embeddings, config.objective
+        )
     _check_model_parallel(model.config, config.hardware.model_parallel)
     model.tokenizer = tokenizer  # is saved with the model
     model.encoder.rematerialize = config.rematerialize
     fingerprint = " ".join(read_manifest(folder)["fingerprint"] for folder in folders.values())
     trained = PretrainingModel(model, config.stepping)
-    _run(
-        PretrainingRun(config, stages, group, folders, fingerprint, trained, tokenizer, termination)
-    )
+    _run(PretrainingRun(config, stages, group, folders, fingerprint, trained, termination))
 
 
 def _run(run: PretrainingRun) -> None:

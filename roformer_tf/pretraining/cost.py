@@ -12,15 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from roformer_tf.checkpoints.names import table
-from roformer_tf.config import RoFormerConfig, block_length
-from roformer_tf.corpus.objectives import predictions_per_row
+from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.files import find_recipe
 from roformer_tf.flags import parsed, yaml_values
 from roformer_tf.tokenizers.padding import check_length
 
 if TYPE_CHECKING:
-    from roformer_tf.pretraining.settings import Stage
+    from roformer_tf.pretraining.settings import PretrainConfig
 
 DAY = 86_400  # seconds
 
@@ -72,7 +71,9 @@ def cost(config: CostConfig) -> None:
     print("\n".join(rendered(lines, config)))
 
 
-def read_recipe(path: Path, architecture: Path | None) -> tuple[str, Any, RoFormerConfig]:
+def read_recipe(
+    path: Path, architecture: Path | None
+) -> tuple[str, "PretrainConfig", RoFormerConfig]:
     """Read a recipe: its name, its settings as for `pretrain`, and the model's architecture.
 
     The text and --output, which recipes do not have, get placeholders. `architecture` is for a
@@ -105,14 +106,18 @@ def read_recipe(path: Path, architecture: Path | None) -> tuple[str, Any, RoForm
     return name, settings, shape.replace(vocab_size=settings.vocab_size or shape.vocab_size)
 
 
-def costs(name: str, settings: Any, architecture: RoFormerConfig) -> list[dict[str, Any]]:
+def costs(
+    name: str, settings: "PretrainConfig", architecture: RoFormerConfig
+) -> list[dict[str, Any]]:
     """The cost of a run with these settings of `pretrain`, then of each stage if it has several.
 
     {"recipe", "parameters", "rows", "tokens", "flops"}: rows are the sequences of all batches,
     repeated ones included.
     """
+    from roformer_tf.pretraining.settings import stage_flops
+
     count, stages = parameters(architecture), settings.plan()
-    lines = [
+    lines: list[dict[str, Any]] = [
         {
             "recipe": f"{name}, stage {number}: {stage.steps:,} steps of {stage.batch_size} × "
             f"{stage.length}",
@@ -167,65 +172,6 @@ def _power(value: float) -> str:
 def _short(value: float) -> str:
     """Two digits, or all those before the point: 0.46, 674."""
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
-
-
-# Floating-point operations
-
-
-def step_flops(
-    config: RoFormerConfig,
-    length: int,
-    batch_size: int,
-    predictions: int,
-    keys: float | None = None,
-) -> float:
-    """Minimum operations of a step; a multiplication and an addition count as two.
-
-    For `batch_size` sequences of `length` tokens, of which `predictions` are predicted. Per token,
-    the forward pass takes 2 · P for the P weights of the layers' matrices, and 4 · L · H · T for
-    attention. The backward pass takes twice that: 6 · P + 12 · L · H · T in all.
-
-    In the last layer, only keys and values count for all tokens. The rest, and the head, count for
-    the predicted tokens, as the model computes them. A causal model predicts all: `predictions` is
-    `length`. Masked scores count, since they are computed, too, unless `keys` is the mean number of
-    keys of a query. A local layer's scores are those of its blocks; a last layer that is local has
-    queries for all tokens. Lookups, norms, activations and recomputed activations do not count.
-    """
-    hidden, embedding = config.hidden_size, config.embedding_size
-    projection = 6 * embedding * hidden if embedding != hidden else 0
-    transform = 0 if config.is_v2 else 6 * hidden * embedding
-    row = float(length * projection)
-    row += predictions * (transform + 6 * embedding * config.vocab_size)
-    for layer in range(config.num_hidden_layers):
-        outputs = length if layer < config.num_hidden_layers - 1 else predictions
-        if local := config.is_local(layer):
-            seen, queries = _keys_in_blocks(config, length), length
-        else:
-            seen, queries = float(length), outputs
-        if keys is not None:
-            seen = min(keys, 2 * config.window + 1) if local else keys
-        row += 6 * 2 * hidden**2 * length  # keys and values
-        row += (6 * 2 * hidden**2 + 12 * hidden * seen) * queries
-        row += 6 * 2 * hidden * config.intermediate_size * outputs
-    return batch_size * row
-
-
-def _keys_in_blocks(config: RoFormerConfig, length: int) -> float:
-    """Keys by which a local layer multiplies a query: `kernels/local_attention.py` uses blocks."""
-    block = block_length(config.window)
-    # A block attends to itself and the block before it; if it is not causal, also to the next one.
-    blocks = 2 if config.attention_type == "causal" else 3
-    return math.ceil(length / block) * block * blocks * block / length
-
-
-def stage_flops(settings: Any, stage: "Stage", architecture: RoFormerConfig) -> float:
-    """Operations of one step of a stage; `settings` are those of `pretrain`."""
-    predicted = stage.length
-    if settings.objective == "masked":
-        predicted = predictions_per_row(stage.length, settings.masking.highest_rate)
-    else:
-        architecture = architecture.replace(attention_type="causal")
-    return step_flops(architecture, stage.length, stage.batch_size, predicted)
 
 
 def parameters(config: RoFormerConfig) -> int:

@@ -1,4 +1,4 @@
-"""The settings of a pretraining run: the flags of `pretrain`."""
+"""The settings of a pretraining run: the flags of `pretrain`, and the cost of a step."""
 
 import dataclasses
 import math
@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
+from roformer_tf.config import RoFormerConfig, block_length
 from roformer_tf.corpus.batches import MixingConfig
-from roformer_tf.corpus.objectives import MaskingConfig, ObjectiveName
+from roformer_tf.corpus.objectives import MaskingConfig, ObjectiveName, predictions_per_row
 from roformer_tf.corpus.preparation import PreparationConfig
 from roformer_tf.corpus.shards import read_manifest
 from roformer_tf.errors import MAX_SEED, InputError, check_numbers
@@ -316,3 +317,62 @@ def with_rows_settled(config: PretrainConfig) -> PretrainConfig:
             f"{'; '.join(wrong)}. Remove them, or prepare other rows."
         )
     return dataclasses.replace(config, **{name: prepared[name] for name in names & prepared.keys()})
+
+
+# Floating-point operations of a step
+
+
+def step_flops(
+    config: RoFormerConfig,
+    length: int,
+    batch_size: int,
+    predictions: int,
+    keys: float | None = None,
+) -> float:
+    """Minimum operations of a step; a multiplication and an addition count as two.
+
+    For `batch_size` sequences of `length` tokens, of which `predictions` are predicted. Per token,
+    the forward pass takes 2 · P for the P weights of the layers' matrices, and 4 · L · H · T for
+    attention. The backward pass takes twice that: 6 · P + 12 · L · H · T in all.
+
+    In the last layer, only keys and values count for all tokens. The rest, and the head, count for
+    the predicted tokens, as the model computes them. A causal model predicts all: `predictions` is
+    `length`. Masked scores count, since they are computed, too, unless `keys` is the mean number of
+    keys of a query. A local layer's scores are those of its blocks; a last layer that is local has
+    queries for all tokens. Lookups, norms, activations and recomputed activations do not count.
+    """
+    hidden, embedding = config.hidden_size, config.embedding_size
+    projection = 6 * embedding * hidden if embedding != hidden else 0
+    transform = 0 if config.is_v2 else 6 * hidden * embedding
+    row = float(length * projection)
+    row += predictions * (transform + 6 * embedding * config.vocab_size)
+    for layer in range(config.num_hidden_layers):
+        outputs = length if layer < config.num_hidden_layers - 1 else predictions
+        if local := config.is_local(layer):
+            seen, queries = _keys_in_blocks(config, length), length
+        else:
+            seen, queries = float(length), outputs
+        if keys is not None:
+            seen = min(keys, 2 * config.window + 1) if local else keys
+        row += 6 * 2 * hidden**2 * length  # keys and values
+        row += (6 * 2 * hidden**2 + 12 * hidden * seen) * queries
+        row += 6 * 2 * hidden * config.intermediate_size * outputs
+    return batch_size * row
+
+
+def _keys_in_blocks(config: RoFormerConfig, length: int) -> float:
+    """Keys by which a local layer multiplies a query: `kernels/local_attention.py` uses blocks."""
+    block = block_length(config.window)
+    # A block attends to itself and the block before it; if it is not causal, also to the next one.
+    blocks = 2 if config.attention_type == "causal" else 3
+    return math.ceil(length / block) * block * blocks * block / length
+
+
+def stage_flops(settings: "PretrainConfig", stage: Stage, architecture: RoFormerConfig) -> float:
+    """Operations of one step of a stage."""
+    predicted = stage.length
+    if settings.objective == "masked":
+        predicted = predictions_per_row(stage.length, settings.masking.highest_rate)
+    else:
+        architecture = architecture.replace(attention_type="causal")
+    return step_flops(architecture, stage.length, stage.batch_size, predicted)

@@ -16,13 +16,11 @@ from roformer_tf.corpus.batches import held_out_batches, held_out_sample, pretra
 from roformer_tf.corpus.objectives import make_objective
 from roformer_tf.corpus.shards import PreparedRows
 from roformer_tf.errors import DivergedError, TerminatedError
-from roformer_tf.pretraining.cost import stage_flops
 from roformer_tf.pretraining.evaluation import TokenMetrics, evaluate, predicts
-from roformer_tf.pretraining.settings import PretrainConfig, Stage, rows_before
+from roformer_tf.pretraining.settings import PretrainConfig, Stage, rows_before, stage_flops
 from roformer_tf.pretraining.train_step import MaskedTokenLoss, PretrainingModel
 from roformer_tf.templates import environment, markdown
 from roformer_tf.terminal import say
-from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.training.callbacks import MetricsFile, PeriodicCallback, StepLog, Termination
 from roformer_tf.training.checkpointing import (
     CheckpointWriter,
@@ -34,8 +32,7 @@ from roformer_tf.training.checkpointing import (
 from roformer_tf.training.comparison import best_evaluation
 from roformer_tf.training.devices import ProcessGroup, choose_jit, lost, peak_of_devices, replicas
 from roformer_tf.training.feeding import fed, prefetched
-from roformer_tf.training.optimization import make_optimizer
-from roformer_tf.training.optimizers import ema_weights
+from roformer_tf.training.optimizers import ema_weights, make_optimizer
 from roformer_tf.training.plots import plot_loss
 from roformer_tf.training.run_files import (
     BEST,
@@ -66,7 +63,6 @@ class PretrainingRun:
     # Of all prepared data.
     fingerprint: str
     model: PretrainingModel
-    tokenizer: RoFormerTokenizer
     termination: Termination
 
     @property
@@ -215,7 +211,7 @@ def _batches(run: PretrainingRun, stage: Stage, start: int) -> tuple[Any, Any, d
     """
     config, folder = run.config, run.folders[stage.length]
     process, processes = run.group.part
-    objective = make_objective(config.objective, run.tokenizer, config.masking)
+    objective = make_objective(config.objective, run.model.own_tokenizer, config.masking)
     shared: dict[str, Any] = {
         "seed": config.seed,
         "objective": objective,

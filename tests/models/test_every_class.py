@@ -20,7 +20,7 @@ from roformer_tf.models.heads import (
 )
 from roformer_tf.pretraining.settings import StepConfig
 from roformer_tf.pretraining.train_step import MaskedTokenLoss, PretrainingModel
-from roformer_tf.training.optimization import make_finetune_optimizer, make_optimizer
+from roformer_tf.training.optimizers import make_finetune_optimizer, make_optimizer
 from roformer_tf.training.settings import FinetuneOptimizerConfig, OptimizerConfig
 
 CLASSES = {  # and the shape of what each gives, by its axes

@@ -23,10 +23,9 @@ from roformer_tf.corpus.part_writer import is_held_out
 from roformer_tf.corpus.shards import PreparedRows
 from roformer_tf.errors import InputError
 from roformer_tf.models.heads import RoFormerForMaskedLM
-from roformer_tf.pretraining.cost import step_flops
 from roformer_tf.pretraining.evaluation import TokenMetrics, evaluate
 from roformer_tf.pretraining.initialization import new_model
-from roformer_tf.pretraining.settings import PretrainConfig
+from roformer_tf.pretraining.settings import PretrainConfig, step_flops
 from roformer_tf.pretraining.train_step import PretrainingModel
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS

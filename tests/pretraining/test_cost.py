@@ -9,9 +9,8 @@ from roformer_tf.pretraining.cost import (
     costs,
     read_recipe,
     rendered,
-    step_flops,
 )
-from roformer_tf.pretraining.settings import PretrainConfig
+from roformer_tf.pretraining.settings import PretrainConfig, step_flops
 
 SHAPE = RoFormerConfig(100, 24, 2, 2, 48)
 LINE = {

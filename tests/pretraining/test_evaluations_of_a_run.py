@@ -14,8 +14,8 @@ from roformer_tf.corpus.objectives import MaskingConfig, make_objective
 from roformer_tf.corpus.packing import Documents, pack
 from roformer_tf.corpus.shards import PreparedRows, write_shard
 from roformer_tf.models.heads import RoFormerForMaskedLM
-from roformer_tf.pretraining.cost import step_flops
 from roformer_tf.pretraining.evaluation import TokenMetrics, evaluate, token_metrics
+from roformer_tf.pretraining.settings import step_flops
 from roformer_tf.pretraining.training_loop import publish_checkpoint
 from roformer_tf.training import devices
 from roformer_tf.training.callbacks import StepLog, scalars

@@ -10,8 +10,8 @@ from roformer_tf.config import RoFormerConfig
 from roformer_tf.corpus.objectives import MaskingConfig
 from roformer_tf.errors import InputError
 from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForMaskedLM
-from roformer_tf.pretraining.cost import parameters, stage_flops, step_flops
-from roformer_tf.pretraining.settings import make_stages
+from roformer_tf.pretraining.cost import parameters
+from roformer_tf.pretraining.settings import make_stages, stage_flops, step_flops
 from roformer_tf.training import devices as processes
 from roformer_tf.training.devices import peak_of_devices
 from roformer_tf.training.settings import DevicesConfig

@@ -10,7 +10,7 @@ import pytest
 
 from roformer_tf.errors import DivergedError, TerminatedError
 from roformer_tf.training.callbacks import MetricsFile, PeriodicCallback, StepLog, Termination
-from roformer_tf.training.optimization import WarmupDecay
+from roformer_tf.training.optimizers import WarmupDecay
 from roformer_tf.training.run_files import read_metrics
 
 LOSSES = [8.0, 6.0, 4.0, 7.0, 3.0, 5.0, 2.0, 1.0, 3.0, 2.0]

@@ -16,7 +16,7 @@ from roformer_tf.training.checkpointing import (
     restore_checkpoint,
     save_checkpoint,
 )
-from roformer_tf.training.optimization import make_optimizer
+from roformer_tf.training.optimizers import make_optimizer
 from roformer_tf.training.settings import OptimizerConfig
 
 SIZES = {

@@ -1,7 +1,7 @@
 import keras
 import pytest
 
-from roformer_tf.training.optimization import WarmupDecay
+from roformer_tf.training.optimizers import WarmupDecay
 
 
 @pytest.mark.parametrize(

@@ -14,8 +14,7 @@ from roformer_tf.corpus.objectives import MaskingConfig, make_objective
 from roformer_tf.corpus.shards import PreparedRows
 from roformer_tf.models.heads import RoFormerForMaskedLM
 from roformer_tf.pretraining.evaluation import TokenMetrics, evaluate
-from roformer_tf.training.optimization import make_optimizer
-from roformer_tf.training.optimizers import ema_weights, swap_ema_weights
+from roformer_tf.training.optimizers import ema_weights, make_optimizer, swap_ema_weights
 from roformer_tf.training.run_files import read_metrics
 from roformer_tf.training.settings import OptimizerConfig
 

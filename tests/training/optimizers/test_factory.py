@@ -5,7 +5,7 @@ import pytest
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.models.heads import RoFormerForMaskedLM, RoFormerForTokenClassification
 from roformer_tf.pretraining.train_step import MaskedTokenLoss
-from roformer_tf.training.optimization import make_finetune_optimizer, make_optimizer
+from roformer_tf.training.optimizers import make_finetune_optimizer, make_optimizer
 from roformer_tf.training.settings import FinetuneOptimizerConfig, OptimizerConfig
 
 CONSTANT = OptimizerConfig(learning_rate=0.5, warmup=0.0, weight_decay=0.1, clip_norm=1e9)

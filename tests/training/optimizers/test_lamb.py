@@ -1,7 +1,7 @@
 import keras
 import numpy as np
 
-from roformer_tf.training.optimization import make_optimizer
+from roformer_tf.training.optimizers import make_optimizer
 from roformer_tf.training.settings import OptimizerConfig
 
 

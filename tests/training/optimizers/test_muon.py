@@ -4,8 +4,7 @@ import pytest
 
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.models.heads import RoFormerForMaskedLM
-from roformer_tf.training.optimization import make_optimizer
-from roformer_tf.training.optimizers import as_matrix, orthogonal
+from roformer_tf.training.optimizers import as_matrix, make_optimizer, orthogonal
 from roformer_tf.training.settings import OptimizerConfig
 
 LONG = 10**9  # steps: the learning rate of the first ones is the highest
