@@ -48,7 +48,7 @@ PAIRS = _groups("""
 """)
 # A text, and the name of a column with a list of texts.
 CHOICES = _groups("text choices, content candidates, question choices")
-DOCUMENTS = _groups("query documents")
+DOCUMENTS = _groups("query documents, query passages")
 TRIPLES = _groups("a b c, text_a text_b text_c")
 # Matching texts, which need no label; the last of three does not match the first.
 POSITIVES = _groups("""

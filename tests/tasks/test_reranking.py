@@ -30,6 +30,13 @@ def written(path, rows):
     return path
 
 
+@pytest.mark.parametrize("documents", ["documents", "passages"])
+def test_a_query_with_its_documents_is_detected(documents, tmp_path):
+    row = {"query": "问", documents: ["甲", "乙"], "labels": [0, 1]}
+    layout = find_layout(written(tmp_path / "x.jsonl", [row] * 2), ColumnsConfig(), None, TASKS)
+    assert layout.task.name == "reranking"
+
+
 def test_both_layouts_give_the_same_examples(tmp_path):
     lists = [{"query": "问", "documents": ["甲", "乙", "丙"], "labels": [0, 1, 0]}]
     pairs = [
