@@ -19,6 +19,11 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, settings
 
+from roformer_tf.startup import set_up_tensorflow
+
+# Before TensorFlow is loaded: numbers of this process and of a command's are then equal bit by bit.
+set_up_tensorflow()
+
 os.environ["LC_ALL"] = "C.UTF-8"  # messages are in English, whatever the developer's locale
 
 gc.disable()  # until all tests are imported, and with them a million objects, which stay
