@@ -275,8 +275,8 @@ TABLES = {
             Row("--tls-certificate {texts}", "exit", exits=(0, 2)),
             Row("--accept-token-ids", "token ids", has("200 "), base=SERVE_VECTORS),
             Row("--max-texts 4", "many", has("422 ")),
-            Row("--max-characters 40", "long", has("422", "at most 40 are allowed")),
-            Row("--max-megabytes 1", "large", has("413")),
+            Row("--max-characters 40", "long", has("422 ", "at most 40 are allowed")),
+            Row("--max-megabytes 1", "large", has("413 ")),
             Row("--max-waiting 1", "burst", has("503")),
             Row("--max-connections 1", "two connections", has("503")),
             Row(
@@ -286,8 +286,8 @@ TABLES = {
                 base=f"{SERVE_VECTORS} --max-texts 8000",
             ),
             Row("--max-text-tokens 2", "generate", base=SERVE_WRITER),
-            Row("--max-request-tokens 40", "generate", has("422"), base=SERVE_WRITER),
-            Row("--max-samples 2", "samples", has("422"), base=SERVE_WRITER),
+            Row("--max-request-tokens 40", "generate", has("422 "), base=SERVE_WRITER),
+            Row("--max-samples 2", "samples", has("422 "), base=SERVE_WRITER),
         ],
     ),
     "evaluate (corpus)": (
