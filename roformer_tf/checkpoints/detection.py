@@ -18,6 +18,8 @@ TASK_FILE = "task.json"
 """File of a fine-tuned model: its task, labels, columns and maximum length."""
 LEXICAL_FILE = "lexical.npz"
 """File of a fine-tuned model whose predictions are combined with those of TF-IDF."""
+POOLING, TRANSFORMER_SETTINGS = "1_Pooling/config.json", "sentence_bert_config.json"
+"""Files of sentence-transformers: how it pools, and the maximum number of tokens."""
 
 
 def parts(checkpoint: Checkpoint) -> set[str]:
@@ -68,9 +70,9 @@ def embedding_settings(checkpoint: Checkpoint, source: OpenedSource) -> Embeddin
     if content is None:
         is_unilm = attention_type(checkpoint, source) == "unilm"
         is_sim = is_unilm and {"pooler", "mlm"} <= parts(checkpoint)
-        pooling = source.read_object("1_Pooling/config.json")
+        pooling = source.read_object(POOLING)
         is_cls = pooling.get("pooling_mode_cls_token") or pooling.get("pooling_mode") == "cls"
-        limit = source.read_object("sentence_bert_config.json").get("max_seq_length")
+        limit = source.read_object(TRANSFORMER_SETTINGS).get("max_seq_length")
         length = limit or checkpoint.config.max_position_embeddings
         return EmbeddingConfig("pooler" if is_sim else "cls" if is_cls else "mean", length)
     name = f"{source.name}: its {embedding_config.FILE}"

@@ -16,14 +16,13 @@ import numpy as np
 
 from roformer_tf.checkpoints.archives import CONFIG, WEIGHTS
 from roformer_tf.checkpoints.arrays import save_tensors
-from roformer_tf.checkpoints.detection import embedding_settings
+from roformer_tf.checkpoints.detection import POOLING, TRANSFORMER_SETTINGS, embedding_settings
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.files import remove, write_json
 
 MODULES = "modules.json"
 _SETTINGS = "config_sentence_transformers.json"
-_TRANSFORMER_SETTINGS = "sentence_bert_config.json"
 _POOLER = "2_Dense"
 
 
@@ -50,10 +49,10 @@ def save_modules(folder: str | Path) -> bool:
             modules.append(_POOLER)
     modules.append(f"{len(modules)}_Normalize")
     pooling = _pooling(config, checkpoint.config.hidden_size)
-    write_json(folder / "1_Pooling" / CONFIG, pooling)
+    write_json(folder / POOLING, pooling)
     # do_lower_case would be done before the tokenizer, which lower-cases by itself.
     limits = {"max_seq_length": config.max_length, "do_lower_case": False}
-    write_json(folder / _TRANSFORMER_SETTINGS, limits)
+    write_json(folder / TRANSFORMER_SETTINGS, limits)
     write_json(folder / _SETTINGS, {"prompts": {}, "similarity_fn_name": "cosine"})
     write_json(folder / MODULES, [_module(i, name) for i, name in enumerate(modules)])
     return True

@@ -70,11 +70,12 @@ def read_labels(value: Any, separator: str) -> tuple[str, ...]:
 
 def parsed(value: Any) -> Any:
     """The list or dictionary that a text is, as JSON or pandas writes it; any other value as is."""
-    if isinstance(value, str) and value.strip().startswith(("[", "{")):
-        # NumPy's ['a' 'b'] would be 'ab' in Python.
-        for read, text in ((json.loads, value), (ast.literal_eval, _ADJACENT.sub(r"\1, ", value))):
-            with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
-                return read(text.strip())
+    if isinstance(value, str) and (text := value.strip()).startswith(("[", "{")):
+        with suppress(ValueError, RecursionError):
+            return json.loads(text)
+        with suppress(ValueError, SyntaxError, RecursionError, MemoryError):
+            # NumPy's ['a' 'b'] would be 'ab' in Python.
+            return ast.literal_eval(_ADJACENT.sub(r"\1, ", text))
     return value
 
 

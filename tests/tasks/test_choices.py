@@ -153,11 +153,11 @@ BAD = [
     ({"label": -1}, "has the label '-1'"),
     ({"label": 0.5}, "has the label '0.5'"),
     ({"label": "中"}, "has the label '中'"),
-    ({"choices": ["好"]}, "has 1 texts in 'choices', but needs 2 or more"),
+    ({"choices": ["好"]}, "has 1 texts in 'choices', not a list of 2 or more"),
     ({"choices": ["好", " "]}, "has an empty text in 'choices'"),
     ({"choices": ["坏", "坏"]}, "has the right candidate '坏' twice"),
     ({"choices": ["坏", "坏"], "label": "坏"}, "has the right candidate '坏' twice"),
-    ({"choices": "好"}, "has 1 texts in 'choices', but needs 2"),
+    ({"choices": "好"}, "has 1 texts in 'choices', not a list of 2 or more"),
 ]
 
 

@@ -65,7 +65,9 @@ class ListLabelling(Labelling):
         """The texts in a column. Raises BadCellError for fewer than `min_candidates`."""
         listed, least = read_texts(cells, column), cls.min_candidates
         if len(listed) < least:
-            raise BadCellError(f"has {len(listed)} texts in {column!r}, but needs {least} or more")
+            raise BadCellError(
+                f"has {len(listed)} texts in {column!r}, not a list of {least} or more"
+            )
         return listed
 
     @classmethod
