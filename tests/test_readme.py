@@ -3,8 +3,11 @@
 import re
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from docs.included_pages import on_page_markdown
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -83,6 +86,12 @@ def test_every_page_is_in_both_languages():
     english = {str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")}
     english = {page for page in english if not page.startswith("zh/")}
     assert english == set(TRANSLATED) | ENGLISH_ONLY
+
+
+def test_a_line_break_between_chinese_characters_is_no_space_except_in_code():
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="zh/page.md"))
+    text = "- 一，\n  二。\n三\n\n```text\n四。\n五\n```\n"
+    assert on_page_markdown(text, page) == text.replace("，\n  ", "，").replace("。\n三", "。三")
 
 
 def test_every_page_is_in_the_navigation():
