@@ -17,14 +17,16 @@ PAGES = {
     "SEARCH.md": "research/search.md",
 }
 LINK = re.compile(r"(?<!!)\[([^\]]*)\]\((?!https?:|#)([^)#]+)(#[^)]*)?\)")
-CHINESE_LINE_END = re.compile(r"(?<=[，。；：！？、）])\n(?=[\u4e00-\u9fff])")
+CHINESE_LINE_END = re.compile(
+    r"(^```.*?^```)|(?<=[，。；：！？、）])\n *(?=[\u4e00-\u9fff])", re.MULTILINE | re.DOTALL
+)
 PICTURE = re.compile(r"^!\[.*\n", re.MULTILINE)
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Replace the markers of a page (called by MkDocs)."""
-    if page.file.src_uri.startswith("zh/"):  # a line break must not become a space
-        markdown = CHINESE_LINE_END.sub("", markdown)
+    if page.file.src_uri.startswith("zh/"):  # a line break must not become a space; code stays
+        markdown = CHINESE_LINE_END.sub(lambda match: match[1] or "", markdown)
     depth = page.file.src_uri.count("/")
     if page.file.src_uri == "LOG.md":
         return adapted(markdown, depth)

@@ -3,8 +3,11 @@
 import re
 import subprocess
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from docs.included_pages import on_page_markdown
 
 ROOT = Path(__file__).parent.parent
 DOCS = ROOT / "docs"
@@ -16,16 +19,18 @@ PAIRS = [
     ("README.md", "README_zh.md"),
     *((f"docs/{page}", f"docs/zh/{page}") for page in sorted(TRANSLATED)),
 ]
-ENGLISH_ONLY = {
-    *("LOG.md", "reference/api.md"),
-    *(f"research/{name}.md" for name in ("results", "paper", "search", "sentiment", "cluster")),
-}
+ENGLISH_ONLY = {"LOG.md", "reference/api.md", "research/results.md"}
+UNITS = {"million": 10**6, "billion": 10**9, "万": 10**4, "亿": 10**8}
+
+
+def file_of(name):
+    """The file with the text of a page: see docs/included_pages.py."""
+    included = re.match(r"<!-- include: (\S+) -->", (ROOT / name).read_text(encoding="utf-8"))
+    return ROOT / (included[1] if included else name)
 
 
 def text_of(name):
-    text = (ROOT / name).read_text(encoding="utf-8")
-    included = re.match(r"<!-- include: (\S+) -->", text)  # see docs/included_pages.py
-    return text_of(included[1]) if included and name in dict(PAIRS) else text
+    return file_of(name).read_text(encoding="utf-8")
 
 
 def code_blocks(name):
@@ -59,7 +64,8 @@ def test_linked_and_named_files_exist(name):
     text = re.sub(r"^```.*?^```", "", text_of(name), flags=re.MULTILINE | re.DOTALL)
     linked = re.findall(r"\]\(([^)#:\s]+)(?:#[^)]*)?\)|<img src=\"([^\"]+)\"", text)
     for path in (page or image for page, image in linked):
-        assert ((ROOT / name).parent / path).exists(), path
+        assert (file_of(name).parent / path).exists(), path
+    assert not re.findall(r"\]\(\S*#_\d+\)", text)  # ids by the order of the headings
     if name in ("docs/LOG.md", "CHANGELOG.md"):  # name files of their time
         return
     for path in re.findall(
@@ -80,6 +86,12 @@ def test_every_page_is_in_both_languages():
     english = {str(path.relative_to(DOCS)) for path in DOCS.rglob("*.md")}
     english = {page for page in english if not page.startswith("zh/")}
     assert english == set(TRANSLATED) | ENGLISH_ONLY
+
+
+def test_a_line_break_between_chinese_characters_is_no_space_except_in_code():
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="zh/page.md"))
+    text = "- 一，\n  二。\n三\n\n```text\n四。\n五\n```\n"
+    assert on_page_markdown(text, page) == text.replace("，\n  ", "，").replace("。\n三", "。三")
 
 
 def test_every_page_is_in_the_navigation():
@@ -103,14 +115,24 @@ def test_both_languages_show_the_same_code(english, chinese):
     assert without_comments(english) == without_comments(chinese)
 
 
-@pytest.mark.parametrize(("english", "chinese"), PAIRS)
-def test_both_languages_show_the_same_figures_in_their_tables(english, chinese):
-    def figures(name):
-        """Of each row without its name, which counts in millions, or in 万."""
-        cells = [line.split("|", 2)[2] for line in text_of(name).splitlines() if line[:1] == "|"]
-        return [re.findall(r"\d+(?:[,.]\d+)*", row) for row in cells]
+def figures(text):
+    """The figures of a text in their order; those of 7.6 million and of 760 万 are equal."""
+    figure = rf"(\d+(?:[,.]\d+)*) ?({'|'.join(UNITS)}|)"
+    return [
+        f"{float(number) * UNITS[unit]:.0f}" if unit else number
+        for number, unit in re.findall(figure, re.sub(r"(?<=\d),(?=\d{3})", "", text))
+    ]
 
-    assert figures(english) == figures(chinese)
+
+@pytest.mark.parametrize(("english", "chinese"), PAIRS)
+def test_both_languages_show_the_same_figures(english, chinese):
+    """Row by row in tables, and in all of the page. Months have names in English."""
+
+    def rows(name):
+        return [figures(line) for line in text_of(name).splitlines() if line[:1] == "|"]
+
+    assert rows(english) == rows(chinese)
+    assert {*figures(text_of(english))} == {*figures(re.sub(r"\d+ 月", "", text_of(chinese)))}
 
 
 @pytest.mark.parametrize("name", READMES)
