@@ -12,8 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from roformer_tf.checkpoints.detection import is_language_model
-from roformer_tf.checkpoints.sources import OpenedSource
+from roformer_tf.checkpoints.sources import OpenedSource, is_language_model
 from roformer_tf.errors import InputError
 from roformer_tf.files import write_text
 from roformer_tf.finetuning import command

@@ -12,8 +12,7 @@ from typing import Annotated, NamedTuple
 import numpy as np
 
 from roformer_tf.checkpoints.arrays import LazyArrays
-from roformer_tf.checkpoints.detection import described
-from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
+from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource, described
 from roformer_tf.conversion.convert import (
     OutputConfig,
     check_target,

@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 from roformer_tf.checkpoints import embedding_config, huggingface, tf1
+from roformer_tf.checkpoints.archives import LEXICAL_FILE, TASK_FILE
 from roformer_tf.checkpoints.arrays import LazyArrays, largest_difference
-from roformer_tf.checkpoints.detection import (
-    LEXICAL_FILE,
-    TASK_FILE,
+from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
+from roformer_tf.checkpoints.sentence_transformers import save_modules
+from roformer_tf.checkpoints.sources import (
+    Checkpoint,
+    OpenedSource,
     described,
     embedding_settings,
     is_called_gpt,
     transformers_class,
 )
-from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
-from roformer_tf.checkpoints.sentence_transformers import save_modules
-from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.files import check_writable, temporary_folder

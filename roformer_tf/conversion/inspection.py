@@ -7,9 +7,8 @@ from math import prod
 from typing import Annotated
 
 from roformer_tf.checkpoints.arrays import is_finite, statistics
-from roformer_tf.checkpoints.detection import attention_type
 from roformer_tf.checkpoints.names import IGNORED
-from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
+from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource, attention_type
 from roformer_tf.terminal import until_pipe_closes
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, find_tokenizer
 

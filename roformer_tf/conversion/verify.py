@@ -21,13 +21,14 @@ import numpy as np
 
 from roformer_tf.checkpoints import huggingface
 from roformer_tf.checkpoints.arrays import largest_difference
-from roformer_tf.checkpoints.detection import (
+from roformer_tf.checkpoints.sources import (
+    Checkpoint,
+    OpenedSource,
     attention_type,
     is_language_model,
     parts,
     transformers_class,
 )
-from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.conversion.convert import CheckpointLayout, OutputConfig, convert_checkpoint
 from roformer_tf.errors import DifferenceError, InputError
 from roformer_tf.terminal import say

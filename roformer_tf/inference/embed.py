@@ -17,9 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from roformer_tf.checkpoints import embedding_config
-from roformer_tf.checkpoints.detection import check_pooling, embedding_settings
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig, Pooling
-from roformer_tf.checkpoints.sources import Checkpoint
+from roformer_tf.checkpoints.sources import Checkpoint, check_pooling, embedding_settings
 from roformer_tf.engines.choice import Choice, Engine, Precision
 from roformer_tf.engines.model import graph_model
 from roformer_tf.errors import DamagedError, InputError, check_numbers

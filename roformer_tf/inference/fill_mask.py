@@ -6,7 +6,7 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from roformer_tf.checkpoints.detection import is_language_model
+from roformer_tf.checkpoints.sources import is_language_model
 from roformer_tf.engines.choice import Choice, Engine, Precision
 from roformer_tf.engines.model import graph_model
 from roformer_tf.engines.network import EACH_TOKEN

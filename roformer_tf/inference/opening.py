@@ -22,18 +22,17 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import numpy as np
 
 from roformer_tf.checkpoints import embedding_config
-from roformer_tf.checkpoints.archives import WEIGHT_FILES
-from roformer_tf.checkpoints.detection import (
-    LEXICAL_FILE,
-    TASK_FILE,
+from roformer_tf.checkpoints.archives import LEXICAL_FILE, TASK_FILE, WEIGHT_FILES
+from roformer_tf.checkpoints.embedding_config import Pooling
+from roformer_tf.checkpoints.names import MULTIPLE_CHOICE
+from roformer_tf.checkpoints.sources import (
+    Checkpoint,
+    OpenedSource,
     attention_type,
     is_called_gpt,
     is_language_model,
     parts,
 )
-from roformer_tf.checkpoints.embedding_config import Pooling
-from roformer_tf.checkpoints.names import MULTIPLE_CHOICE
-from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.engines.choice import Choice, Engine, Precision, choose, unsupported_reason
 from roformer_tf.engines.model import (
     GraphModel,

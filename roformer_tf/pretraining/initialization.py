@@ -8,8 +8,7 @@ import keras
 import numpy as np
 import numpy.typing as npt
 
-from roformer_tf.checkpoints.detection import described
-from roformer_tf.checkpoints.sources import OpenedSource
+from roformer_tf.checkpoints.sources import OpenedSource, described
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.conversion.change_vocabulary import add_words
 from roformer_tf.corpus.objectives import ObjectiveName, predicted_ids

@@ -7,8 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
-from roformer_tf.checkpoints.detection import attention_type, is_language_model
-from roformer_tf.checkpoints.sources import OpenedSource
+from roformer_tf.checkpoints.sources import OpenedSource, attention_type, is_language_model
 from roformer_tf.corpus.documents import (
     CorpusConfig,
     CorpusReport,

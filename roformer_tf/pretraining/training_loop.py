@@ -21,7 +21,7 @@ from roformer_tf.pretraining.settings import PretrainConfig, Stage, rows_before,
 from roformer_tf.pretraining.train_step import MaskedTokenLoss, PretrainingModel
 from roformer_tf.templates import environment, markdown
 from roformer_tf.terminal import say
-from roformer_tf.training.callbacks import MetricsFile, PeriodicCallback, StepLog, Termination
+from roformer_tf.training.callbacks import PeriodicCallback, StepLog, Termination
 from roformer_tf.training.checkpointing import (
     CheckpointWriter,
     RunState,
@@ -40,11 +40,12 @@ from roformer_tf.training.run_files import (
     EVALUATIONS_FILE,
     METRICS_FILE,
     MODEL,
+    MetricsFile,
+    Track,
     file_name,
     read_metrics,
     read_settings,
 )
-from roformer_tf.training.tracking import Track
 
 # The hub's pipeline tag for each training objective.
 PIPELINES = {"masked": "fill-mask", "causal": "text-generation"}

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from roformer_tf.checkpoints.detection import (
+from roformer_tf.checkpoints.sources import (
+    OpenedSource,
     attention_type,
     described,
     is_called_gpt,
@@ -12,7 +13,6 @@ from roformer_tf.checkpoints.detection import (
     parts,
     transformers_class,
 )
-from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.tokenizers.tokenizer import find_tokenizer
 
 MASKED, CAUSAL, ENCODER = "RoFormerForMaskedLM", "RoFormerForCausalLM", {"encoder"}

@@ -8,8 +8,7 @@ from itertools import chain
 import numpy as np
 import pytest
 
-from roformer_tf.checkpoints.detection import attention_type
-from roformer_tf.checkpoints.sources import OpenedSource
+from roformer_tf.checkpoints.sources import OpenedSource, attention_type
 from roformer_tf.cli import main
 from roformer_tf.models.generation import GenerationConfig
 from roformer_tf.models.heads import RoFormerForCausalLM

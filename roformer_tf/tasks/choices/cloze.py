@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from roformer_tf.checkpoints.detection import is_language_model
+from roformer_tf.checkpoints.sources import is_language_model
 from roformer_tf.engines.network import Part as NetworkPart
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.choices import EncodedChoices, encode_cloze
