@@ -6,7 +6,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 
-from roformer_tf.checkpoints.sources import is_language_model
 from roformer_tf.engines.choice import KerasPrecision
 from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.inference.opening import open_model
@@ -162,10 +161,11 @@ def open_generator(
     from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForSentenceSimilarity
 
     with open_model(source, "keras", precision) as opened:
-        attention = attention or opened.attention
-        if not is_language_model(opened.checkpoint):
+        checkpoint = opened.checkpoint
+        attention = attention or checkpoint.attention_type
+        if not checkpoint.is_language_model:
             raise InputError(
-                f"{opened.name} cannot generate: it holds {', '.join(sorted(opened.parts))}, but "
+                f"{opened.name} cannot generate: it holds {', '.join(sorted(checkpoint.parts))}, but "
                 "not the head that scores the vocabulary. Give a gpt or a sim model, or pretrain "
                 "one with --objective causal."
             )
@@ -176,7 +176,7 @@ def open_generator(
                 "unilm; else give a gpt or a sim model."
             )
         # Only a sim model has a pooler, whose vectors choose among paraphrases.
-        is_sim = attention == "unilm" and "pooler" in opened.parts
+        is_sim = attention == "unilm" and "pooler" in checkpoint.parts
         kind = RoFormerForSentenceSimilarity if is_sim else RoFormerForCausalLM
         return opened.keras_model(kind, opened.choice().precision, attention_type=attention)
 
