@@ -83,11 +83,6 @@ def own() -> Path:
     return Path(__file__).with_name(MINI)
 
 
-def is_name(source: str | Path) -> bool:
-    """Whether it is a name of a checkpoint: our own, or one that was released."""
-    return str(source) == MINI or find(str(source)) is not None
-
-
 def find(name: str) -> Release | None:
     """The release with this name or alias, if there is one."""
     return next((r for r in releases() if name in (r.name, *r.aliases)), None)

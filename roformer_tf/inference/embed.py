@@ -23,9 +23,9 @@ from roformer_tf.engines.choice import Choice, Engine, Precision
 from roformer_tf.engines.model import graph_model
 from roformer_tf.errors import DamagedError, InputError, check_numbers
 from roformer_tf.inference.opening import OpenedModel, open_model
-from roformer_tf.inference.text_files import chunks
 from roformer_tf.labelled.encoding import windows
 from roformer_tf.models.rows import BATCH_SIZE, run_rows
+from roformer_tf.readers.records import chunks
 from roformer_tf.tokenizers.padding import SPECIALS
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.translation import Message

@@ -142,8 +142,8 @@ def check_fills_masks(opened: OpenedModel) -> None:
         reason = f"it was fine-tuned for labels: it has a {heads[0]}, not a language model's head"
     elif not checkpoint.is_language_model:
         reason = (
-            f"it holds {', '.join(sorted(checkpoint.parts))} alone, without the head that scores the "
-            "vocabulary, whose weights would be random"
+            f"it holds {', '.join(sorted(checkpoint.parts))} alone, without the head that "
+            "scores the vocabulary, whose weights would be random"
         )
     elif checkpoint.attention_type == "unilm":
         reason = "it is a sim model, which was trained to generate text"

@@ -10,14 +10,9 @@ from roformer_tf.engines.choice import KerasPrecision
 from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.inference.opening import open_model
 from roformer_tf.inference.prediction_files import check_output, opened_text, tsv_line
-from roformer_tf.inference.text_files import (
-    TextFileConfig,
-    check_not_blank,
-    checked_texts,
-    chunks,
-    report,
-)
+from roformer_tf.inference.text_files import TextFileConfig, check_not_blank, checked_texts, report
 from roformer_tf.models.generation_config import ROWS, GenerationConfig
+from roformer_tf.readers.records import chunks
 from roformer_tf.terminal import Progress
 from roformer_tf.top_k import top_k
 from roformer_tf.translation import Message
@@ -165,9 +160,9 @@ def open_generator(
         attention = attention or checkpoint.attention_type
         if not checkpoint.is_language_model:
             raise InputError(
-                f"{opened.name} cannot generate: it holds {', '.join(sorted(checkpoint.parts))}, but "
-                "not the head that scores the vocabulary. Give a gpt or a sim model, or pretrain "
-                "one with --objective causal."
+                f"{opened.name} cannot generate: it holds {', '.join(sorted(checkpoint.parts))}, "
+                "but not the head that scores the vocabulary. Give a gpt or a sim model, or "
+                "pretrain one with --objective causal."
             )
         if attention not in ("causal", "unilm"):
             raise InputError(

@@ -13,8 +13,8 @@ from roformer_tf.checkpoints.hub import HubModel, download, locate
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.cli import main
 from roformer_tf.errors import InputError
-from roformer_tf.tokenizers.vocabulary import read_vocabulary
 from tests.support.hub_server import COMMITS, HubServer, ModelScopeServer
+from tests.support.vocabularies import read_vocabulary
 
 NAME = "someone/roformer-tiny"
 OTHER_WEIGHTS = {"tf_model.h5": b"h5", "model.onnx": b"onnx", "onnx/model.onnx": b"onnx"}
