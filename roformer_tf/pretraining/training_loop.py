@@ -23,8 +23,8 @@ from roformer_tf.templates import environment, markdown
 from roformer_tf.terminal import say
 from roformer_tf.training.callbacks import PeriodicCallback, StepLog, Termination
 from roformer_tf.training.checkpointing import (
-    CheckpointWriter,
     RunState,
+    checkpoint_writer,
     checkpoints,
     publish,
     take_snapshot,
@@ -119,12 +119,12 @@ def train_stage(run: PretrainingRun, stage: Stage, start: int, track: Track) -> 
         MetricsFile(
             output / EVALUATIONS_FILE, tensorboard=board / "held_out", **files
         ) as evaluations,
-        CheckpointWriter(
+        checkpoint_writer(
             output / CHECKPOINTS,
             model,
             config.keep_checkpoints,
             lambda checkpoint: publish_checkpoint(output, checkpoint),
-        ) as writer,
+        ) as write_snapshot,
         StepLog(
             lines,
             every=config.log_every,
@@ -151,7 +151,7 @@ def train_stage(run: PretrainingRun, stage: Stage, start: int, track: Track) -> 
             with ema_weights(model):
                 snapshot = take_snapshot(RunState(step, run.fingerprint), model)
             if run.group.first:
-                writer.write(snapshot)
+                write_snapshot(snapshot)
 
         if start == 0 and evaluates:
             evaluate_at(0)
