@@ -12,7 +12,6 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 
-from roformer_tf.checkpoints.detection import is_language_model
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.errors import InputError
 from roformer_tf.files import write_text
@@ -48,7 +47,7 @@ def adapt(config: FinetuneConfig, texts: Iterable[str]) -> Path:
     from roformer_tf.pretraining.settings import PretrainConfig
 
     with OpenedSource(config.checkpoint) as source:
-        if not is_language_model(source.checkpoint()):
+        if not source.checkpoint().is_language_model:
             raise InputError(
                 f"{config.checkpoint} cannot be adapted: it has no head that scores the "
                 "vocabulary. Remove --adapt, or give a masked language model."
@@ -56,10 +55,7 @@ def adapt(config: FinetuneConfig, texts: Iterable[str]) -> Path:
     output = Path(config.output, "adapted")
     corpus = output / "texts.jsonl"
     lines = "".join(json.dumps({"text": text}, ensure_ascii=False) + "\n" for text in texts)
-    # The preparation recognizes a file by its time, so an equal one is left alone.
-    if not corpus.exists() or corpus.read_text(encoding="utf-8") != lines:
-        corpus.parent.mkdir(parents=True, exist_ok=True)
-        write_text(corpus, lines)
+    write_text(corpus, lines)
     rows = prepare(
         PreparationConfig(
             corpus=(str(corpus), *config.unlabelled),

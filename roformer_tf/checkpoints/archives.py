@@ -34,6 +34,13 @@ WEIGHT_FILES = (WEIGHTS, SHARDS, PICKLE)
 TOKENIZER = "tokenizer.json"
 TOKENIZER_CONFIG = "tokenizer_config.json"
 
+TASK_FILE = "task.json"
+"""File of a fine-tuned model: its task, labels, columns and maximum length."""
+LEXICAL_FILE = "lexical.npz"
+"""File of a fine-tuned model whose predictions are combined with those of TF-IDF."""
+POOLING, TRANSFORMER_SETTINGS = "1_Pooling/config.json", "sentence_bert_config.json"
+"""Files of sentence-transformers: how it pools, and the maximum number of tokens."""
+
 # Limits of a zip. The largest released model has 1.3 GB, and all of them shrink to more than half.
 MAX_BYTES = 16 << 30
 """Maximum number of unpacked bytes."""

@@ -144,8 +144,6 @@ def _commits(model: HubModel) -> dict[str, str]:
 
 
 def _download(model: HubModel) -> Path:
-    from roformer_tf.checkpoints import transfer
-
     commit, files = _listing(model)
     folder = model.folder(commit)
     for name, file in files.items():
@@ -154,16 +152,16 @@ def _download(model: HubModel) -> Path:
         if _is_right(path, file):
             continue
         try:
-            transfer.fetch(file.url, path, model.headers)
-        except transfer.TransferError as error:
+            registry.fetch(file.url, path, model.headers)
+        except registry.TransferError as error:
             raise InputError(
                 f"cannot download {model.id}: {error}. Try again to continue, or give a folder "
                 f"with its files. {model.advice}"
             ) from None
         if _is_right(path, file) is False:
-            transfer.discard(path)
+            registry.discard(path)
             raise InputError(f"{file.url} is not the file that the hub lists. Try again.")
-        transfer.finish(path)
+        registry.finish(path)
     # Last: without it, the files of a download that was stopped are not used.
     commits = _commits(model) | {model.revision: commit}
     write_json(model.commits, commits)
@@ -174,8 +172,6 @@ def _listing(model: HubModel) -> tuple[str, dict[str, HubFile]]:
     """The commit of a revision, and the files to download."""
     import requests
 
-    from roformer_tf.checkpoints import transfer
-
     revision = quote(model.revision, safe="")
     if model.is_modelscope:
         read = _modelscope_files
@@ -184,7 +180,7 @@ def _listing(model: HubModel) -> tuple[str, dict[str, HubFile]]:
         read = _huggingface_files
         url = f"{model.endpoint}/api/models/{model.id}/revision/{revision}?blobs=true"
     try:
-        response = requests.get(url, headers=model.headers, timeout=(10, transfer.TIMEOUT))
+        response = requests.get(url, headers=model.headers, timeout=(10, registry.TIMEOUT))
         response.raise_for_status()
         commit, files = read(model, response.json())
         if not _FILE.fullmatch(commit):
@@ -198,7 +194,7 @@ def _listing(model: HubModel) -> tuple[str, dict[str, HubFile]]:
             else "Nor can it be found at the hub"
         )
         raise InputError(
-            f"{registry.unknown(model.source)} {why}: {transfer.reason(url, error)}. {model.advice}"
+            f"{registry.unknown(model.source)} {why}: {registry.reason(url, error)}. {model.advice}"
         ) from None
     except (ValueError, KeyError, TypeError):
         raise InputError(f"{url} does not describe a model. {model.advice}") from None

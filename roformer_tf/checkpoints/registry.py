@@ -9,7 +9,10 @@ No checksums were published. Those in the zip are verified whenever it is read, 
 which also compares the model's sizes with the released ones.
 """
 
+from __future__ import annotations
+
 import difflib
+import json
 import os
 import shutil
 import sys
@@ -18,13 +21,18 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from roformer_tf.checkpoints.archives import BERT_CONFIG, Files
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
-from roformer_tf.files import leftovers, parse_json, remove, temporary_file
+from roformer_tf.files import leftovers, parse_json, remove, temporary_file, write_text
+from roformer_tf.terminal import Progress
 from roformer_tf.translation import Message, either
+
+if TYPE_CHECKING:
+    import requests  # loaded when something is downloaded
 
 CACHE = "ROFORMER_TF_CACHE"
 MIRROR = "ROFORMER_TF_MIRROR"
@@ -32,6 +40,10 @@ BY_HAND = Path("checkpoints")
 """The folder of a clone, relative to the working directory, that has priority over the cache."""
 MINI = "chinese_roformer-tf-mini"
 """The name of our own small pretrained checkpoint, and of its folder in this package."""
+TIMEOUT = 60
+"""Seconds without a response, or without a further byte, after which a connection is closed."""
+CHUNK = 1 << 14
+"""Bytes written at a time: the maximum that is lost when a connection breaks."""
 
 
 @dataclass(frozen=True)
@@ -69,11 +81,6 @@ def releases() -> tuple[Release, ...]:
 def own() -> Path:
     """The folder of our own checkpoint."""
     return Path(__file__).with_name(MINI)
-
-
-def is_name(source: str | Path) -> bool:
-    """Whether it is a name of a checkpoint: our own, or one that was released."""
-    return str(source) == MINI or find(str(source)) is not None
 
 
 def find(name: str) -> Release | None:
@@ -136,24 +143,22 @@ def cached(release: Release) -> Path | None:
 
 def _download(release: Release) -> Path:
     """Download a release that is not in the cache."""
-    from roformer_tf.checkpoints import transfer
-
     url = _url(release)
     part = folder() / f"{release.file}.part"
     try:
-        transfer.fetch(url, part)
-    except transfer.TransferError as error:
-        received = transfer.size(part)
-        again = f"try again to continue after {received:,} bytes, or " if received else ""
+        fetch(url, part)
+    except TransferError as error:
+        count = received(part)
+        again = f"try again to continue after {count:,} bytes, or " if count else ""
         raise InputError(
             f"cannot download {release.name}: {error}; {again}{_how_to_get(release)}"
         ) from None
     try:
         path = _store(part, release)
     except InputError as error:
-        transfer.discard(part)  # to resume would not fix it
+        discard(part)  # to resume would not fix it
         raise InputError(f"the file that {url} sent cannot be used: {error}") from None
-    transfer.discard(part)
+    discard(part)
     return path
 
 
@@ -241,3 +246,116 @@ def unknown(source: str | Path) -> str:
         config=BERT_CONFIG,
         hint=Message(" Did you mean {names}?", names=either(near)) if near else "",
     )
+
+
+# Downloads over HTTP that resume after a broken connection: pooch and urllib always start again.
+
+
+class TransferError(Exception):
+    """A failed download; the message is the reason, as a part of a sentence."""
+
+
+def fetch(url: str, part: Path, headers: Mapping[str, str] | None = None) -> None:
+    """Download a URL into `part`, with a progress bar on stderr; `headers`: of the request.
+
+    `part` can contain the beginning of the file. The download resumes from there if the server
+    confirms that its file has not changed, and starts again otherwise. A broken connection is
+    repeated as long as each one brings some bytes. Then TransferError is raised, and `part` stays.
+    """
+    import requests
+
+    while True:
+        before = received(part)
+        try:
+            return _fetch_rest(url, part, headers or {})
+        except requests.RequestException as error:
+            # Progress resets the patience: on a bad line, a large file needs many connections.
+            if received(part) <= before:
+                raise TransferError(reason(url, error)) from None
+
+
+def received(part: Path) -> int:
+    """Bytes that were received so far."""
+    return part.stat().st_size if part.exists() else 0
+
+
+def discard(part: Path) -> None:
+    """Remove a partial download: the next one starts again."""
+    remove(part)
+    finish(part)
+
+
+def finish(part: Path) -> None:
+    """Forget that a file was a partial download."""
+    remove(_note(part))
+
+
+def _fetch_rest(url: str, part: Path, headers: Mapping[str, str]) -> None:
+    import requests
+
+    # A compressed response cannot be resumed by bytes.
+    headers = {**headers, "Accept-Encoding": "identity"}
+    if version := _version_of(part, url):
+        headers |= {"Range": f"bytes={received(part)}-", "If-Range": version}
+    with requests.get(url, headers=headers, stream=True, timeout=TIMEOUT) as response:
+        if response.status_code == requests.codes.requested_range_not_satisfiable:
+            return  # the file is complete
+        response.raise_for_status()
+        if response.status_code != requests.codes.partial_content:  # it starts at the first byte
+            discard(part)
+            # Written before the first byte: without the note, the bytes cannot be trusted.
+            note = {"url": url, "version": _version(response.headers)}
+            write_text(_note(part), json.dumps(note))
+        _append(response, part)
+
+
+def _append(response: requests.Response, part: Path) -> None:
+    """Append the body to the partial file, chunk by chunk."""
+    start, length = received(part), response.headers.get("Content-Length")
+    with (
+        part.open("ab") as file,
+        Progress(
+            desc=part.stem,
+            initial=start,
+            total=start + int(length) if length else None,
+            unit="B",
+            unit_scale=True,
+        ) as bar,
+    ):
+        for chunk in response.iter_content(CHUNK):
+            file.write(chunk)
+            bar.update(len(chunk))
+
+
+def _version(headers: Mapping[str, str]) -> str | None:
+    """The validator of the server's version of the file; None if there is no reliable one."""
+    tag = headers.get("ETag", "W/")  # a weak tag, W/"…", does not promise the same bytes
+    return headers.get("Last-Modified") if tag.startswith("W/") else tag
+
+
+def _version_of(part: Path, url: str) -> str | None:
+    """The version of the file of which `part` is the beginning; None if it is of another URL."""
+    try:
+        note = parse_json(_note(part).read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return note["version"] if received(part) and note["url"] == url else None
+
+
+def _note(part: Path) -> Path:
+    """The small file that records URL and version of a partial download."""
+    return part.with_name(part.name + ".json")
+
+
+def reason(url: str, error: requests.RequestException) -> str:
+    """Why a request failed, as a part of a sentence."""
+    import requests
+
+    if error.response is not None:
+        return f"{url} responds with {error.response.status_code} {error.response.reason}"
+    host = urlsplit(url).netloc or url
+    if isinstance(error, requests.exceptions.ChunkedEncodingError):
+        return f"{host} closed the connection too early"
+    if isinstance(error, requests.Timeout):
+        return f"{host} has sent nothing for {TIMEOUT} seconds"
+    return f"the connection to {host} failed ({type(error).__name__})"

@@ -5,18 +5,30 @@ A source is the name of our own or of a released checkpoint, a released `.zip`, 
 of such a folder is a source, too, as is a model of the Hugging Face hub: `owner/name[@revision]`.
 """
 
+from __future__ import annotations
+
 import logging
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from roformer_tf.checkpoints import hub, huggingface, tf1
-from roformer_tf.checkpoints.archives import BERT_CONFIG, CONFIG, WEIGHT_FILES, WEIGHTS, Files
+from roformer_tf.checkpoints import embedding_config, hub, huggingface, tf1
+from roformer_tf.checkpoints.archives import (
+    BERT_CONFIG,
+    CONFIG,
+    POOLING,
+    TRANSFORMER_SETTINGS,
+    WEIGHT_FILES,
+    WEIGHTS,
+    Files,
+)
 from roformer_tf.checkpoints.arrays import LazyArrays, is_finite
+from roformer_tf.checkpoints.embedding_config import EmbeddingConfig, Pooling
 from roformer_tf.checkpoints.names import IGNORED, TIED, complete_config, table
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
@@ -31,6 +43,8 @@ _WORD_EMBEDDINGS = re.compile(
 _AVERAGE = "ExponentialMovingAverage"
 """The suffix that TensorFlow appends to the name of a moving average."""
 _BARE = re.compile(r"(embeddings|encoder|pooler)/")
+GPT = "chinese_roformer-gpt-char"
+"""Prefix of the released GPT models, whose configs do not record that they are causal."""
 
 
 @dataclass(frozen=True)
@@ -44,6 +58,68 @@ class Checkpoint:
     """The layout of the file: "tf1" or "huggingface"."""
     ignored: tuple[str, ...]
     """Names of the file's tensors that are no weights of a RoFormer and are ignored."""
+    source_names: frozenset[str]
+    """Names of its file or folder, which show what the released configs do not record."""
+
+    # What kind of model it is: inferred from its config, its name and its weights.
+
+    @cached_property
+    def parts(self) -> set[str]:
+        """The parts of a model that it has, such as "encoder", "mlm", "pooler"."""
+        return {name.split("/")[0] for name in self.arrays}
+
+    @property
+    def is_language_model(self) -> bool:
+        """Whether it has a language model's head, or is a RoFormerV2, whose head has no weights."""
+        # RoFormerV2's logits are products with the word embeddings, which need equal sizes.
+        tied = self.config.is_v2 and self.config.embedding_size == self.config.hidden_size
+        return tied or "mlm" in self.parts
+
+    @property
+    def attention_type(self) -> str:
+        """The mask that it was trained with: "causal", "unilm" or "bidirectional".
+
+        The config has priority. Without an entry there, a language model is "causal" if it is named
+        like the released GPT models. It is "unilm" if it also has a pooler, as only the released
+        sim models have.
+        """
+        if self.config.attention_type is not None:
+            return self.config.attention_type
+        is_gpt = any(name.casefold().startswith(GPT) for name in self.source_names)
+        if is_gpt and "mlm" in self.parts:
+            return "causal"
+        return "unilm" if {"pooler", "mlm"} <= self.parts else "bidirectional"
+
+    @property
+    def is_called_gpt(self) -> bool:
+        """Whether it has "gpt" in its name, but no attention type in its config.
+
+        It may be causal, so commands warn.
+        """
+        missing = self.config.attention_type is None
+        return missing and any("gpt" in name.casefold() for name in self.source_names)
+
+    @property
+    def described(self) -> Checkpoint:
+        """The checkpoint, with "causal" in its config if only its name showed it."""
+        if self.attention_type != "causal":
+            return self
+        return replace(self, config=self.config.replace(attention_type="causal"))
+
+    @property
+    def transformers_class(self) -> str:
+        """The class of transformers that loads most of its parts."""
+        if "token_classifier" in self.parts:
+            return "RoFormerForTokenClassification"
+        if "qa_outputs" in self.parts:
+            return "RoFormerForQuestionAnswering"
+        # transformers classifies by the first token only
+        if "classifier" in self.parts and self.config.pooling == "cls":
+            return "RoFormerForSequenceClassification"
+        if not self.is_language_model:
+            return "RoFormerModel"
+        causal = self.config.attention_type == "causal"
+        return "RoFormerForCausalLM" if causal else "RoFormerForMaskedLM"
 
 
 class OpenedSource(Files):
@@ -61,9 +137,9 @@ class OpenedSource(Files):
         self._warned = False
 
     @property
-    def names(self) -> set[str]:
+    def names(self) -> frozenset[str]:
         """The name of its file or folder, and the name of the target if it is a link."""
-        return {self.path.name, self.path.resolve().name}  # the first is empty for "."
+        return frozenset({self.path.name, self.path.resolve().name})  # the first is empty for "."
 
     def checkpoint(
         self,
@@ -99,7 +175,7 @@ class OpenedSource(Files):
             config = self._bert_config(config)
         config = config.replace(**overrides)
         config = complete_config(config, tensors.shapes, layout, self.folder)
-        return _in_our_names(tensors, config, layout, self.folder, ignore_unknown, check_finite)
+        return _in_our_names(tensors, config, layout, self, ignore_unknown, check_finite)
 
     def _plain(self, tensors: LazyArrays, wanted: str | None) -> LazyArrays:
         """The tensors of one copy of the weights, without its prefix."""
@@ -152,11 +228,12 @@ def _in_our_names(
     tensors: LazyArrays,
     config: RoFormerConfig,
     layout: str,
-    source: Path,
+    opened: OpenedSource,
     ignore_unknown: bool,
     check_finite: bool,
 ) -> Checkpoint:
     """Map the tensors of a file to our names; refuse unknown names and other shapes."""
+    source = opened.folder
     # Three kinds of tensors: those of the table, those that are no weights, and mistakes.
     rows = {row.name_in(layout): row for row in table(config)}
     _check_unknown([name for name in tensors if name not in rows], source, ignore_unknown)
@@ -190,7 +267,8 @@ def _in_our_names(
         {ours: tensors.dtypes[name] for ours, (name, _) in existing.items()},
         read,
     )
-    return Checkpoint(config, arrays, layout, tuple(sorted(tensors.shapes.keys() - rows.keys())))
+    ignored = tuple(sorted(tensors.shapes.keys() - rows.keys()))
+    return Checkpoint(config, arrays, layout, ignored, opened.names)
 
 
 def _check_unknown(names: list[str], source: Path, ignore_unknown: bool) -> None:
@@ -272,3 +350,34 @@ def average_first(name: str) -> str:
     """The name of a moving average, with TensorFlow's suffix turned into a prefix."""
     plain = name.removesuffix(f"/{_AVERAGE}")
     return name if plain == name else f"{_AVERAGE}/{plain}"
+
+
+def embedding_settings(checkpoint: Checkpoint, source: OpenedSource) -> EmbeddingConfig:
+    """How the model computes sentence vectors, by its embedding.json.
+
+    Without that file, a sim model uses its pooler, and any other model the mean, or the first token
+    if sentence-transformers has trained it for that. Raises InputError for a damaged file, and for
+    a pooling for which the checkpoint has no weights.
+    """
+    content = source.read(embedding_config.FILE)
+    if content is None:
+        is_unilm = checkpoint.attention_type == "unilm"
+        is_sim = is_unilm and {"pooler", "mlm"} <= checkpoint.parts
+        pooling = source.read_object(POOLING)
+        is_cls = pooling.get("pooling_mode_cls_token") or pooling.get("pooling_mode") == "cls"
+        limit = source.read_object(TRANSFORMER_SETTINGS).get("max_seq_length")
+        length = limit or checkpoint.config.max_position_embeddings
+        return EmbeddingConfig("pooler" if is_sim else "cls" if is_cls else "mean", length)
+    name = f"{source.name}: its {embedding_config.FILE}"
+    config = embedding_config.parse(content, name)
+    check_pooling(config.pooling, checkpoint, name)
+    return config
+
+
+def check_pooling(pooling: Pooling, checkpoint: Checkpoint, name: str) -> None:
+    """Raise InputError for the pooling "pooler", set in `name`, if the checkpoint has no pooler."""
+    if pooling == "pooler" and "pooler" not in checkpoint.parts:
+        raise InputError(
+            f"{name} asks for a pooler, but the model has none. Give --pooling mean or cls, or a "
+            "model with one, such as a sim model."
+        )

@@ -12,7 +12,6 @@ from typing import Annotated, NamedTuple
 import numpy as np
 
 from roformer_tf.checkpoints.arrays import LazyArrays
-from roformer_tf.checkpoints.detection import described
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.conversion.convert import (
     OutputConfig,
@@ -76,7 +75,7 @@ def change_vocabulary(config: VocabularyConfig) -> None:
     """Read, change and write a checkpoint; print which words are new."""
     check_target(config.target, config.output.to)
     with OpenedSource(config.source) as source:
-        checkpoint = described(source.checkpoint(), source)
+        checkpoint = source.checkpoint().described
         tokenizer = fitting_tokenizer(source, checkpoint.config.vocab_size)
         if config.add is not None:
             changed = add_words(checkpoint, tokenizer, config.add)

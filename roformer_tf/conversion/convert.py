@@ -8,18 +8,11 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, NamedTuple
 
 from roformer_tf.checkpoints import embedding_config, huggingface, tf1
+from roformer_tf.checkpoints.archives import LEXICAL_FILE, TASK_FILE
 from roformer_tf.checkpoints.arrays import LazyArrays, largest_difference
-from roformer_tf.checkpoints.detection import (
-    LEXICAL_FILE,
-    TASK_FILE,
-    described,
-    embedding_settings,
-    is_called_gpt,
-    transformers_class,
-)
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
 from roformer_tf.checkpoints.sentence_transformers import save_modules
-from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
+from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource, embedding_settings
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 from roformer_tf.files import check_writable, temporary_folder
@@ -90,7 +83,7 @@ def read_stored(source: OpenedSource, **options: Any) -> Stored:
 
     options: as of `OpenedSource.checkpoint`.
     """
-    checkpoint = described(source.checkpoint(**options), source)
+    checkpoint = source.checkpoint(**options).described
     tokenizer = find_tokenizer(source)
     if tokenizer is not None:
         check_fits(tokenizer, checkpoint.config.vocab_size, source.name)
@@ -114,8 +107,8 @@ def convert(config: ConvertConfig) -> None:
                 "of the weights into the same folder and convert again.",
                 *(config.source, config.target),
             )
-        masked = transformers_class(checkpoint) == "RoFormerForMaskedLM"
-        if config.output.to != "tf1" and masked and is_called_gpt(checkpoint, source):
+        masked = checkpoint.transformers_class == "RoFormerForMaskedLM"
+        if config.output.to != "tf1" and masked and checkpoint.is_called_gpt:
             logger.warning(
                 "%s has the name of a gpt model, which is causal, but its files do not record "
                 "that: %s is written as RoFormerForMaskedLM, which attends to all tokens. For "
@@ -188,7 +181,7 @@ def convert_checkpoint(
         tf1.write(target, config, checkpoint.arrays, _vocabulary(tokenizer, target), dtype)
     else:
         with temporary_folder(target) as folder:
-            architecture = transformers_class(checkpoint)
+            architecture = checkpoint.transformers_class
             ids = None if tokenizer is None else tokenizer.special_ids
             huggingface.write(folder, config, checkpoint.arrays, architecture, dtype, ids)
             if tokenizer is not None:

@@ -7,7 +7,6 @@ from math import prod
 from typing import Annotated
 
 from roformer_tf.checkpoints.arrays import is_finite, statistics
-from roformer_tf.checkpoints.detection import attention_type
 from roformer_tf.checkpoints.names import IGNORED
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.terminal import until_pipe_closes
@@ -40,22 +39,19 @@ def inspect(config: InspectConfig) -> None:
         )
         tokenizer = find_tokenizer(source)
         with until_pipe_closes():
-            for line in describe(checkpoint, tokenizer, attention_type(checkpoint, source)):
+            for line in describe(checkpoint, tokenizer):
                 print(line, flush=True)
 
 
-def describe(
-    checkpoint: Checkpoint, tokenizer: RoFormerTokenizer | None, attention: str
-) -> Iterator[str]:
+def describe(checkpoint: Checkpoint, tokenizer: RoFormerTokenizer | None) -> Iterator[str]:
     """The lines that `inspect` prints; tensors are read one at a time.
 
-    Of each tensor: name, shape, dtype, min, max, mean and deviation. attention: the result of
-    `detection.attention_type`.
+    Of each tensor: name, shape, dtype, min, max, mean and deviation.
     """
     level = f"{tokenizer.tokenization}-level, " if tokenizer else ""
     kind = "RoFormerV2" if checkpoint.config.is_v2 else "RoFormer"
     yield f"family      {kind}, {level}with {', '.join(_sizes(checkpoint))}"
-    yield from _architecture(checkpoint, attention)
+    yield from _architecture(checkpoint)
     yield f"vocabulary  {_vocabulary(checkpoint, tokenizer)}"
     yield ""
     shapes = {name: str(list(shape)) for name, shape in checkpoint.arrays.shapes.items()}
@@ -86,7 +82,7 @@ def describe(
             yield from (f"  {name}" for name in names)
 
 
-def _architecture(checkpoint: Checkpoint, attention: str) -> Iterator[str]:
+def _architecture(checkpoint: Checkpoint) -> Iterator[str]:
     config, sizes = checkpoint.config, _sizes(checkpoint)
     yield f"layout      {checkpoint.layout}"
     yield (
@@ -94,7 +90,7 @@ def _architecture(checkpoint: Checkpoint, attention: str) -> Iterator[str]:
         f"{config.num_attention_heads} heads, feed-forward {config.intermediate_size}, "
         f"embeddings {config.embedding_size}"
     )
-    yield f"attention   {config.attention_type or _NOT_RECORDED[attention]}"
+    yield f"attention   {config.attention_type or _NOT_RECORDED[checkpoint.attention_type]}"
     each = ", ".join(f"{part} {count:,}" for part, count in sizes.items())
     yield f"parameters  {sizes.total():,} ({each})"
 

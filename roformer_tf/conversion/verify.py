@@ -21,12 +21,6 @@ import numpy as np
 
 from roformer_tf.checkpoints import huggingface
 from roformer_tf.checkpoints.arrays import largest_difference
-from roformer_tf.checkpoints.detection import (
-    attention_type,
-    is_language_model,
-    parts,
-    transformers_class,
-)
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.conversion.convert import CheckpointLayout, OutputConfig, convert_checkpoint
 from roformer_tf.errors import DifferenceError, InputError
@@ -96,7 +90,7 @@ def verify(config: VerifyConfig) -> None:
     check_installed(config.against)
     with OpenedSource(config.source) as source:
         checkpoint = source.checkpoint()
-        mask = config.attention_type or attention_type(checkpoint, source)
+        mask = config.attention_type or checkpoint.attention_type
         if config.against == "transformers" and mask == "unilm":
             mask = "bidirectional"  # transformers has only this mask and the causal one
         # The other library runs first: it is the one that can be missing or fail.
@@ -221,7 +215,7 @@ def _check_known(against: Library, checkpoint: Checkpoint, name: str) -> None:
     form = config.unusual_form(learned=True, value=against == "transformers")
     if config.position_embedding_type == "learned" and config.is_v2:
         form = form or "learned positions and the rest of a RoFormerV2"
-    masked = config.attention_type != "bidirectional" and not is_language_model(checkpoint)
+    masked = config.attention_type != "bidirectional" and not checkpoint.is_language_model
     if form:
         problem, advice = f"has {form}", "It cannot be verified."
     elif against == "transformers" and config.is_v2:
@@ -243,10 +237,10 @@ def _our_class(checkpoint: Checkpoint, against: Library) -> Any:
     from roformer_tf.models.encoder import RoFormerEncoder
 
     if against == "transformers":
-        return getattr(heads, transformers_class(checkpoint), RoFormerEncoder)
-    if "pooler" in parts(checkpoint) and not checkpoint.config.is_v2:
+        return getattr(heads, checkpoint.transformers_class, RoFormerEncoder)
+    if "pooler" in checkpoint.parts and not checkpoint.config.is_v2:
         return heads.RoFormerForSentenceSimilarity
-    return heads.RoFormerForMaskedLM if is_language_model(checkpoint) else RoFormerEncoder
+    return heads.RoFormerForMaskedLM if checkpoint.is_language_model else RoFormerEncoder
 
 
 def _options(against: Library, checkpoint: Checkpoint) -> dict[str, Any]:
@@ -254,7 +248,7 @@ def _options(against: Library, checkpoint: Checkpoint) -> dict[str, Any]:
     config = checkpoint.config
     learned = config.position_embedding_type == "learned"
     if against == "transformers":
-        name = transformers_class(checkpoint)
+        name = checkpoint.transformers_class
         return {
             "class": huggingface.bert_class(name) if learned else name,
             "is_decoder": config.attention_type == "causal",
@@ -267,8 +261,8 @@ def _options(against: Library, checkpoint: Checkpoint) -> dict[str, Any]:
         "model": "bert" if learned else "roformer_v2" if config.is_v2 else "roformer",
         "application": applications[str(config.attention_type)],
         "hidden_act": activation,
-        "with_mlm": "linear" if is_language_model(checkpoint) else False,
-        "with_pool": "linear" if "pooler" in parts(checkpoint) else False,
+        "with_mlm": "linear" if checkpoint.is_language_model else False,
+        "with_pool": "linear" if "pooler" in checkpoint.parts else False,
     }
 
 

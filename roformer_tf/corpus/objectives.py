@@ -101,53 +101,6 @@ def replacement_ids(vocabulary: Mapping[str, int]) -> npt.NDArray[np.int32]:
     return np.array(sorted(ids), np.int32)
 
 
-def mask_rows(
-    rows: npt.NDArray[np.integer],
-    *,
-    predictions: int,
-    draws: Sequence[tuple[int, int, int]],
-    config: MaskingConfig,
-    mask_id: int,
-    random_ids: npt.NDArray[np.int32],
-    progress: float = 1.0,
-) -> MaskedRows:
-    """Select whole words at random and mask them; `rows` is (B, 3, L), channels as in `packing`.
-
-    In each sequence words are selected in random order until rate × tokens (rounded, at least 1, at
-    most `predictions`) are reached; the rate is `config`'s at this `progress` of the run. A word
-    that would exceed this number is skipped, so it is reached exactly unless only longer words
-    remain. A word is masked, replaced or kept as a whole; each token of a replaced word is drawn
-    separately from `random_ids` (ids,). All randomness of a sequence depends on its own numbers
-    in `draws` (seed, epoch, row), so its masks do not depend on the other sequences of a batch.
-    """
-    rate = config.rate(progress)
-    drawn = [
-        _draw(row[WORD], predictions, np.random.default_rng(draw), config, rate)
-        for row, draw in zip(rows, draws, strict=True)
-    ]
-    fates = np.stack([fate for fate, _ in drawn])  # (B, L)
-    chances = np.stack([chance for _, chance in drawn])  # (B, P)
-    row, position = np.nonzero(fates)  # (N,): the selected tokens of all rows, in order
-    slot = np.arange(len(row)) - np.searchsorted(row, row)  # (N,): counted in each row from 0
-
-    token_ids = rows[:, TOKEN].astype(np.int32)
-    shape = len(rows), predictions
-    masked = MaskedRows(
-        token_ids, np.zeros(shape, np.int32), np.zeros(shape, np.int32), np.zeros(shape, np.float32)
-    )
-    masked.positions[row, slot] = position
-    masked.labels[row, slot] = token_ids[row, position]
-    masked.weights[row, slot] = 1
-    replacements = random_ids[(chances * len(random_ids)).astype(np.intp)]  # (B, P)
-    fate = fates[row, position]
-    token_ids[row, position] = np.select(
-        [fate == _MASKED, fate == _REPLACED],
-        [np.int32(mask_id), replacements[row, slot]],
-        token_ids[row, position],
-    )
-    return masked
-
-
 def _wanted(tokens: int, mask_rate: float) -> int:
     """The number of tokens to predict."""
     return max(1, round(mask_rate * tokens))
@@ -215,21 +168,52 @@ class MaskedTokens:
         The masks of a row are new in every epoch, and do not depend on the other rows. `progress`
         of the run, from 0 to 1: the mask rate may depend on it.
         """
-        masked = mask_rows(
-            rows,
-            predictions=predictions_per_row(rows.shape[-1], self.masking.highest_rate),
-            draws=draws,
-            config=self.masking,
-            mask_id=self.mask_id,
-            random_ids=self.random_ids,
-            progress=progress,
-        )
+        predictions = predictions_per_row(rows.shape[-1], self.masking.highest_rate)
+        masked = self.masked(rows, draws, predictions, progress)
         inputs = {
             "token_ids": masked.token_ids,
             "sequence_ids": rows[:, DOCUMENT].astype(np.int32),
             "masked_positions": masked.positions,
         }
         return inputs, masked.labels, masked.weights
+
+    def masked(
+        self,
+        rows: npt.NDArray[np.integer],
+        draws: Sequence[tuple[int, int, int]],
+        predictions: int,
+        progress: float = 1.0,
+    ) -> MaskedRows:
+        """Select whole words at random and mask them; `rows` and `draws` as of a call.
+
+        In each sequence words are selected in random order until rate × tokens (rounded, at least
+        1, at most `predictions`) are reached. A word that would exceed this number is skipped, so
+        it is reached exactly unless only longer words remain. A word is masked, replaced or kept
+        as a whole; each token of a replaced word is drawn separately.
+        """
+        rate = self.masking.rate(progress)
+        drawn = [
+            _draw(row[WORD], predictions, np.random.default_rng(draw), self.masking, rate)
+            for row, draw in zip(rows, draws, strict=True)
+        ]
+        fates = np.stack([fate for fate, _ in drawn])  # (B, L)
+        chances = np.stack([chance for _, chance in drawn])  # (B, P)
+        row, position = np.nonzero(fates)  # (N,): the selected tokens of all rows, in order
+        slot = np.arange(len(row)) - np.searchsorted(row, row)  # (N,): counted in each row from 0
+
+        token_ids = rows[:, TOKEN].astype(np.int32)
+        positions, labels = np.zeros((2, len(rows), predictions), np.int32)
+        weights = np.zeros((len(rows), predictions), np.float32)
+        positions[row, slot], labels[row, slot] = position, token_ids[row, position]
+        weights[row, slot] = 1
+        replacements = self.random_ids[(chances * len(self.random_ids)).astype(np.intp)]  # (B, P)
+        fate = fates[row, position]
+        token_ids[row, position] = np.select(
+            [fate == _MASKED, fate == _REPLACED],
+            [np.int32(self.mask_id), replacements[row, slot]],
+            token_ids[row, position],
+        )
+        return MaskedRows(token_ids, positions, labels, weights)
 
     def rows_to_evaluate(self, rows: int, length: int, parts: int) -> int:
         """Batch size of evaluation, if training has `rows` of this length in a batch.

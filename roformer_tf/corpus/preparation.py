@@ -14,11 +14,12 @@ detected first, in all corpora. The output folder:
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from itertools import chain, groupby, islice
+from math import inf
 from operator import attrgetter
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -65,6 +66,7 @@ from roformer_tf.corpus.workers import (
 )
 from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.files import locked, read_json, write_text
+from roformer_tf.readers.records import chunks
 from roformer_tf.readers.streams import ReadError
 from roformer_tf.terminal import Progress, say
 from roformer_tf.tokenizers.padding import check_length
@@ -301,31 +303,17 @@ def _parts(
 ) -> Iterator[CorpusPart]:
     """Cut each corpus into parts, without the repeated documents."""
     # A part never has documents of two corpora: a shard belongs to one.
-    chunks = (
+    parts = (
         (corpus, texts)
         for corpus, members in groupby(files, attrgetter("corpus"))
-        for texts in _chunks(read_documents(list(members), config, report))
+        for texts in chunks(read_documents(list(members), config, report), inf, PART_CHARACTERS)
     )
     start = 0
-    for number, (corpus, texts) in enumerate(chunks):
+    for number, (corpus, texts) in enumerate(parts):
         skipped = set(repeated[number] if repeated else ())
         new = [text for index, text in enumerate(texts) if index not in skipped]
         yield CorpusPart(number, corpus, new, report.bytes_read - start)
         start = report.bytes_read
-
-
-def _chunks(texts: Iterable[str]) -> Iterator[list[str]]:
-    """Cut texts into chunks of at least PART_CHARACTERS; the last one may be shorter."""
-    chunk: list[str] = []
-    size = 0
-    for text in texts:
-        chunk.append(text)
-        size += len(text)
-        if size >= PART_CHARACTERS:
-            yield chunk
-            chunk, size = [], 0
-    if chunk:
-        yield chunk
 
 
 def _each_part(

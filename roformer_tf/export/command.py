@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
-from roformer_tf.checkpoints.detection import LEXICAL_FILE
+from roformer_tf.checkpoints.archives import LEXICAL_FILE
 from roformer_tf.errors import InputError
 from roformer_tf.export.formats import STANDARD, Exportable, Format, check_export, write_export
 from roformer_tf.inference.embed import VectorSettings, embedder_from

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from roformer_tf.checkpoints import embedding_config
-from roformer_tf.checkpoints.detection import TASK_FILE
+from roformer_tf.checkpoints.archives import TASK_FILE
 from roformer_tf.checkpoints.huggingface import MODEL_CARD, write_graph_config
 from roformer_tf.engines.choice import unsupported_reason
 from roformer_tf.engines.model import ONNX, OPENVINO, exported_graph, open_graph

@@ -7,7 +7,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
-from roformer_tf.checkpoints.detection import LEXICAL_FILE, TASK_FILE
+from roformer_tf.checkpoints.archives import LEXICAL_FILE, TASK_FILE
 from roformer_tf.checkpoints.huggingface import MODEL_CARD
 from roformer_tf.errors import InputError
 from roformer_tf.files import write_text

@@ -40,7 +40,7 @@ from roformer_tf.tasks.lexical import LexicalFeatures, choose_lexical
 from roformer_tf.tasks.metrics import Metric, Scores, score_text
 from roformer_tf.tasks.table import load_task
 from roformer_tf.terminal import say
-from roformer_tf.training.callbacks import MetricsFile, PeriodicCallback, StepLog
+from roformer_tf.training.callbacks import PeriodicCallback, StepLog
 from roformer_tf.training.checkpointing import RunState, checkpoints, resume, save_checkpoint
 from roformer_tf.training.feeding import fed, prefetched
 from roformer_tf.training.optimizers import ema_weights
@@ -50,6 +50,7 @@ from roformer_tf.training.run_files import (
     EVALUATIONS_FILE,
     METRICS_FILE,
     RESULT,
+    MetricsFile,
     read_metrics,
 )
 from roformer_tf.translation import Message

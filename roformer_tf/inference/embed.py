@@ -17,16 +17,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from roformer_tf.checkpoints import embedding_config
-from roformer_tf.checkpoints.detection import check_pooling, embedding_settings
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig, Pooling
-from roformer_tf.checkpoints.sources import Checkpoint
+from roformer_tf.checkpoints.sources import Checkpoint, check_pooling, embedding_settings
 from roformer_tf.engines.choice import Choice, Engine, Precision
 from roformer_tf.engines.model import graph_model
 from roformer_tf.errors import DamagedError, InputError, check_numbers
 from roformer_tf.inference.opening import OpenedModel, open_model
-from roformer_tf.inference.text_files import chunks
 from roformer_tf.labelled.encoding import windows
 from roformer_tf.models.rows import BATCH_SIZE, run_rows
+from roformer_tf.readers.records import chunks
 from roformer_tf.tokenizers.padding import SPECIALS
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.translation import Message

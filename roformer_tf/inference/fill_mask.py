@@ -6,7 +6,6 @@ from typing import Annotated, Any, NamedTuple
 
 import numpy as np
 
-from roformer_tf.checkpoints.detection import is_language_model
 from roformer_tf.engines.choice import Choice, Engine, Precision
 from roformer_tf.engines.model import graph_model
 from roformer_tf.engines.network import EACH_TOKEN
@@ -136,20 +135,21 @@ def check_fills_masks(opened: OpenedModel) -> None:
 
     Any checkpoint would print some tokens: from a head drawn at random, or of the next position.
     """
-    heads = sorted(opened.parts & {"classifier", *EACH_TOKEN})
+    checkpoint = opened.checkpoint
+    heads = sorted(checkpoint.parts & {"classifier", *EACH_TOKEN})
     reason = ""
     if heads:
         reason = f"it was fine-tuned for labels: it has a {heads[0]}, not a language model's head"
-    elif not is_language_model(opened.checkpoint):
+    elif not checkpoint.is_language_model:
         reason = (
-            f"it holds {', '.join(sorted(opened.parts))} alone, without the head that scores the "
-            "vocabulary, whose weights would be random"
+            f"it holds {', '.join(sorted(checkpoint.parts))} alone, without the head that "
+            "scores the vocabulary, whose weights would be random"
         )
-    elif opened.attention == "unilm":
+    elif checkpoint.attention_type == "unilm":
         reason = "it is a sim model, which was trained to generate text"
-    elif opened.attention == "causal" == opened.checkpoint.config.attention_type:
+    elif checkpoint.attention_type == "causal" == checkpoint.config.attention_type:
         reason = 'by its config ("causal") it was trained to predict the next token'
-    elif opened.attention == "causal" or opened.may_be_gpt:
+    elif checkpoint.attention_type == "causal" or checkpoint.is_called_gpt:
         reason = (
             'by its name it is a gpt model (if not, put "attention_type": "bidirectional" into its '
             "config)"

@@ -6,19 +6,13 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple, TypeAlias
 
-from roformer_tf.checkpoints.detection import is_language_model
 from roformer_tf.engines.choice import KerasPrecision
 from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.inference.opening import open_model
 from roformer_tf.inference.prediction_files import check_output, opened_text, tsv_line
-from roformer_tf.inference.text_files import (
-    TextFileConfig,
-    check_not_blank,
-    checked_texts,
-    chunks,
-    report,
-)
+from roformer_tf.inference.text_files import TextFileConfig, check_not_blank, checked_texts, report
 from roformer_tf.models.generation_config import ROWS, GenerationConfig
+from roformer_tf.readers.records import chunks
 from roformer_tf.terminal import Progress
 from roformer_tf.top_k import top_k
 from roformer_tf.translation import Message
@@ -162,12 +156,13 @@ def open_generator(
     from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForSentenceSimilarity
 
     with open_model(source, "keras", precision) as opened:
-        attention = attention or opened.attention
-        if not is_language_model(opened.checkpoint):
+        checkpoint = opened.checkpoint
+        attention = attention or checkpoint.attention_type
+        if not checkpoint.is_language_model:
             raise InputError(
-                f"{opened.name} cannot generate: it holds {', '.join(sorted(opened.parts))}, but "
-                "not the head that scores the vocabulary. Give a gpt or a sim model, or pretrain "
-                "one with --objective causal."
+                f"{opened.name} cannot generate: it holds {', '.join(sorted(checkpoint.parts))}, "
+                "but not the head that scores the vocabulary. Give a gpt or a sim model, or "
+                "pretrain one with --objective causal."
             )
         if attention not in ("causal", "unilm"):
             raise InputError(
@@ -176,7 +171,7 @@ def open_generator(
                 "unilm; else give a gpt or a sim model."
             )
         # Only a sim model has a pooler, whose vectors choose among paraphrases.
-        is_sim = attention == "unilm" and "pooler" in opened.parts
+        is_sim = attention == "unilm" and "pooler" in checkpoint.parts
         kind = RoFormerForSentenceSimilarity if is_sim else RoFormerForCausalLM
         return opened.keras_model(kind, opened.choice().precision, attention_type=attention)
 

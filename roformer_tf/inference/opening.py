@@ -22,15 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 import numpy as np
 
 from roformer_tf.checkpoints import embedding_config
-from roformer_tf.checkpoints.archives import WEIGHT_FILES
-from roformer_tf.checkpoints.detection import (
-    LEXICAL_FILE,
-    TASK_FILE,
-    attention_type,
-    is_called_gpt,
-    is_language_model,
-    parts,
-)
+from roformer_tf.checkpoints.archives import LEXICAL_FILE, TASK_FILE, WEIGHT_FILES
 from roformer_tf.checkpoints.embedding_config import Pooling
 from roformer_tf.checkpoints.names import MULTIPLE_CHOICE
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
@@ -121,21 +113,6 @@ class OpenedModel:
         return self.files.checkpoint()
 
     @cached_property
-    def parts(self) -> set[str]:
-        """The parts whose weights are there: "encoder", "mlm", "pooler", "classifier" …"""
-        return parts(self.checkpoint)
-
-    @cached_property
-    def attention(self) -> str:
-        """The attention mask of training: "bidirectional", "causal" or "unilm"."""
-        return attention_type(self.checkpoint, self.files)
-
-    @cached_property
-    def may_be_gpt(self) -> bool:
-        """Whether only its name suggests a causal model."""
-        return is_called_gpt(self.checkpoint, self.files)
-
-    @cached_property
     def tokenizer(self) -> RoFormerTokenizer:
         """Raises InputError without a vocabulary, and for one of another model."""
         return fitting_tokenizer(self.files, self.checkpoint.config.vocab_size)
@@ -164,7 +141,8 @@ class OpenedModel:
         """Whether it generates text: a causal or UniLM language model."""
         if self.is_export:
             return False
-        return self.attention != "bidirectional" and is_language_model(self.checkpoint)
+        checkpoint = self.checkpoint
+        return checkpoint.attention_type != "bidirectional" and checkpoint.is_language_model
 
     @property
     def is_export(self) -> bool:
@@ -179,27 +157,26 @@ class OpenedModel:
         architectures = self.checkpoint.config.unknown.get("architectures") or ()
         # RoFormerV2 scores the vocabulary by its embeddings: no weight shows whether the model was
         # saved with that head. The class that transformers names does.
-        is_bare = "RoFormerModel" in architectures and "mlm" not in self.parts
-        return is_language_model(self.checkpoint) and not is_bare
+        is_bare = "RoFormerModel" in architectures and "mlm" not in self.checkpoint.parts
+        return self.checkpoint.is_language_model and not is_bare
 
     @property
     def is_masked_lm(self) -> bool:
         """Whether nothing suggests that this language model was trained left to right."""
-        is_bidirectional = self.attention == "bidirectional" and not self.may_be_gpt
-        return is_bidirectional and self.scores_vocabulary
+        return self.vector_attention == "bidirectional" and self.scores_vocabulary
 
     @cached_property
     def classifier_task(self) -> Task | None:
         """The task of a classifier that was trained in transformers; None without its head."""
-        config = self.checkpoint.config
-        if "qa_outputs" in self.parts:
+        config, parts = self.checkpoint.config, self.checkpoint.parts
+        if "qa_outputs" in parts:
             return QuestionAnswering(
                 text_columns=QuestionAnswering.labelling.column_names[:2],
                 max_length=min(
                     config.max_position_embeddings, QuestionAnswering.labelling.default_max_length
                 ),
             )
-        if not self.parts & {"classifier", "token_classifier"}:
+        if not parts & {"classifier", "token_classifier"}:
             return None
         architectures = config.unknown.get("architectures") or ("RoFormerForTokenClassification",)
         if MULTIPLE_CHOICE in architectures:
@@ -208,7 +185,7 @@ class OpenedModel:
         names = cast("Mapping[str, str]", config.unknown.get("id2label") or {})
         labels = tuple(str(names.get(str(i), f"LABEL_{i}")) for i in range(config.num_labels))
         length = config.max_position_embeddings
-        if "token_classifier" in self.parts:
+        if "token_classifier" in parts:
             # BERT's classes have a `classifier` for whole texts, on a pooler.
             if not architectures[0].endswith("ForTokenClassification"):
                 raise InputError(
@@ -248,8 +225,8 @@ class OpenedModel:
         """The attention mask for vectors."""
         # A released gpt model says nothing about its mask. Bidirectional vectors of one would be
         # those of another model, without an error.
-        is_gpt = self.attention == "bidirectional" and self.may_be_gpt
-        return "causal" if is_gpt else self.attention
+        is_gpt = self.checkpoint.attention_type == "bidirectional" and self.checkpoint.is_called_gpt
+        return "causal" if is_gpt else self.checkpoint.attention_type
 
     def vector_network(self, pooling: Pooling, part: str, **settings: Any) -> Network:
         """The network of vectors: "pooled" hidden states, or finished "vectors"."""

@@ -19,11 +19,12 @@ from roformer_tf.inference.prediction_files import (
     prediction_file,
     text_names,
 )
-from roformer_tf.inference.text_files import TextFileConfig, chunks, report
+from roformer_tf.inference.text_files import TextFileConfig, report
 from roformer_tf.kernels.accelerators import device_in_words
 from roformer_tf.labelled.examples import BadLine, Example, SkippedRows
 from roformer_tf.labelled.reading import open_unanswered
 from roformer_tf.models.rows import BATCH_SIZE
+from roformer_tf.readers.records import chunks
 from roformer_tf.readers.streams import is_stdin
 from roformer_tf.tasks.base import Prediction, Task
 from roformer_tf.terminal import Progress

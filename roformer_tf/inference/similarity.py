@@ -9,15 +9,9 @@ import numpy as np
 from roformer_tf.errors import InputError
 from roformer_tf.inference.embed import TextEmbedder, VectorSettings
 from roformer_tf.inference.prediction_files import STANDARD, check_output, opened_text, tsv_line
-from roformer_tf.inference.text_files import (
-    CHUNK,
-    TextFileConfig,
-    check_not_blank,
-    checked_texts,
-    chunks,
-    report,
-)
+from roformer_tf.inference.text_files import TextFileConfig, check_not_blank, checked_texts, report
 from roformer_tf.models.rows import BATCH_SIZE
+from roformer_tf.readers.records import CHUNK, chunks
 from roformer_tf.terminal import Progress
 from roformer_tf.translation import Message
 

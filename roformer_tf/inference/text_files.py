@@ -20,12 +20,6 @@ from roformer_tf.readers.streams import is_stdin
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.translation import Message, Translator, terminal_language
 
-# Texts in memory at a time; within them, those of similar length form batches.
-CHUNK = 8192
-# Fewer texts, if they have as many characters together: lines may be whole books.
-CHUNK_CHARACTERS = 1_000_000
-
-Item = TypeVar("Item")
 CheckedRow = TypeVar("CheckedRow")
 
 
@@ -127,25 +121,3 @@ def report(*lines: str) -> None:
     """Print lines on stderr, except empty ones: the standard output holds predictions alone."""
     for line in filter(None, lines):
         print(Translator(terminal_language())(line), file=sys.stderr)
-
-
-def chunks(
-    items: Iterable[Item],
-    size: int = CHUNK,
-    characters: int = CHUNK_CHARACTERS,
-    length: Callable[[Item], int] = len,  # type: ignore[assignment]
-) -> Iterator[list[Item]]:
-    """Lists of `size` items; of fewer, if they have as many `characters` together.
-
-    length: the characters of an item.
-    """
-    chunk: list[Item] = []
-    total = 0
-    for item in items:
-        chunk.append(item)
-        total += length(item)
-        if len(chunk) == size or total >= characters:
-            yield chunk
-            chunk, total = [], 0
-    if chunk:
-        yield chunk

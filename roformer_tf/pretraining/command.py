@@ -45,9 +45,9 @@ from roformer_tf.training.run_files import (
     plain,
     settle_precision,
     tidy,
+    tracked,
     write_settings,
 )
-from roformer_tf.training.tracking import check_tracking, tracked
 
 
 def pretrain(config: PretrainConfig) -> None:
@@ -77,7 +77,6 @@ def _pretrain(config: PretrainConfig, group: ProcessGroup, termination: Terminat
     group.check_equal(config.precision == "float32", "the precision; name one by --precision")
     config = with_rows_settled(config)
     check_output(config, may_change(config))
-    check_tracking(config.tracker)
     keras.utils.set_random_seed(config.seed)
     stages = config.plan()
     _check_stages(stages, config.length if config.rows else None)

@@ -8,7 +8,6 @@ import keras
 import numpy as np
 import numpy.typing as npt
 
-from roformer_tf.checkpoints.detection import described
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.conversion.change_vocabulary import add_words
@@ -118,7 +117,7 @@ def read_checkpoint(
     vocabulary = config.rows or config.vocab
     with OpenedSource(config.init_from) as source:
         if config.extend_vocab:
-            checkpoint = described(source.checkpoint(**_changes(config)), source)
+            checkpoint = source.checkpoint(**_changes(config)).described
             tokenizer = RoFormerTokenizer.from_source(source, *settings)
             check_fits(tokenizer, checkpoint.config.vocab_size, config.init_from)
             checkpoint, tokenizer, *_ = add_words(checkpoint, tokenizer, Path(config.extend_vocab))

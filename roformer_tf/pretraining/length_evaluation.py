@@ -7,7 +7,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
 
-from roformer_tf.checkpoints.detection import attention_type, is_language_model
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.corpus.documents import (
     CorpusConfig,
@@ -181,12 +180,12 @@ def open_language_model(
     """
     with OpenedSource(source) as opened:
         checkpoint = opened.checkpoint()
-        if not is_language_model(checkpoint):
+        if not checkpoint.is_language_model:
             raise InputError(
                 f"{opened.name} is not a language model: it has no head that scores the "
                 "vocabulary. Evaluate a fine-tuned model with --data, a labelled file."
             )
-        attention = attention_type(checkpoint, opened)
+        attention = checkpoint.attention_type
         objective = objective or ("masked" if attention == "bidirectional" else "causal")
         check_sees_both_sides(attention, objective, opened.name)
         overrides = dict(changes or {})

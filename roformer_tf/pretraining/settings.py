@@ -12,7 +12,7 @@ from roformer_tf.corpus.batches import MixingConfig
 from roformer_tf.corpus.objectives import MaskingConfig, ObjectiveName, predictions_per_row
 from roformer_tf.corpus.preparation import PreparationConfig
 from roformer_tf.corpus.shards import read_manifest
-from roformer_tf.errors import MAX_SEED, InputError, check_numbers
+from roformer_tf.errors import MAX_SEED, InputError, check_numbers, check_packages
 from roformer_tf.training.settings import DevicesConfig, OptimizerConfig, Precision, Tracker
 
 # Stages
@@ -225,6 +225,8 @@ class PretrainConfig(InitializationConfig, PreparationConfig):
                 "--mask-rate, --mask-replace-rate and --random-replace-rate are settings for "
                 "masked words, but --objective causal masks none. Remove them."
             )
+        if self.tracker is not None:
+            check_packages(f"--tracker {self.tracker}", self.tracker, self.tracker)
         check_numbers(self, "seed", at_least=0, at_most=MAX_SEED)
         counts = ("batch_size", "steps", "save_every", "log_every")
         check_numbers(self, *counts, "evaluation_rows", "keep_checkpoints", at_least=1)

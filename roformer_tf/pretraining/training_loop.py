@@ -21,10 +21,10 @@ from roformer_tf.pretraining.settings import PretrainConfig, Stage, rows_before,
 from roformer_tf.pretraining.train_step import MaskedTokenLoss, PretrainingModel
 from roformer_tf.templates import environment, markdown
 from roformer_tf.terminal import say
-from roformer_tf.training.callbacks import MetricsFile, PeriodicCallback, StepLog, Termination
+from roformer_tf.training.callbacks import PeriodicCallback, StepLog, Termination
 from roformer_tf.training.checkpointing import (
-    CheckpointWriter,
     RunState,
+    checkpoint_writer,
     checkpoints,
     publish,
     take_snapshot,
@@ -40,11 +40,12 @@ from roformer_tf.training.run_files import (
     EVALUATIONS_FILE,
     METRICS_FILE,
     MODEL,
+    MetricsFile,
+    Track,
     file_name,
     read_metrics,
     read_settings,
 )
-from roformer_tf.training.tracking import Track
 
 # The hub's pipeline tag for each training objective.
 PIPELINES = {"masked": "fill-mask", "causal": "text-generation"}
@@ -118,12 +119,12 @@ def train_stage(run: PretrainingRun, stage: Stage, start: int, track: Track) -> 
         MetricsFile(
             output / EVALUATIONS_FILE, tensorboard=board / "held_out", **files
         ) as evaluations,
-        CheckpointWriter(
+        checkpoint_writer(
             output / CHECKPOINTS,
             model,
             config.keep_checkpoints,
             lambda checkpoint: publish_checkpoint(output, checkpoint),
-        ) as writer,
+        ) as write_snapshot,
         StepLog(
             lines,
             every=config.log_every,
@@ -150,7 +151,7 @@ def train_stage(run: PretrainingRun, stage: Stage, start: int, track: Track) -> 
             with ema_weights(model):
                 snapshot = take_snapshot(RunState(step, run.fingerprint), model)
             if run.group.first:
-                writer.write(snapshot)
+                write_snapshot(snapshot)
 
         if start == 0 and evaluates:
             evaluate_at(0)

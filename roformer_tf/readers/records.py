@@ -8,13 +8,19 @@ import json
 import re
 import unicodedata
 from collections import Counter, deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from hashlib import blake2b
 from itertools import groupby
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from roformer_tf.readers.lines import NOT_ENCODED, DamagedLine, damage
 from roformer_tf.readers.streams import LONGEST
+
+# Texts in memory at a time, where they need not all be; within them, those of similar length form
+# batches.
+CHUNK = 8192
+# Fewer texts, if they have as many characters together: lines may be whole books.
+CHUNK_CHARACTERS = 1_000_000
 
 # The problem of an empty record, which is harmless.
 BLANK = "is blank"
@@ -24,6 +30,8 @@ TYPED = re.compile(r"O|[BIESMLU]-\S+")
 BARE = re.compile("[OBIESMLU]")
 # Tags of entities with a type, of entities or words without a type, and any other tags.
 ANY = re.compile(r"\S+")
+
+Item = TypeVar("Item")
 
 
 class Record(NamedTuple):
@@ -197,3 +205,25 @@ def text_key(texts: Iterable[str]) -> bytes:
     """16 bytes that equal texts share: equal except for white space and width (NFKC)."""
     plain = ("".join(unicodedata.normalize("NFKC", text).split()) for text in texts)
     return blake2b("\0".join(plain).encode(errors="surrogatepass"), digest_size=16).digest()
+
+
+def chunks(
+    items: Iterable[Item],
+    size: float = CHUNK,
+    characters: int = CHUNK_CHARACTERS,
+    length: Callable[[Item], int] = len,  # type: ignore[assignment]
+) -> Iterator[list[Item]]:
+    """Lists of `size` items; of fewer, if they have as many `characters` together.
+
+    length: the characters of an item.
+    """
+    chunk: list[Item] = []
+    total = 0
+    for item in items:
+        chunk.append(item)
+        total += length(item)
+        if len(chunk) == size or total >= characters:
+            yield chunk
+            chunk, total = [], 0
+    if chunk:
+        yield chunk

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from roformer_tf.errors import InputError, check_number
-from roformer_tf.inference.text_files import CHUNK, chunks
 from roformer_tf.models.rows import BATCH_SIZE
+from roformer_tf.readers.records import CHUNK, chunks
 from roformer_tf.search.database import (
     Connection,
     explained,

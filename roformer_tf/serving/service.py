@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from fastapi import FastAPI
 
-from roformer_tf.checkpoints.detection import TASK_FILE
+from roformer_tf.checkpoints.archives import TASK_FILE
 from roformer_tf.engines.choice import Choice
 from roformer_tf.errors import InputError
 from roformer_tf.inference.embed import VectorSettings

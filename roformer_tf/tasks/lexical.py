@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from roformer_tf.checkpoints.detection import LEXICAL_FILE
+from roformer_tf.checkpoints.archives import LEXICAL_FILE
 from roformer_tf.errors import InputError
 from roformer_tf.tasks.task_settings import Examples, Prediction
 from roformer_tf.tasks.tfidf import LinearModel, TfIdf, TfIdfModel

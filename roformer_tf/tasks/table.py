@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
-from roformer_tf.checkpoints.detection import TASK_FILE
+from roformer_tf.checkpoints.archives import TASK_FILE
 from roformer_tf.errors import InputError
 from roformer_tf.files import parse_json
 from roformer_tf.tasks.base import Task

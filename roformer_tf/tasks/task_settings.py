@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, NamedTuple, TypeAlias,
 
 import numpy as np
 
-from roformer_tf.checkpoints.detection import TASK_FILE
+from roformer_tf.checkpoints.archives import TASK_FILE
 from roformer_tf.errors import InputError
 from roformer_tf.files import json_text, write_text
 from roformer_tf.labelled.examples import Example, Label, LongTexts

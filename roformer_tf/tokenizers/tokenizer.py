@@ -28,7 +28,6 @@ from roformer_tf.tokenizers.vocabulary import (
     check_special_tokens,
     guess_tokenization,
     has_vocabulary,
-    open_vocabulary,
     parse_vocabulary,
     tokenizer_settings,
     vocabulary_of,
@@ -94,7 +93,7 @@ class RoFormerTokenizer:
         words of several characters, else "char".
         Raises InputError if there is no vocabulary, or if it is not valid.
         """
-        with open_vocabulary(source) as opened:
+        with OpenedSource(source) as opened:
             return cls.from_source(opened, tokenization, lower_case)
 
     @classmethod

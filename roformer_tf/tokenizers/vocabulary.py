@@ -3,15 +3,11 @@
 import io
 import string
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain, islice
-from pathlib import Path
 from typing import Any, Literal
 
-from roformer_tf.checkpoints import registry
 from roformer_tf.checkpoints.archives import TOKENIZER, TOKENIZER_CONFIG, VOCABULARY
-from roformer_tf.checkpoints.hub import HubModel
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.errors import InputError
 from roformer_tf.tokenizers.segmentation import (
@@ -149,34 +145,13 @@ def _is_redundant(token: str) -> bool:
 # The files of a tokenizer in a source
 
 
-@contextmanager
-def open_vocabulary(source: str | Path) -> Iterator[OpenedSource]:
-    """Open a source, or a vocabulary file with any name, to read its vocabulary.
-
-    Raises InputError if it does not exist.
-    """
-    try:
-        if not (registry.is_name(source) or HubModel.parse(source)):
-            Path(source).stat()
-    except OSError as error:
-        raise _unreadable(Path(source), error) from None
-    with OpenedSource(source) as opened:
-        yield opened
-
-
-def read_vocabulary(source: str | Path) -> dict[str, int]:
-    """Token → id, from a vocabulary file, a folder or zip with one, or a released name.
+def vocabulary_of(source: OpenedSource) -> dict[str, int]:
+    """Token → id, from a vocabulary file, or a folder or zip with one.
 
     transformers 5 saves no `vocab.txt`: there the vocabulary is in `tokenizer.json`.
 
     Raises InputError if there is no such file, or if it is no vocabulary.
     """
-    with open_vocabulary(source) as opened:
-        return vocabulary_of(opened)
-
-
-def vocabulary_of(source: OpenedSource) -> dict[str, int]:
-    """Read the vocabulary of a source that is open already, as `read_vocabulary` does."""
     path = source.path / VOCABULARY if source.path.is_dir() else source.path
     try:
         content = path.read_bytes() if _is_vocabulary(source) else source.read(VOCABULARY)
@@ -186,7 +161,10 @@ def vocabulary_of(source: OpenedSource) -> dict[str, int]:
                 f"{source.path} contains no {VOCABULARY}. Give a folder or zip with one."
             )
     except OSError as error:
-        raise _unreadable(path, error) from None
+        raise InputError(
+            f"cannot read the vocabulary {path}: {error.strerror}. "
+            "Give a vocab.txt, a folder or released zip that contains one, or a released name."
+        ) from None
     except UnicodeDecodeError as error:
         raise InputError(
             f"{path} is not UTF-8 text at byte {error.start}. Give a vocab.txt, one token a line."
@@ -216,10 +194,3 @@ def _wordpieces(source: OpenedSource) -> dict[str, int] | None:
 def _is_vocabulary(source: OpenedSource) -> bool:
     """Whether the path is a vocabulary file itself: a file that is no zip."""
     return source.path.is_file() and not source.is_zip
-
-
-def _unreadable(path: Path, error: OSError) -> InputError:
-    return InputError(
-        f"cannot read the vocabulary {path}: {error.strerror}. "
-        "Give a vocab.txt, a folder or released zip that contains one, or a released name."
-    )

@@ -1,24 +1,21 @@
 """Keras callbacks of a run: metrics, periodic evaluations and checkpoints, termination."""
 
-import json
 import math
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 import keras
 from keras import ops
 
 from roformer_tf.errors import DivergedError, TerminatedError
-from roformer_tf.files import write_text
 from roformer_tf.internals import schedule_of
 from roformer_tf.terminal import Progress, say
 from roformer_tf.training.devices import sync
-from roformer_tf.training.run_files import read_metrics
+from roformer_tf.training.run_files import MetricsFile
 from roformer_tf.translation import Message
 
 
@@ -135,7 +132,7 @@ class StepLog(keras.callbacks.Callback):
 
     def __init__(
         self,
-        lines: "MetricsFile",
+        lines: MetricsFile,
         *,
         every: int,
         start: int,
@@ -263,69 +260,6 @@ class StepLog(keras.callbacks.Callback):
     def _restart_clock(self, step: int) -> None:
         self.clock, self.clock_step = time.perf_counter(), step
         self.waited = getattr(self.model, "waited", 0.0)
-
-
-class MetricsFile:
-    """Metrics as lines of JSON, and the same numbers for TensorBoard.
-
-    Lines after `resumed_at` were written before the run was killed; they are removed, because
-    these steps are run again. If several processes train, only one is `writing`. `also` is called
-    with every line.
-    """
-
-    def __init__(
-        self,
-        path: Path,
-        *,
-        resumed_at: int,
-        tensorboard: Path | None = None,
-        writing: bool = True,
-        also: Callable[[Mapping[str, Any]], None] = lambda line: None,
-    ) -> None:
-        self.path, self.writing, self.also = path, writing, also
-        if not writing:
-            return
-        kept = [x for x in read_metrics(path) if x["step"] <= resumed_at] if resumed_at else []
-        write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
-        self.file = path.open("a", encoding="utf-8")
-        self.board = None
-        if tensorboard is not None:
-            from tensorboard.summary import Writer  # takes a second to load
-
-            self.board = Writer(str(tensorboard))
-
-    def write(self, line: dict[str, Any]) -> None:
-        """Append a line and flush the file."""
-        if not self.writing:
-            return
-        self.file.write(json.dumps(line) + "\n")
-        self.file.flush()
-        if self.board is not None:
-            for name, value in scalars(line).items():
-                self.board.add_scalar(name, value, line["step"])
-            self.board.flush()
-        self.also(line)
-
-    def __enter__(self) -> "MetricsFile":
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        if not self.writing:
-            return
-        self.file.close()
-        if self.board is not None:
-            self.board.close()
-
-
-def scalars(line: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers of a line without its step; {"a": {"b": 1}} becomes {"a/b": 1}."""
-    flat: dict[str, float] = {}
-    for key, value in line.items():
-        if isinstance(value, Mapping):
-            flat |= {f"{key}/{name}": x for name, x in scalars(value).items()}
-        elif key != "step" and value is not None:
-            flat[key] = value
-    return flat
 
 
 def learning_rate(optimizer: keras.optimizers.Optimizer, step: int) -> float:

@@ -15,6 +15,7 @@ import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -146,43 +147,29 @@ def publish(model: Path, target: Path, files: Mapping[str, bytes] | None = None)
             write_bytes(file, content)
 
 
-class CheckpointWriter:
-    """Writes checkpoints in a thread while training continues.
+@contextmanager
+def checkpoint_writer(
+    folder: Path, model: PretrainedModel, keep: int, then: Callable[[Path], None]
+) -> Iterator[Callable[[Snapshot], None]]:
+    """Yield a function that writes a snapshot in a thread while training continues.
 
-    As a context manager it waits for the last one at the end. An error in the thread is raised by
-    the next call. `then(checkpoint)` is called in the thread after each checkpoint.
+    At most one is written at a time; the end of the block waits for the last one. An error in the
+    thread is raised by the next call, or at the end. `then(checkpoint)` is called in the thread
+    after each checkpoint.
     """
+    pending: list[Future[None]] = []
 
-    def __init__(
-        self, folder: Path, model: PretrainedModel, keep: int, then: Callable[[Path], None]
-    ) -> None:
-        self.folder, self.model, self.keep, self.then = folder, model, keep, then
-        self._pool = ThreadPoolExecutor(1, "checkpoint")
-        self._pending: Future[None] | None = None
+    def wait() -> None:
+        while pending:
+            pending.pop().result()
 
-    def write(self, snapshot: Snapshot) -> None:
-        """Write a snapshot in the thread, after the previous one is complete."""
-        self.wait()
-        self._pending = self._pool.submit(self._write, snapshot)
+    def write(snapshot: Snapshot) -> None:
+        wait()
+        pending.append(pool.submit(lambda: then(write_checkpoint(folder, snapshot, model, keep))))
 
-    def wait(self) -> None:
-        """Wait until the last one is written. Raises the thread's error."""
-        pending, self._pending = self._pending, None
-        if pending is not None:
-            pending.result()
-
-    def _write(self, snapshot: Snapshot) -> None:
-        self.then(write_checkpoint(self.folder, snapshot, self.model, self.keep))
-
-    def __enter__(self) -> "CheckpointWriter":
-        return self
-
-    def __exit__(self, kind: object, *error: object) -> None:
-        try:
-            if kind is None:
-                self.wait()
-        finally:
-            self._pool.shutdown()
+    with ThreadPoolExecutor(1, "checkpoint") as pool:
+        yield write
+        wait()
 
 
 def _training_state(model: PretrainedModel) -> dict[str, keras.Variable]:

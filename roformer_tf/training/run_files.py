@@ -1,4 +1,4 @@
-"""The folder of a run: the names of its files, how they are read, and the run's settings.
+"""The folder of a run: the names of its files, its settings, and its metrics.
 
 OUTPUT/settings.yaml   every setting; usable as --config
 OUTPUT/checkpoints/    from which a killed run resumes
@@ -7,15 +7,19 @@ Keras is not imported here, so that `runs` prints its tables at once.
 """
 
 import dataclasses
+import json
+import os
+import uuid
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path, PurePath
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 import yaml
 
 from roformer_tf.errors import InputError
 from roformer_tf.files import parse_json, remove, sweep, write_text
+from roformer_tf.training.settings import Tracker
 
 SETTINGS, CHECKPOINTS, MODEL, BEST = "settings.yaml", "checkpoints", "model", "best"
 METRICS_FILE, EVALUATIONS_FILE = "metrics.jsonl", "evaluations.jsonl"
@@ -168,3 +172,161 @@ def plain(settings: Any) -> dict[str, Any]:
         else:
             values[field.name] = value
     return values
+
+
+# Metrics: lines of a file, the same numbers for TensorBoard, and for a tracker on a server
+
+
+class MetricsFile:
+    """Metrics as lines of JSON, and the same numbers for TensorBoard.
+
+    Lines after `resumed_at` were written before the run was killed; they are removed, because
+    these steps are run again. If several processes train, only one is `writing`. `also` is called
+    with every line.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        resumed_at: int,
+        tensorboard: Path | None = None,
+        writing: bool = True,
+        also: Callable[[Mapping[str, Any]], None] = lambda line: None,
+    ) -> None:
+        self.path, self.writing, self.also = path, writing, also
+        if not writing:
+            return
+        kept = [x for x in read_metrics(path) if x["step"] <= resumed_at] if resumed_at else []
+        write_text(path, "".join(json.dumps(line) + "\n" for line in kept))
+        self.file = path.open("a", encoding="utf-8")
+        self.board = None
+        if tensorboard is not None:
+            from tensorboard.summary import Writer  # takes a second to load
+
+            self.board = Writer(str(tensorboard))
+
+    def write(self, line: dict[str, Any]) -> None:
+        """Append a line and flush the file."""
+        if not self.writing:
+            return
+        self.file.write(json.dumps(line) + "\n")
+        self.file.flush()
+        if self.board is not None:
+            for name, value in scalars(line).items():
+                self.board.add_scalar(name, value, line["step"])
+            self.board.flush()
+        self.also(line)
+
+    def __enter__(self) -> "MetricsFile":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        if not self.writing:
+            return
+        self.file.close()
+        if self.board is not None:
+            self.board.close()
+
+
+def scalars(line: Mapping[str, Any]) -> dict[str, float]:
+    """The numbers of a line without its step; {"a": {"b": 1}} becomes {"a/b": 1}."""
+    flat: dict[str, float] = {}
+    for key, value in line.items():
+        if isinstance(value, Mapping):
+            flat |= {f"{key}/{name}": x for name, x in scalars(value).items()}
+        elif key != "step" and value is not None:
+            flat[key] = value
+    return flat
+
+
+Track: TypeAlias = Callable[[Mapping[str, Any]], None]
+# A started run: its identity, by which a resumed run continues it; a function that takes metrics
+# and the step; and one that takes whether the run failed.
+Started: TypeAlias = tuple[str, Callable[[dict[str, float], int], Any], Callable[[bool], Any]]
+
+
+@contextmanager
+def tracked(
+    tracker: Tracker | None, project: str, output: Path, settings: Mapping[str, Any]
+) -> Iterator[Track]:
+    """Yield a function that sends a line of metrics to a tracker's project, or does nothing.
+
+    Plots are by `step`. Steps that a resumed run repeats appear twice. Raises InputError if the
+    tracker cannot start the run.
+    """
+    if tracker is None:
+        yield lambda line: None
+        return
+    file = output / f"{tracker}-id"
+    former = file.read_text(encoding="utf-8") if file.exists() else ""
+    output.mkdir(parents=True, exist_ok=True)
+    try:
+        identity, log, finish = _STARTERS[tracker](project, output, dict(settings), former)
+    except Exception as error:  # of many classes, without a common base class
+        remedy = f"Log in with `{tracker} login`, set {tracker.upper()}_MODE=offline"
+        if tracker == "mlflow":
+            remedy = "Set MLFLOW_TRACKING_URI to the address of a server"
+        raise InputError(
+            f"{tracker} could not start a run of {project}: {error}. {remedy}, or leave --tracker "
+            "out."
+        ) from None
+    write_text(file, identity)
+    # Not `with` wandb's run: it prints a traceback for an exception that has a clear message, too.
+    failed = True
+    try:
+        yield lambda line: log(scalars(line), line["step"])
+        failed = False
+    finally:
+        finish(failed)
+
+
+def _wandb(project: str, output: Path, settings: dict[str, Any], former: str) -> Started:
+    import wandb
+
+    run = wandb.init(
+        project=project,
+        name=output.name,
+        id=former or uuid.uuid4().hex[:12],
+        resume="allow",
+        dir=os.fspath(output),
+        config=settings,
+        settings=wandb.Settings(console="off"),  # do not upload what is printed
+    )
+    run.define_metric("*", step_metric="step")
+    return (
+        run.id,
+        lambda metrics, step: run.log({"step": step} | metrics),
+        lambda failed: run.finish(exit_code=int(failed)),
+    )
+
+
+def _mlflow(project: str, output: Path, settings: dict[str, Any], former: str) -> Started:
+    import mlflow
+
+    mlflow.set_experiment(project)
+    run = mlflow.start_run(former or None, run_name=output.name)
+    if not former:
+        mlflow.log_params(settings)
+    return (
+        run.info.run_id,
+        mlflow.log_metrics,
+        lambda failed: mlflow.end_run("FAILED" if failed else "FINISHED"),
+    )
+
+
+def _swanlab(project: str, output: Path, settings: dict[str, Any], former: str) -> Started:
+    import swanlab
+
+    run = swanlab.init(
+        project=project,
+        name=output.name,
+        id=former or uuid.uuid4().hex[:21],
+        resume="allow",
+        log_dir=os.fspath(output / "swanlab"),
+        config=settings,
+    )
+    return run.id, run.log, lambda failed: run.finish("crashed" if failed else "success")
+
+
+_STARTERS = {"wandb": _wandb, "mlflow": _mlflow, "swanlab": _swanlab}

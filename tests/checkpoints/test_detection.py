@@ -4,14 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from roformer_tf.checkpoints.detection import (
-    attention_type,
-    described,
-    is_called_gpt,
-    is_language_model,
-    parts,
-    transformers_class,
-)
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.tokenizers.tokenizer import find_tokenizer
 
@@ -64,10 +56,10 @@ def test_a_checkpoint_is_what_its_parts_are(
 ):
     with OpenedSource(released(name)) as source:
         checkpoint = source.checkpoint(**overrides)
-        assert parts(checkpoint) == held
-        assert is_language_model(checkpoint) is scores
-        assert attention_type(checkpoint, source) == mask
-        assert transformers_class(described(checkpoint, source)) == class_name
+        assert checkpoint.parts == held
+        assert checkpoint.is_language_model is scores
+        assert checkpoint.attention_type == mask
+        assert checkpoint.described.transformers_class == class_name
 
 
 def test_an_encoder_alone_is_no_language_model(released, tmp_path):
@@ -78,8 +70,8 @@ def test_an_encoder_alone_is_no_language_model(released, tmp_path):
     with OpenedSource(tmp_path) as source:
         assert find_tokenizer(source) is None
         checkpoint = source.checkpoint()
-        assert not is_language_model(checkpoint)
-        assert transformers_class(checkpoint) == "RoFormerModel"
+        assert not checkpoint.is_language_model
+        assert checkpoint.transformers_class == "RoFormerModel"
 
 
 @pytest.fixture
@@ -99,10 +91,10 @@ def seen(tmp_path, unpacked):
             target = Path(result).rename(target)
         with OpenedSource(target) as source:
             checkpoint = source.checkpoint()
-            output = attention_type(checkpoint, source)
-            written = described(checkpoint, source).config.attention_type
+            output = checkpoint.attention_type
+            written = checkpoint.described.config.attention_type
             assert written == (output if output == "causal" else checkpoint.config.attention_type)
-            return output, is_called_gpt(checkpoint, source)
+            return output, checkpoint.is_called_gpt
 
     return look
 
@@ -146,4 +138,4 @@ def test_a_link_and_the_working_folder_have_names(unpacked, tmp_path, monkeypatc
     monkeypatch.chdir(folder)
     for place in (".", "../link"):
         with OpenedSource(place) as source:
-            assert attention_type(source.checkpoint(), source) == "causal"
+            assert source.checkpoint().attention_type == "causal"

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 
 import roformer_tf
-from roformer_tf.checkpoints import transfer
+from roformer_tf.checkpoints import registry
 from roformer_tf.checkpoints.hub import HubModel, download, locate
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.cli import main
 from roformer_tf.errors import InputError
-from roformer_tf.tokenizers.vocabulary import read_vocabulary
 from tests.support.hub_server import COMMITS, HubServer, ModelScopeServer
+from tests.support.vocabularies import read_vocabulary
 
 NAME = "someone/roformer-tiny"
 OTHER_WEIGHTS = {"tf_model.h5": b"h5", "model.onnx": b"onnx", "onnx/model.onnx": b"onnx"}
@@ -127,7 +127,7 @@ def test_a_download_that_breaks_goes_on_and_is_not_used_before_its_end(server, f
     locate(NAME)
     assert "config.json" not in server.downloads()
     ranges = [wanted for name, wanted in server.asked if name.endswith("model.safetensors")]
-    assert ranges == [f"bytes={size // 2 // transfer.CHUNK * transfer.CHUNK}-"]
+    assert ranges == [f"bytes={size // 2 // registry.CHUNK * registry.CHUNK}-"]
     assert (locate(NAME) / "model.safetensors").read_bytes() == files["model.safetensors"]
 
 

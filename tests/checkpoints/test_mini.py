@@ -24,7 +24,7 @@ from roformer_tf.inference.opening import open_model
 from roformer_tf.models.heads import RoFormerForMaskedLM
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-from roformer_tf.tokenizers.vocabulary import read_vocabulary
+from tests.support.vocabularies import read_vocabulary
 
 ROOT = Path(__file__).parents[2]
 TEXTS = ["今天[MASK]气很好", "这家酒店的[MASK]很[MASK]，下次还会来。"]

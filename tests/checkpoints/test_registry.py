@@ -10,7 +10,7 @@ from roformer_tf.checkpoints import registry
 from roformer_tf.checkpoints.registry import BY_HAND, find, locate, releases
 from roformer_tf.errors import InputError
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-from roformer_tf.tokenizers.vocabulary import read_vocabulary
+from tests.support.vocabularies import read_vocabulary
 
 ROOT = Path(__file__).parents[2]
 SIZES = {"small": (6, 384, 6), "base": (12, 768, 12), "large": (24, 1024, 16)}

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-from roformer_tf.tokenizers.vocabulary import read_vocabulary
+from tests.support.vocabularies import read_vocabulary
 
 FIXTURES = Path(__file__).parents[1] / "fixtures" / "tokenizer"
 KEYS = {"rows", "tokens", "utilization", "shards", "splits", "length", "settings", "fingerprint"}

@@ -90,7 +90,7 @@ def test_a_simplified_vocabulary_is_bert4keras_own(opened_with_tokenizer):
 def test_the_cut_ids_are_those_that_bert4keras_cuts(opened_with_tokenizer):
     with gzip.open(GOLDENS / "word" / "simplified.json.gz", "rt", encoding="utf-8") as file:
         want = json.load(file)[0]["keep_tokens"]
-    from roformer_tf.tokenizers.vocabulary import read_vocabulary
+    from tests.support.vocabularies import read_vocabulary
 
     vocabulary = read_vocabulary(GOLDENS / "word")
     checkpoint, _ = opened_with_tokenizer("word")

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from roformer_tf.tokenizers.vocabulary import read_vocabulary
+from tests.support.vocabularies import read_vocabulary
 
 VOCABULARY = Path(__file__).parents[1] / "fixtures" / "tokenizer" / "word" / "vocab.txt"
 

@@ -5,8 +5,8 @@ from hypothesis import strategies as st
 
 from roformer_tf.corpus.objectives import (
     MaskedRows,
+    MaskedTokens,
     MaskingConfig,
-    mask_rows,
     predictions_per_row,
     replacement_ids,
 )
@@ -31,15 +31,8 @@ def rows_of(word_sizes, length):
 
 
 def mask(row, predictions=9, which=(0, 0, 0), config=MaskingConfig(), **settings):  # noqa: B008
-    masked = mask_rows(
-        row[None],
-        predictions=predictions,
-        draws=[which],
-        config=config,
-        mask_id=MASK,
-        random_ids=RANDOM,
-        **settings,
-    )
+    objective = MaskedTokens(MASK, RANDOM, config)
+    masked = objective.masked(row[None], [which], predictions, **settings)
     return MaskedRows(*(array[0] for array in masked))
 
 
@@ -131,14 +124,8 @@ def test_the_same_seed_epoch_and_row_give_the_same_masks_and_any_other_give_othe
 
 def test_a_row_is_masked_the_same_whatever_is_in_its_batch():
     rows = rows_of([[1, 2, 1] * 40, [2] * 9, [1], [7]], 32)
-    batch = mask_rows(
-        rows,
-        predictions=4,
-        draws=[(0, 0, i) for i in range(len(rows))],
-        config=MaskingConfig(),
-        mask_id=MASK,
-        random_ids=RANDOM,
-    )
+    draws = [(0, 0, i) for i in range(len(rows))]
+    batch = MaskedTokens(MASK, RANDOM).masked(rows, draws, predictions=4)
     assert [array.dtype for array in batch] == [np.int32, np.int32, np.int32, np.float32]
     for i, row in enumerate(rows):
         for array, alone in zip(batch, mask(row, 4, (0, 0, i)), strict=True):

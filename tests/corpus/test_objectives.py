@@ -6,7 +6,6 @@ from roformer_tf.corpus.objectives import (
     MaskingConfig,
     NextTokens,
     make_objective,
-    mask_rows,
     predicted_ids,
     predictions_per_row,
 )
@@ -61,17 +60,12 @@ def test_each_document_is_predicted_from_its_first_token_to_its_end(rows):
     assert (weights.sum(1) == (rows[:, 1] > 0).sum(1) - rows[:, 1].max(1)).all()
 
 
-def test_masked_tokens_are_those_of_mask_rows(rows):
+def test_a_batch_has_as_many_slots_as_the_mask_rate_needs(rows):
     config, random_ids = MaskingConfig(mask_rate=0.3), np.arange(7, 12, dtype=np.int32)
-    inputs, labels, weights = MaskedTokens(MASK, random_ids, config)(rows, draws(rows, seed=3))
-    want = mask_rows(
-        rows,
-        predictions=predictions_per_row(LENGTH, 0.3),
-        draws=[(3, 0, number) for number in range(len(rows))],
-        config=config,
-        mask_id=MASK,
-        random_ids=random_ids,
-    )
+    objective = MaskedTokens(MASK, random_ids, config)
+    inputs, labels, weights = objective(rows, draws(rows, seed=3))
+    draws_of_rows = [(3, 0, number) for number in range(len(rows))]
+    want = objective.masked(rows, draws_of_rows, predictions_per_row(LENGTH, 0.3))
     got = (inputs["token_ids"], inputs["masked_positions"], labels, weights)
     for array, other in zip(got, want, strict=True):
         np.testing.assert_array_equal(array, other)

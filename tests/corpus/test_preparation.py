@@ -266,7 +266,7 @@ def lines_of(*lines):
         (lines_of('{"title": "甲"}'), {}, r'is empty(.|\n)*0\.jsonl:1: no field "text"'),
         (lines_of('{"text": "\u200b"}'), {}, "no sequence to train on"),
         (lines_of('{"text": "甲"}', "{"), {"strict": True}, r"0\.jsonl:2: not JSON"),
-        (None, {"vocab": "missing.txt"}, "cannot read the vocabulary"),
+        (None, {"vocab": "missing.txt"}, "missing.txt does not exist"),
         (None, {"vocab": None, "vocab_size": 20}, "a vocabulary of 20 tokens has no room"),
         (lines_of('{"text": "甲"}'), {"held_out": 0.999999}, "no sequence to train on"),
     ],

@@ -21,8 +21,8 @@ from roformer_tf.export.command import export
 from roformer_tf.finetuning.datasets import LabelledDataset
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-from roformer_tf.tokenizers.vocabulary import read_vocabulary
 from tests.support.random_model import random_model
+from tests.support.vocabularies import read_vocabulary
 
 ROOT = Path(__file__).parents[2]
 MODULES = Path(os.environ.get("NODE_MODULES", ROOT / ".venv/node/node_modules"))

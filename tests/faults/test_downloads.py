@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 
 import roformer_tf
-from roformer_tf.checkpoints import registry, transfer
+from roformer_tf.checkpoints import registry
 from roformer_tf.errors import InputError
 from tests.support.download_server import CONFIG, FILE, NAME, Server, make_zip
 
-SOME = 18 * transfer.CHUNK
+SOME = 18 * registry.CHUNK
 """Bytes after which a connection breaks: so that none that came is lost."""
 
 
@@ -135,13 +135,13 @@ def start():
 @pytest.mark.parametrize("versions", ["etag", "date"])
 def test_a_cut_connection_is_taken_up_in_the_middle(versions, server, cache, content):
     server.versions = versions
-    half = len(content) // 2 // transfer.CHUNK * transfer.CHUNK
-    server.cuts = [half, transfer.CHUNK]
+    half = len(content) // 2 // registry.CHUNK * registry.CHUNK
+    server.cuts = [half, registry.CHUNK]
     registry.download(NAME)
     assert [wanted for _, wanted in server.asked] == [
         "",
         f"bytes={half}-",
-        f"bytes={half + transfer.CHUNK}-",
+        f"bytes={half + registry.CHUNK}-",
     ]
     assert (cache / FILE).read_bytes() == content
     assert held(cache) == WHOLE
@@ -212,7 +212,7 @@ def test_a_server_that_cuts_every_answer_at_once_is_given_up(server, cache):
 
 
 def test_a_silent_server_is_given_up(server, cache, monkeypatch):
-    monkeypatch.setattr(transfer, "TIMEOUT", 0.2)
+    monkeypatch.setattr(registry, "TIMEOUT", 0.2)
     server.pause = 1
     refused(r"cannot download .*: the connection to 127\.0\.0\.1:\d+ failed")
 

@@ -13,7 +13,7 @@ from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import folds
 from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.metrics import ACCURACY
-from roformer_tf.training.callbacks import MetricsFile
+from roformer_tf.training.run_files import MetricsFile
 from roformer_tf.training.settings import FinetuneOptimizerConfig
 
 TASK = Classification(labels=("a", "b"))

@@ -116,7 +116,7 @@ def test_what_is_open_says_what_it_is(finetuned, released):
     with open_model(released("sim_char")) as opened:
         assert (opened.task, opened.generates, opened.is_masked_lm) == (None, True, False)
     with open_model(released("char")) as opened:
-        assert (opened.attention, opened.is_masked_lm) == ("bidirectional", True)
+        assert (opened.checkpoint.attention_type, opened.is_masked_lm) == ("bidirectional", True)
 
 
 def test_a_tokenizer_without_segments_puts_a_pair_into_one(finetuned, tmp_path):

@@ -15,8 +15,8 @@ from roformer_tf.tasks.classification import Classification
 from roformer_tf.tasks.extraction.question_answering import QuestionAnswering
 from roformer_tf.tasks.tagging import Tagging
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-from roformer_tf.tokenizers.vocabulary import read_vocabulary
 from tests.support.random_model import random_model
+from tests.support.vocabularies import read_vocabulary
 
 pytestmark = pytest.mark.hf
 VOCABULARY = Path(__file__).parents[1] / "fixtures" / "tokenizer" / "char"

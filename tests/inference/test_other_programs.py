@@ -30,8 +30,8 @@ from roformer_tf.tasks.regression import Regression
 from roformer_tf.tasks.tagging import Tagging
 from roformer_tf.tasks.vectors.embedding import Embedding
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-from roformer_tf.tokenizers.vocabulary import read_vocabulary
 from tests.support.random_model import random_model
+from tests.support.vocabularies import read_vocabulary
 
 GOLDENS = Path(__file__).parents[1] / "fixtures" / "tokenizer"
 SIZES = {

@@ -20,9 +20,9 @@ from roformer_tf.models.heads import (
 from roformer_tf.tasks.tagging import Tagging
 from roformer_tf.tasks.tags.schemes import spans
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-from roformer_tf.tokenizers.vocabulary import read_vocabulary
 from tests.support.finetuned import load_finetuned
 from tests.support.random_model import random_model
+from tests.support.vocabularies import read_vocabulary
 
 GOLDENS = Path(__file__).parents[1] / "fixtures" / "tokenizer"
 BIO = ("O", "B-LOC", "I-LOC", "B-PER", "I-PER")

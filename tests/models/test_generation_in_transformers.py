@@ -8,7 +8,6 @@ from itertools import chain
 import numpy as np
 import pytest
 
-from roformer_tf.checkpoints.detection import attention_type
 from roformer_tf.checkpoints.sources import OpenedSource
 from roformer_tf.cli import main
 from roformer_tf.models.generation import GenerationConfig
@@ -151,7 +150,7 @@ def test_a_model_that_transformers_made_is_causal_to_us(transformers, torch, tmp
     ).eval()
     theirs.save_pretrained(tmp_path)
     with OpenedSource(tmp_path) as source:
-        assert attention_type(source.checkpoint(), source) == "causal"
+        assert source.checkpoint().attention_type == "causal"
     ids = np.random.default_rng(0).integers(1, 40, (2, 9)).astype("int32")
     with torch.no_grad():
         want = theirs(torch.tensor(ids, dtype=torch.long)).logits.numpy()

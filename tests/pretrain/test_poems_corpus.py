@@ -20,7 +20,8 @@ from pretrain.poems.corpus import (
 from pretrain.poems.forms import form_of, with_marks
 from roformer_tf.corpus.part_writer import is_held_out
 from roformer_tf.errors import InputError
-from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS, read_vocabulary
+from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
+from tests.support.vocabularies import read_vocabulary
 
 pytest.importorskip("pypinyin", reason="pypinyin is not installed: pip install -e '.[poems]'")
 

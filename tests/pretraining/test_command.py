@@ -30,8 +30,7 @@ from roformer_tf.pretraining.train_step import PretrainingModel
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
 from roformer_tf.training import devices
-from roformer_tf.training.callbacks import scalars
-from roformer_tf.training.run_files import read_metrics
+from roformer_tf.training.run_files import read_metrics, scalars
 
 ROOT = Path(__file__).parents[2]
 STEPS, SAVE_EVERY, LOG_EVERY = 8, 3, 5  # of `pretrain_flags`

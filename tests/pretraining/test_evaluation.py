@@ -5,7 +5,6 @@ from roformer_tf.corpus.batches import held_out_batches
 from roformer_tf.corpus.objectives import (
     MaskedTokens,
     MaskingConfig,
-    mask_rows,
     predictions_per_row,
     replacement_ids,
 )
@@ -44,13 +43,8 @@ def reference(model, rows, masked):
     config = MaskingConfig()
     losses, hits = [], []
     for number, row in enumerate(rows):
-        batch = mask_rows(
-            row[None],
-            predictions=predictions_per_row(rows.length, config.mask_rate),
-            draws=[(5, 0, number)],
-            config=config,
-            **masked,
-        )
+        slots = predictions_per_row(rows.length, config.mask_rate)
+        batch = MaskedTokens(**masked).masked(row[None], [(5, 0, number)], slots)
         inputs = {"token_ids": batch.token_ids, "sequence_ids": row[1].astype("int32")[None]}
         logits = np.asarray(model(inputs), "float64")[0]  # (L, V)
         used = batch.weights > 0

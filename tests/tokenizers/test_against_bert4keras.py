@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-from roformer_tf.tokenizers.vocabulary import read_vocabulary
+from tests.support.vocabularies import read_vocabulary
 
 TESTS = Path(__file__).parents[1]
 GOLDENS = TESTS / "fixtures" / "tokenizer"

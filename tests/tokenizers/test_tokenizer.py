@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from roformer_tf.errors import InputError
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS, read_vocabulary
+from roformer_tf.tokenizers.vocabulary import SPECIAL_TOKENS
+from tests.support.vocabularies import read_vocabulary
 
 GOLDENS = Path(__file__).parents[1] / "fixtures" / "tokenizer"
 SETTINGS = {  # recorded cases: tokenization, lower_case

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
-from roformer_tf.tokenizers.vocabulary import read_vocabulary
+from tests.support.vocabularies import read_vocabulary
 
 GOLDENS = Path(__file__).parents[1] / "fixtures" / "tokenizer"
 

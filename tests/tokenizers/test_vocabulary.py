@@ -19,9 +19,9 @@ from roformer_tf.tokenizers.vocabulary import (
     build_vocabulary,
     count_words,
     guess_tokenization,
-    read_vocabulary,
     simplify_vocabulary,
 )
+from tests.support.vocabularies import read_vocabulary
 
 GOLDENS = Path(__file__).parents[1] / "fixtures" / "tokenizer"
 SPECIAL_LINES = "".join(f"{token}\n" for token in SPECIAL_TOKENS)
@@ -84,7 +84,7 @@ def test_what_holds_no_vocabulary_is_refused(tmp_path):
     (tmp_path / "gb.txt").write_bytes((SPECIAL_LINES + "甲").encode("gb18030"))
     (tmp_path / "text.txt").write_text("[PAD]\n[UNK]\n甲\n", encoding="utf-8")
     for name, message in {
-        "missing.txt": "cannot read the vocabulary .*missing.txt: No such file.* Give a vocab.txt",
+        "missing.txt": "missing.txt does not exist. Give a released .zip",
         ".": "contains no vocab.txt",
         "truncated.zip": "truncated.zip is not a complete zip file: .* again",
         "damaged.zip": "damaged.zip cannot be unpacked: .*CRC",

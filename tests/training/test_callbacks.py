@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from roformer_tf.errors import DivergedError, TerminatedError
-from roformer_tf.training.callbacks import MetricsFile, PeriodicCallback, StepLog, Termination
+from roformer_tf.training.callbacks import PeriodicCallback, StepLog, Termination
 from roformer_tf.training.optimizers import WarmupDecay
-from roformer_tf.training.run_files import read_metrics
+from roformer_tf.training.run_files import MetricsFile, read_metrics
 
 LOSSES = [8.0, 6.0, 4.0, 7.0, 3.0, 5.0, 2.0, 1.0, 3.0, 2.0]
 

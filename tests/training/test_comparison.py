@@ -386,7 +386,7 @@ def test_it_reads_what_the_commands_write(tmp_path):
     from roformer_tf.finetuning.settings import FinetuneConfig
     from roformer_tf.pretraining.settings import PretrainConfig
     from roformer_tf.training import run_files
-    from roformer_tf.training.callbacks import MetricsFile
+    from roformer_tf.training.run_files import MetricsFile
 
     pretraining, tuning = tmp_path / "pretraining", tmp_path / "tuning"
     run_files.write_settings(PretrainConfig(rows="rows", output=str(pretraining), steps=20))

@@ -7,9 +7,8 @@ import pytest
 from roformer_tf import errors
 from roformer_tf.cli import main
 from roformer_tf.errors import InputError
-from roformer_tf.training import tracking
-from roformer_tf.training.run_files import read_metrics
-from roformer_tf.training.tracking import tracked
+from roformer_tf.training import run_files
+from roformer_tf.training.run_files import read_metrics, tracked
 
 
 @pytest.fixture(autouse=True)
@@ -62,7 +61,7 @@ def test_pretrain_passes_tracker_project_and_settings_on(
         raise RuntimeError("no server")
 
     monkeypatch.setattr(errors, "find_spec", lambda name: name == "mlflow")
-    monkeypatch.setitem(tracking._STARTERS, "mlflow", start)
+    monkeypatch.setitem(run_files._STARTERS, "mlflow", start)
     flags = pretrain_flags(tmp_path / "run", steps=6, tracker="mlflow", project="字")
     assert main(["pretrain", *flags]) == 2
     assert "mlflow could not start a run of 字: no server." in capsys.readouterr().err

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from roformer_tf.checkpoints.detection import is_language_model
 from roformer_tf.engines.network import Part as NetworkPart
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.choices import EncodedChoices, encode_cloze
@@ -62,7 +61,7 @@ class ClozeObjective(ListObjective):
     @classmethod
     def choose_pooling(cls, checkpoint: "Checkpoint", source: "OpenedSource") -> str:
         """No pooling counts. Raises InputError for a checkpoint without the head."""
-        if not is_language_model(checkpoint):
+        if not checkpoint.is_language_model:
             raise InputError(
                 f"{source.name} has no head that scores the vocabulary, which fills the gaps of "
                 "these texts. Give a --checkpoint with one, such as chinese_roformer-tf-mini."

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 
-from roformer_tf.checkpoints.detection import embedding_settings
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig
 from roformer_tf.checkpoints.sentence_transformers import save_modules
+from roformer_tf.checkpoints.sources import embedding_settings
 from roformer_tf.errors import InputError
 from roformer_tf.labelled.cells import BadCellError, read_label, read_texts, to_number
 from roformer_tf.labelled.examples import Example, Label
