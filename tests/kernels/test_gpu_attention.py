@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from keras import ops
 
-from roformer_tf.kernels.attention import attend, may_flash
+from roformer_tf.kernels.attention import attend, attend_by_keras, may_flash
 
 on_jax = pytest.mark.skipif(
     keras.backend.backend() != "jax", reason="JAX alone has flash attention"
@@ -77,6 +77,21 @@ def traced(*arguments):
 
 
 FLASH = "dot_product_attention_fwd", "dot_product_attention_bwd"
+
+
+def test_a_query_without_keys_sees_all_of_them(monkeypatch):
+    """With rows that fill up a batch, and have no key, the loss on an H200 was nan."""
+    given = []
+    monkeypatch.setattr(
+        ops, "dot_product_attention", lambda q, k, v, mask, scale: given.append(mask) or v
+    )
+    *tensors, visible = inputs()
+    visible = ops.convert_to_numpy(visible).copy()
+    visible[1] = False
+    attend_by_keras(*tensors, ops.convert_to_tensor(visible))
+    mask = ops.convert_to_numpy(given[0])
+    assert (mask[0, 0] == visible[0]).all()
+    assert mask[1].all()
 
 
 @on_jax
