@@ -20,14 +20,16 @@ def searched(sets: "Sets", negatives: int) -> "Sets":
     """The sets with documents in the order of BM25.
 
     A query whose documents are all relevant gets others. In training these are the first
-    `negatives` wrong ones. In an evaluation it has what the search returns, with its relevant
+    `negatives` wrong ones of the training set: other documents would always be wrong, and a model
+    learns to put them last. In an evaluation a query has what the search returns, with its relevant
     documents or without them. Where a file names wrong documents, too, they are only ordered.
     """
-    examples = [*sets.train, *sets.valid, *sets.test]
-    documents = list(dict.fromkeys(text for x in examples for text in x.texts[1:]))
-    index = BM25(documents)
+    everything = [*sets.train, *sets.valid, *sets.test]
 
     def ordered(some: Sequence[Example], extra: int) -> list[Example]:
+        known = some if extra else everything
+        documents = list(dict.fromkeys(text for x in known for text in x.texts[1:]))
+        index = BM25(documents)
         result = []
         scores = scores_of(index, [example.texts[0] for example in some])
         for example, of_query in zip(some, scores, strict=True):
