@@ -136,7 +136,7 @@ def write_graph_config(
     config = config.replace(label_mean=0.0, label_deviation=1.0)
     config = config.replace(crf=any(name.startswith("crf/") for name in arrays))
     # The graph computes what transformers has no class for, except segments and the order of tags.
-    kind = FORM_TYPE if config.shared_segment else CRF_TYPE if config.crf else "roformer"
+    kind = FORM_TYPE if config.shared_tokens else CRF_TYPE if config.crf else "roformer"
     write_json(Path(folder) / CONFIG, _config_values(config, architecture, kind))
 
 
@@ -265,7 +265,7 @@ def model_type(config: RoFormerConfig, arrays: Collection[str]) -> str:
     # transformers has no head on the mean of all tokens, nor GlobalPointer's: it would create a
     # new, random layer.
     is_foreign = (classifies and config.pooling == "mean") or _POINTER in arrays
-    if config.unusual_form(learned=True, value=True) or is_foreign or config.shared_segment:
+    if config.unusual_form(learned=True, value=True) or is_foreign or config.shared_tokens:
         return FORM_TYPE
     if config.position_embedding_type == "rotary":
         return "roformer"
@@ -288,7 +288,7 @@ def _config_values(config: RoFormerConfig, architecture: str, kind: str) -> dict
     if len(values.get("id2label", ())) != labels:
         values["id2label"] = {str(i): f"LABEL_{i}" for i in range(labels)}
         values["label2id"] = {label: int(i) for i, label in values["id2label"].items()}
-    for key in ("crf", "shared_segment"):
+    for key in ("crf", "shared_tokens"):
         if not values[key]:
             del values[key]
     return values | {

@@ -172,7 +172,7 @@ def convert_checkpoint(
     kind = huggingface.model_type(config, checkpoint.arrays)
     if output.to == "huggingface" and kind == huggingface.FORM_TYPE:
         form = config.unusual_form(learned=True) or config.unusual_form()
-        form = form or ("shared_segment" if config.shared_segment else "pooling 'mean'")
+        form = form or ("shared_tokens" if config.shared_tokens else "pooling 'mean'")
         raise InputError(
             f"{target} cannot be written for transformers, which has no model with {form} and the "
             "rest of this config: it would ignore a part. Convert --to own."

@@ -39,7 +39,7 @@ ANY_VALUE = {
     *("hidden_dropout_prob", "attention_probs_dropout_prob", "initializer_range"),
     *("layer_norm_eps", "rotary_base", "num_labels", "unknown"),
     # of the inputs
-    "shared_segment",
+    "shared_tokens",
     # used only together with other fields
     *("trained_length", "global_attn_every_n_layers", "relative_attention_num_buckets"),
     "relative_attention_max_distance",

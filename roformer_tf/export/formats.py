@@ -121,9 +121,9 @@ def export_card(
         if task.decoding.graph_part == "masked":
             texts = ["今天天气很[MASK]"]
     units = None if task is None else task.units
-    # Of a question, where equal tokens share a segment, except these.
+    # Tokens that two texts never share.
     special_ids: set[int] = set()
-    if getattr(task, "shared_segment", False):
+    if task is not None and task.shared_tokens:
         special_ids = {0, tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id}
     return markdown(
         environment(Path(__file__).parent),

@@ -170,9 +170,10 @@ def _write_results(config: FinetuneConfig, results: Results) -> None:
         report["label_issues"] = issues.as_json()
     texts = (text for example in search.sets.train for text in example.texts)
     language = choose_language(config.language, texts)
-    architecture = search.initial.architecture
+    task = results.best.task
+    architecture = task.decoding.described_in(search.initial.architecture)
     card = model_card(
-        *(report, results.best.task, language, architecture.is_v2),
+        *(report, task, language, architecture.is_v2),
         opens_elsewhere=classifier_opens_in_transformers(architecture),
     )
     results.save(card)
@@ -249,6 +250,9 @@ def check_uses(task: type[Task], config: FinetuneConfig) -> None:
     useless = {
         "crf": config.crf and (kind.has_spans or not kind.has_units) and "sequences of labels",
         "label_prompts": config.label_prompts and not kind.has_spans and "entities (spans)",
+        "shared_tokens": config.shared_tokens == "yes"
+        and kind.shares_tokens is None
+        and "two texts in one sequence",
         "label_names": config.label_names and not kind.may_name_labels and "labels of whole texts",
         "lexical_features": lexical == "yes" and not task.metrics.linear_model and "whole texts",
     }
@@ -314,6 +318,7 @@ def define_task(config: FinetuneConfig, layout: Layout, sets: Sets) -> Task:
     Raises InputError for a label of the other sets that training does not have, and for settings
     that the task has no use for.
     """
+    shared = config.shared_tokens
     task = layout.task.from_examples(
         sets.train,
         text_columns=layout.text_columns,
@@ -323,6 +328,7 @@ def define_task(config: FinetuneConfig, layout: Layout, sets: Sets) -> Task:
         max_length=UNLIMITED,
         crf=config.crf,
         **({"label_prompts": True} if config.label_prompts else {}),
+        **({} if shared == "auto" else {"shared_tokens": shared == "yes"}),
         **({"pattern": config.pattern} if config.pattern else {}),
     )
     # Micro-batches are part of the training step, not of the task.

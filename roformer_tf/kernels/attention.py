@@ -149,7 +149,7 @@ def attend_by_keras(
     The public function has no dropout: train long sequences without dropout of attention weights.
     """
     if visible is not None:
-        # Queries of rows that fill up a batch see no key: with such rows the loss on an H200 was nan.
+        # Rows that fill up a batch have no key: with such rows the loss on an H200 was nan.
         sees_none = ops.logical_not(ops.any(visible, axis=-1, keepdims=True))
         visible = ops.logical_or(visible, sees_none)
     attended = ops.dot_product_attention(

@@ -53,13 +53,17 @@ class EncodedChoices(EncodedTexts):
 
 
 def encode_choices(
-    examples: "Sequence[Example]", tokenizer: "RoFormerTokenizer", max_length: int
+    examples: "Sequence[Example]",
+    tokenizer: "RoFormerTokenizer",
+    max_length: int,
+    shared_tokens: bool = False,
 ) -> EncodedChoices:
     """A row of at most `max_length` tokens for each pair (text, candidate).
 
-    The longer of both loses its last tokens. Raises InputError for a `max_length` that holds none.
+    The longer of both loses its last tokens. `shared_tokens`: as of `encode_texts`. Raises
+    InputError for a `max_length` that holds no token.
     """
-    encoded = encode_texts(examples, tokenizer, max_length)
+    encoded = encode_texts(examples, tokenizer, max_length, shared_tokens=shared_tokens)
     rows = rows_of(encoded)  # one for each candidate
     return EncodedChoices(
         **vars(encoded),

@@ -1,6 +1,7 @@
 """Examples → sequences of token ids and their targets; logits of sequences → logits of examples.
 
-A sequence (row) is `[CLS] tokens [SEP]`, or `[CLS] tokens [SEP] tokens [SEP]` for a pair. Most
+A sequence (row) is `[CLS] tokens [SEP]`, or `[CLS] tokens [SEP] tokens [SEP]` for a pair, whose
+segments are BERT's or, with `shared_tokens`, show which tokens both texts have. Most
 examples are one sequence. A ranking is two, (A, B) and (A, C), and a long text may be several
 windows:
 
@@ -35,7 +36,7 @@ class EncodedTexts:
     token_ids: list[Ints]
     """For each row (T,) int32."""
     segment_ids: list[Ints]
-    """For each row (T,) int32: 1 for the second text and its [SEP]."""
+    """For each row (T,) int32: 1 for the second text and its [SEP], or as of `joined`."""
     example: Ints
     """(rows,) int32: the example of each row."""
     lengths: Ints
@@ -68,11 +69,13 @@ def encode_texts(
     tokenizer: "RoFormerTokenizer",
     max_length: int,
     long_texts: "LongTexts" = "head",
+    shared_tokens: bool = False,
 ) -> EncodedTexts:
     """Rows of at most `max_length` tokens for texts, pairs, or A with each of B, C, ….
 
     `long_texts`: what happens to a single text that is too long. In a pair the longer text loses
-    its last tokens. Raises InputError for a `max_length` that holds no token.
+    its last tokens. `shared_tokens`: as of `joined`. Raises InputError for a `max_length` that
+    holds no token.
     """
     check_length(max_length)
 
@@ -83,7 +86,7 @@ def encode_texts(
             chunks = _chunks(ids, max_length - SPECIALS, long_texts)
             return [_row(chunk, tokenizer) for chunk in chunks], len(ids) + SPECIALS
         first, *rest = texts
-        rows = [_pair_row(first, second, tokenizer, max_length) for second in rest]
+        rows = [_pair_row((first, x), tokenizer, max_length, shared_tokens) for x in rest]
         return [row for row, _ in rows], max(length for _, length in rows)
 
     return _stacked([encoded(example.texts) for example in examples], examples)
@@ -265,13 +268,33 @@ def _chunks(ids: list[int], room: int, long_texts: "LongTexts") -> list[list[int
 
 
 def _pair_row(
-    first: str, second: str, tokenizer: "RoFormerTokenizer", max_length: int
+    texts: tuple[str, str], tokenizer: "RoFormerTokenizer", max_length: int, shared_tokens: bool
 ) -> tuple[_Row, int]:
     """The row of two texts, and its length before it is cut."""
-    parts = tokenizer.ids(first), tokenizer.ids(second)
-    ids, segments = tokenizer.join(*parts, max_length)
-    length = sum(map(len, parts)) + SPECIALS + 1
-    return _Row(np.array(ids, np.int32), np.array(segments, np.int32)), length
+    first, second = map(tokenizer.ids, texts)
+    row = _Row(*joined(tokenizer, first, second, max_length, shared_tokens))
+    return row, len(first) + len(second) + SPECIALS + 1
+
+
+def joined(
+    tokenizer: "RoFormerTokenizer",
+    first: list[int],
+    second: list[int],
+    max_length: int | None = None,
+    shared_tokens: bool = False,
+) -> tuple[Ints, Ints]:
+    """Token ids and segments of two texts in one row, (T,) int32 each.
+
+    With `shared_tokens` segment 1 has the tokens of both texts, except [UNK], and segment 0 all
+    others: a small model does not learn to compare both by itself (docs/LOG.md).
+    """
+    both = tokenizer.join(first, second, max_length)
+    ids, segments = (np.array(x, np.int32) for x in both)
+    if shared_tokens:
+        shared = np.intersect1d(ids[segments == 0], ids[segments == 1])
+        never = [tokenizer.sep_id, tokenizer.unk_id]
+        segments = np.isin(ids, np.setdiff1d(shared, never)).astype(np.int32)
+    return ids, segments
 
 
 def _unit_rows(

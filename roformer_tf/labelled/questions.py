@@ -22,7 +22,7 @@ from roformer_tf.labelled.batches import (
     row_inputs,
 )
 from roformer_tf.labelled.cells import BadCellError, parsed
-from roformer_tf.labelled.encoding import EncodedTexts, Rows, windows
+from roformer_tf.labelled.encoding import EncodedTexts, Rows, joined, windows
 from roformer_tf.tokenizers.padding import SPECIALS, Ints, padded
 
 if TYPE_CHECKING:
@@ -122,8 +122,8 @@ class TokenizedQuestions:
     """(questions,) int32: tokens of a row with the whole question and context."""
     tokenizer: "RoFormerTokenizer"
     max_length: int
-    shared_segment: bool
-    """Whether tokens of a context that its question has, too, are in segment 0."""
+    shared_tokens: bool
+    """As of `joined`."""
 
     @classmethod
     def of(
@@ -131,7 +131,7 @@ class TokenizedQuestions:
         examples: "Sequence[Example]",
         tokenizer: "RoFormerTokenizer",
         max_length: int,
-        shared_segment: bool,
+        shared_tokens: bool,
     ) -> "TokenizedQuestions":
         """Tokenize. Raises InputError as `encode_questions`."""
         if max_length < SHORTEST:
@@ -151,7 +151,7 @@ class TokenizedQuestions:
         most = (max_length - _SPECIALS) // 2
         lengths = np.array(whole, np.int32) + _SPECIALS
         cut = [x[:most] for x in questions]
-        return cls(cut, contexts, lengths, tokenizer, max_length, shared_segment)
+        return cls(cut, contexts, lengths, tokenizer, max_length, shared_tokens)
 
     def room(self, number: int) -> int:
         """How many tokens of its context fit into a row of a question."""
@@ -160,31 +160,26 @@ class TokenizedQuestions:
     def row(self, number: int, first: int, last: int) -> _Row:
         """The row of a question and the tokens [first, last) of its context."""
         asked, (ids, offsets) = self.questions[number], self.contexts[number]
-        token_ids, segment_ids = self.tokenizer.join(asked, ids[first:last])
+        token_ids, segment_ids = joined(
+            self.tokenizer, asked, ids[first:last], shared_tokens=self.shared_tokens
+        )
         spans = np.full((len(token_ids), 2), -1, np.int32)
         # After the question are [CLS] and [SEP], after the context is another [SEP].
         spans[len(asked) + SPECIALS : -1] = offsets[first:last]
-        # Tokens that the question has, too, are in its segment. From a few thousand examples a
-        # small model does not learn to compare the tokens of both by itself.
-        known = {*asked} - {self.tokenizer.unk_id} if self.shared_segment else ()
-        segment_ids = [
-            0 if token in known else segment
-            for token, segment in zip(token_ids, segment_ids, strict=True)
-        ]
-        return _Row(np.array(token_ids, np.int32), np.array(segment_ids, np.int32), spans)
+        return _Row(token_ids, segment_ids, spans)
 
 
 def encode_questions(
     examples: "Sequence[Example]",
     tokenizer: "RoFormerTokenizer",
     max_length: int,
-    shared_segment: bool,
+    shared_tokens: bool,
 ) -> EncodedQuestions:
     """Rows of at most `max_length` tokens; a question has at most half of them.
 
     Raises InputError for a `max_length` without room for a question and a context.
     """
-    tokens = TokenizedQuestions.of(examples, tokenizer, max_length, shared_segment)
+    tokens = TokenizedQuestions.of(examples, tokenizer, max_length, shared_tokens)
     rows, rows_each = [], []
     for number, (ids, _) in enumerate(tokens.contexts):
         parts = windows(np.arange(len(ids) + 1), tokens.room(number))

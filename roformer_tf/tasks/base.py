@@ -103,7 +103,8 @@ class Task(TaskSettings):
 
         Raises InputError where nothing can be learned: no example, or a single label.
         """
-        return cls.from_settings(**{**settings, **cls.labelling.learned(training)})
+        shared = {"shared_tokens": bool(cls.labelling.shares_tokens)}
+        return cls.from_settings(**{**shared, **settings, **cls.labelling.learned(training)})
 
     @classmethod
     def from_settings(cls, **settings: Any) -> "Task":

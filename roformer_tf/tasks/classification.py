@@ -72,6 +72,7 @@ class PairLabelling(ClassificationLabelling):
     """Labels of two texts in one sequence."""
 
     text_counts: ClassVar[tuple[int, ...]] = (2,)
+    shares_tokens: ClassVar[bool | None] = False
 
 
 class ClassificationMetrics(Metrics):
@@ -174,6 +175,7 @@ class Pair(Classification):
             hypotheses=tuple(template.replace("{}", name) for name in names),
             entailment=self._entailment[0],
             max_length=self.max_length,
+            shared_tokens=self.shared_tokens,
             top_k=self.top_k,
         )
 
@@ -187,7 +189,8 @@ class HypothesisLabelling(ClassificationLabelling):
         """A sequence for each label: the text and the sentence about the label."""
         sentences = self.task.hypotheses
         several = [example._replace(texts=(*example.texts, *sentences)) for example in examples]
-        return encode_texts(several, tokenizer, self.task.max_length)
+        task = self.task
+        return encode_texts(several, tokenizer, task.max_length, shared_tokens=task.shared_tokens)
 
 
 class EntailmentDecoding(LabelDecoding):

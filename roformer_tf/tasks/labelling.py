@@ -58,6 +58,9 @@ class Labelling(Part):
     may_name_labels: ClassVar[bool] = False
     """Whether --label-names may give the labels of the data other names."""
 
+    shares_tokens: ClassVar[bool | None] = None
+    """The default of --shared-tokens. None: no row has two texts to compare."""
+
     column_names: ClassVar[tuple[str, ...]] = ()
     """Names of the text columns and the label column, if files of the task have fixed ones."""
 
@@ -174,7 +177,10 @@ class Labelling(Part):
 
     def encode(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> EncodedTexts:
         """Sequences of at most `max_length` tokens."""
-        return encode_texts(examples, tokenizer, self.task.max_length, self.task.long_texts)
+        task = self.task
+        return encode_texts(
+            examples, tokenizer, task.max_length, task.long_texts, task.shared_tokens
+        )
 
     def in_no_window(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> dict[str, int]:
         """Spans of the labels that cannot be predicted, as of `encoding.in_no_window`."""

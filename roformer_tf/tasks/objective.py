@@ -36,6 +36,8 @@ class TrainingObjective(Part):
     """The poolings that the model supports."""
     trains_new_head: ClassVar[bool] = True
     """Whether the model predicts at random before training; otherwise it is evaluated then, too."""
+    reads_head: ClassVar[bool] = False
+    """Whether a checkpoint's own head or pooler is trained further."""
     epochs: ClassVar[int] = 3
     """The default number of epochs for a training set of usual size."""
     dropout: ClassVar[float | None] = None
@@ -58,7 +60,7 @@ class TrainingObjective(Part):
         """The Keras model whose weights are read from a checkpoint, which may hold more."""
         from roformer_tf.models.encoder import RoFormerEncoder
 
-        return RoFormerEncoder
+        return cls.model_class() if cls.reads_head else RoFormerEncoder
 
     @classmethod
     def choose_pooling(cls, checkpoint: "Checkpoint", source: "OpenedSource") -> str:

@@ -109,6 +109,9 @@ class TaskSettings:
     """Maximum tokens of a sequence."""
     long_texts: LongTexts = "head"
     """What happens to longer texts: cut, cut in the middle, or read in overlapping windows."""
+    shared_tokens: bool = False
+    """Whether the segments of two texts show which tokens both have. Not in models that other
+    programs trained."""
     thresholds: tuple[float, ...] = ()
     """For multilabel: a label is predicted above its threshold; none means 0.5 for all."""
     mean: float = 0.0
@@ -149,7 +152,7 @@ class TaskSettings:
         values = {"name": self.name} | asdict(self)
         del values["top_k"]
         # Folders of other tasks stay readable by versions that do not have these settings.
-        for name in ("label_values", "scheme", "crf", "transitions"):
+        for name in ("label_values", "scheme", "crf", "transitions", "shared_tokens"):
             if not values[name]:
                 del values[name]
         return json_text(values)

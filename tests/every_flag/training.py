@@ -329,6 +329,11 @@ TABLES = {
             Row("--pooling mean", LINES),
             Row("--crf", LINES, base=TAGS, slow=True),
             Row("--label-prompts", LINES, base=f"{TAGS} --task spans"),
+            Row(
+                "--shared-tokens yes",
+                LINES,
+                base=ONE_BATCH.replace("{examples}", "{scored} --task pair"),
+            ),
             Row("--from-scratch", LINES),
             Row("--adapt yes", LINES, slow=True),
             Row("--unlabelled {passages}", LINES, base=f"{ONE_BATCH} --adapt yes", slow=True),

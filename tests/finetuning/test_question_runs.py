@@ -10,6 +10,7 @@ import roformer_tf
 from roformer_tf.adaptation import finetune
 from roformer_tf.errors import InputError
 from roformer_tf.export.command import export
+from roformer_tf.finetuning.command import check_uses
 from roformer_tf.finetuning.datasets import LabelledDataset
 from roformer_tf.finetuning.labelled_evaluation import EvaluateConfig, evaluate
 from roformer_tf.finetuning.report import pages as report_pages
@@ -18,7 +19,7 @@ from roformer_tf.inference.predict_file import PredictConfig, predict_file
 from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.models.heads import RoFormerForQuestionAnswering
 from roformer_tf.search.retriever import open_reranker
-from roformer_tf.tasks.table import load_task
+from roformer_tf.tasks.table import TASKS, load_task
 from roformer_tf.training.settings import FinetuneOptimizerConfig
 from tests.support.random_model import random_model, tokenizer_of
 
@@ -131,14 +132,36 @@ def test_an_export_answers_as_the_model(run, tmp_path, to):
 def test_a_config_says_that_segments_are_not_those_of_other_programs(run, tmp_path):
     """transformers refuses an unknown model_type; with its own segments it would answer worse."""
     config = json.loads((run / "run" / "model" / "config.json").read_text(encoding="utf-8"))
-    assert (config["model_type"], config["shared_segment"]) == ("roformer_tf", True)
+    assert (config["model_type"], config["shared_tokens"]) == ("roformer_tf", True)
     rows = [("好", "真"), ("坏", "假")] * 8
     sets = {"train": rows, "valid": rows, "test": rows, "output": tmp_path / "other"}
     other = roformer_tf.finetune(run / "run" / "model", **sets, epochs=1)
     other.model.save_pretrained(tmp_path / "saved")
     config = json.loads((tmp_path / "saved" / "config.json").read_text(encoding="utf-8"))
     assert config["model_type"] == "roformer"
-    assert "shared_segment" not in config
+    assert "shared_tokens" not in config
+
+
+@pytest.mark.parametrize("shared", ["auto", "yes"])
+def test_pairs_with_marked_tokens_are_not_for_other_programs(run, tmp_path, shared):
+    rows = [("天气好", "气好", "真"), ("坏", "天", "假")] * 8
+    sets = {"train": rows, "valid": rows, "test": rows, "output": tmp_path / "run"}
+    start, settings = run / "run" / "model", {"epochs": 1, "shared_tokens": shared}
+    result = roformer_tf.finetune(start, **sets, **settings, language="en")
+    folder = tmp_path / "run" / "model"
+    assert load_task(folder).shared_tokens == (shared == "yes")
+    config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    assert config["model_type"] == ("roformer_tf" if shared == "yes" else "roformer")
+    card = (folder / "README.md").read_text(encoding="utf-8")
+    assert ("segment 1" in card) == (shared == "yes") == ("CrossEncoder" not in card)
+    again = roformer_tf.load(folder, engine="keras", precision="float32")
+    assert again(rows[0][:2])["label"] == result.predict([rows[0][:2]])[0]["label"]
+
+
+@pytest.mark.parametrize("task", ["classification", "regression", "tagging", "embedding"])
+def test_other_tasks_have_no_two_texts_to_compare(task):
+    with pytest.raises(InputError, match="shared_tokens is for two texts in one sequence"):
+        check_uses(TASKS[task], FinetuneConfig(train="a", output="b", shared_tokens="yes"))
 
 
 def test_a_dataset_trains_a_keras_model(run):

@@ -81,15 +81,15 @@ FLASH = "dot_product_attention_fwd", "dot_product_attention_bwd"
 
 def test_a_query_without_keys_sees_all_of_them(monkeypatch):
     """With rows that fill up a batch, and have no key, the loss on an H200 was nan."""
-    given = []
+    masks = []
     monkeypatch.setattr(
-        ops, "dot_product_attention", lambda q, k, v, mask, scale: given.append(mask) or v
+        ops, "dot_product_attention", lambda q, k, v, mask, scale: masks.append(mask) or v
     )
     *tensors, visible = inputs()
     visible = ops.convert_to_numpy(visible).copy()
     visible[1] = False
     attend_by_keras(*tensors, ops.convert_to_tensor(visible))
-    mask = ops.convert_to_numpy(given[0])
+    mask = ops.convert_to_numpy(masks[0])
     assert (mask[0, 0] == visible[0]).all()
     assert mask[1].all()
 

@@ -41,6 +41,23 @@ def encoded_texts(*texts, tokenizer=WORD, **settings):
     return task(**settings).labelling.encode([example(text) for text in texts], tokenizer)
 
 
+@given(first=texts, second=texts, name=st.sampled_from(["word", "char"]))
+def test_shared_tokens_of_a_pair_are_in_segment_1(first, second, name):
+    tokenizer, labels = TOKENIZERS[name], ("好", "坏")
+    pair = [example(first, second)]
+    usual, shared = (
+        TASKS["pair"](labels=labels, max_length=40, shared_tokens=x).labelling.encode(
+            pair, tokenizer
+        )
+        for x in (False, True)
+    )
+    ids, segments = usual.token_ids[0].tolist(), usual.segment_ids[0].tolist()
+    assert shared.token_ids[0].tolist() == ids
+    sides = [{x for x, s in zip(ids, segments, strict=True) if s == side} for side in (0, 1)]
+    both = sides[0] & sides[1] - {tokenizer.sep_id, tokenizer.unk_id}
+    assert shared.segment_ids[0].tolist() == [int(x in both) for x in ids]
+
+
 def plain_ids(text, tokenizer=WORD):
     """Ids without special tokens, from the tokens' names."""
     find = tokenizer.vocabulary.get

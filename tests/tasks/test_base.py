@@ -87,7 +87,6 @@ def test_a_folder_keeps_the_order_of_the_labels(tmp_path):
 OWN_FIELDS = {
     "question-answering": {
         "max_answer_length": None,
-        "shared_segment": False,
         "unanswerable": False,
         "no_answer_threshold": None,
     },

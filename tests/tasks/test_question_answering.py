@@ -204,8 +204,9 @@ def test_windows_cover_the_context_and_mark_the_answer(max_length):
             ]
             shown = [CONTEXT[a:b] for a, b in spans[5:-1]]
             assert ids[5:-1].tolist() == tokenizer.ids("".join(shown))
-            of_context = [0 if character in "我们去" else 1 for character in shown]
-            assert encoded.segment_ids[row].tolist() == [0] * 5 + of_context + [1]
+            asked = [int(character in shown) for character in "我们去"]
+            of_context = [int(character in "我们去") for character in shown]
+            assert encoded.segment_ids[row].tolist() == [0, *asked, 0, *of_context, 0]
             seen |= {int(a) for a, _ in spans[5:-1]}
             whole = [
                 (s, s + len(t)) for t, s in label if spans[5][0] <= s and s + len(t) <= spans[-2][1]
@@ -275,15 +276,15 @@ def test_unknown_tokens_are_not_taken_for_equal_ones():
     example = Example(("天龙", "天虎"), (), "")
     encoded = encode_questions([example], tokenizer, 20, True)
     assert encoded.token_ids[0].tolist().count(tokenizer.unk_id) == 2
-    assert encoded.segment_ids[0].tolist() == [0, 0, 0, 0, 0, 1, 1]
+    assert encoded.segment_ids[0].tolist() == [0, 1, 0, 0, 1, 0, 0]
 
 
-def test_only_our_training_puts_shared_tokens_into_the_segment_of_the_question():
+def test_only_our_training_marks_shared_tokens():
     """A model that transformers fine-tuned gets the segments that it was trained with."""
     example = Example(("好", "天好"), (("天", 0),), "f:1")
     trained = QuestionAnswering.from_examples([example])
     for task, expected in (
-        (trained, [0, 0, 0, 1, 0, 1]),
+        (trained, [0, 1, 0, 0, 1, 0]),
         (QuestionAnswering(), [0, 0, 0, 1, 1, 1]),
     ):
         encoded = task.labelling.encode([example], tokenizer_of("天好"))

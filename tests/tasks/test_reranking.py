@@ -93,14 +93,14 @@ def test_the_first_stage_orders_and_adds_documents():
 def test_documents_of_the_other_sets_are_no_wrong_ones_in_training():
     """They would be wrong for every query, and a model would learn to put them last."""
     pages = {"打印 文件": "打印 文件 的 方法", "打开 表格": "打开 表格", "保存 图片": "保存 图片"}
-    others = {"打印 机": "打印 文件 机", "表格": "表格 打开 方法"}
+    unseen = {"打印 机": "打印 文件 机", "表格": "表格 打开 方法"}
     train, valid = (
-        [Example((q, x), (1.0,), "") for q, x in some.items()] for some in (pages, others)
+        [Example((q, x), (1.0,), "") for q, x in some.items()] for some in (pages, unseen)
     )
     sets = searched(Sets(train, valid, [], [(train, valid)]), 4)
     for some in (sets.train, sets.folds[0][0]):
         assert {text for x in some for text in x.texts[1:]} == {*pages.values()}
-    assert {text for x in sets.valid for text in x.texts[1:]} == {*pages.values(), *others.values()}
+    assert {text for x in sets.valid for text in x.texts[1:]} == {*pages.values(), *unseen.values()}
 
 
 def test_the_orders_are_combined_by_their_ranks():

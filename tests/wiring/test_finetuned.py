@@ -62,9 +62,18 @@ def tags(text):
     return tuple("B-词" if b else "I-词" if s else "O" for b, s in zip(first, seen, strict=True))
 
 
+def pairs(count, seed):
+    """Two texts each, and whether most letters of the second are in the first."""
+    both = zip(texts(count, seed), texts(count, seed + 50), strict=True)
+    return [(a, b, "是" if len({*b} - {*a}) < len({*b}) / 2 else "否") for a, b in both]
+
+
 def write(path, count, seed):
     """Labelled texts, as the kind of the file has them."""
-    if path.suffix == ".conll":
+    if path.suffix == ".csv":
+        lines = [",".join(row) for row in [("a", "b", "label"), *pairs(count, seed)]]
+        path.write_text("\n".join(lines), encoding="utf-8")
+    elif path.suffix == ".conll":
         units = [zip(text, tags(text), strict=True) for text in texts(count, seed)]
         lines = ["".join(f"{unit}\t{tag}\n" for unit, tag in item) for item in units]
         path.write_text("\n".join(lines), encoding="utf-8")
@@ -80,6 +89,10 @@ TASKS = {  # flags, and the fields of the task as they are where a setting is no
         {"thresholds": ()},
     ),
     "crf": (["--task", "tagging", "--crf"], {"crf": False}),
+    "segments": (
+        ["--task", "pair", "--text-columns", "a", "b", "--shared-tokens", "yes"],
+        {"shared_tokens": False},
+    ),
 }
 
 
@@ -90,7 +103,7 @@ def trained(checkpoint, tmp_path_factory):
     @cache
     def make(name):
         room = tmp_path_factory.mktemp("run")
-        suffix = ".conll" if name == "crf" else ".tsv"
+        suffix = {"crf": ".conll", "segments": ".csv"}.get(name, ".tsv")
         sizes = {"train": 32, "valid": 16, "test": 16}
         files = [
             (f"--{part}", write(room / f"{part}{suffix}", count, seed))
@@ -148,20 +161,30 @@ def figures_and_rows(model, tokenizer, task, case):
     """The figures of validation and test set, and the predictions for the test set."""
     figures = {}
     for part, seed in (("valid", 1), ("test", 2)):
-        asked = [task.labelling.for_prediction(Example((x,), None, "")) for x in texts(16, seed)]
-        gold = [tags(x) if case == "crf" else labels(x) for x in texts(16, seed)]
+        asked, gold = [(x,) for x in texts(16, seed)], [labels(x) for x in texts(16, seed)]
+        if case == "crf":
+            gold = [tags(x) for x in texts(16, seed)]
+        elif case == "segments":
+            asked, gold = zip(*((x[:2], x[2]) for x in pairs(16, seed)), strict=True)
+        asked = [task.labelling.for_prediction(Example(x, None, "")) for x in asked]
         actual = predict(model, tokenizer, task, asked)
         figures[part] = task.metrics.compute(gold, actual)
     if case == "crf":
         return [figures, [" ".join(item.label) for item in actual]]
-    return [figures, [[";".join(item.label), *map(float, item.scores)] for item in actual]]
+    return [figures, [[joined(item.label), *map(float, item.scores)] for item in actual]]
+
+
+def joined(label):
+    """A label, or several as in a cell."""
+    return label if isinstance(label, str) else ";".join(label)
 
 
 def plain(row):
     """The tags of a row of predictions.tsv, or its labels and the probability of each."""
     if "tags" in row:
         return row["tags"]
-    return [row["labels"], *(float(x) for name, x in row.items() if name.startswith("p("))]
+    label = row["labels" if "labels" in row else "label"]
+    return [label, *(float(x) for name, x in row.items() if name.startswith("p("))]
 
 
 @pytest.fixture(scope="module")

@@ -45,6 +45,7 @@ class ClozeObjective(ListObjective):
     """A candidate's score is its mean log-probability in the text, less that without a text."""
 
     trains_new_head: ClassVar[bool] = False
+    reads_head: ClassVar[bool] = True
 
     @classmethod
     def model_class(cls) -> "type[PretrainedModel]":
@@ -52,11 +53,6 @@ class ClozeObjective(ListObjective):
         from roformer_tf.models.heads import RoFormerForMaskedLM
 
         return RoFormerForMaskedLM
-
-    @classmethod
-    def source_class(cls) -> "type[PretrainedModel]":
-        """The same model: its head is trained further."""
-        return cls.model_class()
 
     @classmethod
     def choose_pooling(cls, checkpoint: "Checkpoint", source: "OpenedSource") -> str:

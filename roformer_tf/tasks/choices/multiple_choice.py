@@ -87,7 +87,8 @@ class ListLabelling(Labelling):
 
     def encode(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> EncodedChoices:
         """A row for each candidate."""
-        return encode_choices(examples, tokenizer, self.task.max_length)
+        task = self.task
+        return encode_choices(examples, tokenizer, task.max_length, task.shared_tokens)
 
     def soft_rows(self, encoded: EncodedTexts, logits: Sequence[np.ndarray]) -> Rows:
         """(C, 1) for each example: batches are of examples."""

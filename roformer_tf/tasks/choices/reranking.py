@@ -62,6 +62,7 @@ class RerankingLabelling(ListLabelling):
     lists_texts: ClassVar[bool] = False
     min_candidates: ClassVar[int] = 1
     default_max_length: ClassVar[int] = 256
+    shares_tokens: ClassVar[bool | None] = False
     known_columns: ClassVar[tuple[tuple[str, ...], ...]] = DOCUMENTS
 
     @classmethod

@@ -44,7 +44,6 @@ from roformer_tf.tasks.probabilities import shortest
 from roformer_tf.translation import Message
 
 if TYPE_CHECKING:
-    from roformer_tf.config import RoFormerConfig
     from roformer_tf.kernels.forms import Tensor
     from roformer_tf.models.pretrained import PretrainedModel
     from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -101,6 +100,7 @@ class QuestionLabelling(Labelling):
     task: "QuestionAnswering"
     text_counts: ClassVar[tuple[int, ...]] = (2,)
     default_max_length: ClassVar[int] = 128
+    shares_tokens: ClassVar[bool | None] = True
     fixed_long_texts: ClassVar[str] = "all of the context is read, in windows."
     span_name: ClassVar[str] = Message("answers")
     column_names: ClassVar[tuple[str, ...]] = ("question", "context", "answers")
@@ -148,7 +148,6 @@ class QuestionLabelling(Labelling):
         longest = np.quantile(lengths, ANSWERS_KEPT, method="inverted_cdf")
         return {
             "long_texts": "windows",
-            "shared_segment": True,
             "max_answer_length": int(longest),
             "unanswerable": any(not example.label for example in training),
         }
@@ -156,7 +155,7 @@ class QuestionLabelling(Labelling):
     def encode(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> EncodedQuestions:
         """The question with each window of its context."""
         task = self.task
-        return encode_questions(examples, tokenizer, task.max_length, task.shared_segment)
+        return encode_questions(examples, tokenizer, task.max_length, task.shared_tokens)
 
     def in_no_window(self, examples: Examples, tokenizer: "RoFormerTokenizer") -> dict[str, int]:
         """Count the answers that are in no window of a prediction; training draws its own."""
@@ -181,7 +180,7 @@ class QuestionLabelling(Labelling):
         It shows a part of an answer that is longer than any window.
         """
         task = self.task
-        tokens = TokenizedQuestions.of(examples, tokenizer, task.max_length, task.shared_segment)
+        tokens = TokenizedQuestions.of(examples, tokenizer, task.max_length, task.shared_tokens)
         return QuestionBatches(tokens, [self.target(example) for example in examples])
 
     def with_soft_targets(
@@ -236,10 +235,6 @@ class AnswerDecoding(Decoding):
     task: "QuestionAnswering"
     graph_part: ClassVar[NetworkPart] = "qa_outputs"
     chosen_fields: ClassVar[tuple[str, ...]] = ("no_answer_threshold",)
-
-    def described_in(self, config: "RoFormerConfig") -> "RoFormerConfig":
-        """The config, from which transformers knows that it cannot encode a question for it."""
-        return super().described_in(config).replace(shared_segment=self.task.shared_segment)
 
     def predict(self, logits: np.ndarray) -> Prediction:
         """An answer needs its context, too: see `read_rows`."""
@@ -334,9 +329,6 @@ class QuestionAnswering(Task):
 
     max_answer_length: int | None = None
     """Characters of the longest answer that is predicted, except for a single token."""
-    shared_segment: bool = False
-    """Whether tokens of a context that its question has, too, are in segment 0. Not in models that
-    other programs trained."""
     unanswerable: bool = False
     """Whether a question may have no answer in its context."""
     no_answer_threshold: float | None = None

@@ -154,6 +154,7 @@ class VectorObjective(TrainingObjective):
         ("label_smoothing", "focal", "class_weights", "r_drop", "fgm"),
         "is about labels of single texts, but vectors are compared with each other.",
     )
+    reads_head: ClassVar[bool] = True
     vector_loss: "ClassVar[Callable[..., Tensor]]"
     """The loss of targets, vectors (B, S, H) and weights (B,): a scalar."""
 
@@ -163,11 +164,6 @@ class VectorObjective(TrainingObjective):
         from roformer_tf.models.heads import RoFormerForSentenceEmbedding
 
         return RoFormerForSentenceEmbedding
-
-    @classmethod
-    def source_class(cls) -> "type[PretrainedModel]":
-        """The same model: a checkpoint's pooler is trained further."""
-        return cls.model_class()
 
     @classmethod
     def choose_pooling(cls, checkpoint: "Checkpoint", source: "OpenedSource") -> str:
