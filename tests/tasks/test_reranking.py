@@ -1,6 +1,7 @@
-"""Reranking: layouts of its files, the first stage, both orders combined, and predictions."""
+"""Reranking: layouts of its files, the first stage, order and scores combined, and predictions."""
 
 import json
+from math import log
 
 import keras
 import numpy as np
@@ -103,9 +104,9 @@ def test_documents_of_the_other_sets_are_no_wrong_ones_in_training():
     assert {text for x in sets.valid for text in x.texts[1:]} == {*pages.values(), *unseen.values()}
 
 
-def test_the_orders_are_combined_by_their_ranks():
+def test_ranks_of_the_search_are_combined_with_log_odds():
     scores = np.array([0.1, 0.9, 0.5])
-    want = [(1 - 0.3) / (61 + i) + 0.3 / (61 + rank) for i, rank in enumerate((2, 0, 1))]
+    want = [0.3 * log(p / (1 - p)) - 0.7 * log(rank) for rank, p in enumerate(scores, 1)]
     assert fused(scores, 0.3) == pytest.approx(want)
     assert order_of(scores, 0) == (0, 1, 2)
     assert order_of(scores, 1) == (1, 2, 0)

@@ -1,8 +1,8 @@
 """A query and the documents that a search returns for it: which are relevant?
 
 Every document is a pair with its query, whose logit is its score, and a softmax over the documents
-of a query is the loss. The order of a search is kept in part: both orders are combined by a weight
-that the validation set selects, so the result is not worse than the search there.
+of a query is the loss. The order of a search is kept in part: it is combined with the scores by a
+weight that the validation set selects, so the result is not worse than the search there.
 """
 
 import dataclasses
@@ -29,9 +29,7 @@ from roformer_tf.tasks.scoring import JsonObject, Metrics, NamedPredictions, sho
 from roformer_tf.tasks.vectors.ranked_texts import MRR, NDCG, query_figures
 from roformer_tf.translation import Message
 
-# The constant of reciprocal rank fusion (Cormack et al., 2009): how little first ranks count.
-FUSION = 60
-# Weights of the model's order to try; with 0 the search's order stays.
+# Weights of the model's scores to try; with 0 the search's order stays.
 WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 # A rank beyond every cut.
 NOT_FOUND = 1 << 30
@@ -39,15 +37,13 @@ FIRST_STAGE = Message("the order of the search (BM25)")
 
 
 def fused(scores: np.ndarray, weight: float) -> np.ndarray:
-    """Reciprocal rank fusion of a search's order, 0, 1, …, and that of scores: (C,) float64.
+    """Log-linear pooling of a search's order and the scores of its documents: (C,) float64.
 
-    weight: of the scores' order, from 0 to 1. Of equal scores the search's order counts.
+    scores: relevance from 0 to 1, in the order of the search, whose own odds count as 1 / rank.
+    weight: of the scores' log-odds, from 0 to 1.
     """
-    ranks = np.empty(len(scores), np.int64)
-    ranks[np.argsort(-scores, kind="stable")] = np.arange(len(scores))
-    searched = np.arange(len(scores))
-    of_search = (1 - weight) / (FUSION + 1 + searched)
-    return np.asarray(of_search + weight / (FUSION + 1 + ranks))
+    ranks = np.arange(1, len(scores) + 1)
+    return weight * log_odds(scores) - (1 - weight) * np.log(ranks)
 
 
 def order_of(scores: np.ndarray, weight: float) -> tuple[int, ...]:
@@ -252,7 +248,7 @@ class Reranking(Task):
     metrics = part(RerankingMetrics)
 
     weight: float = 1.0
-    """Of the model's order relative to the search's, from 0 to 1."""
+    """Of the model's scores relative to the search's order, from 0 to 1."""
 
     @property
     def why_useless(self) -> str:
