@@ -252,7 +252,7 @@ def check_uses(task: type[Task], config: FinetuneConfig) -> None:
         "label_prompts": config.label_prompts and not kind.has_spans and "entities (spans)",
         "shared_tokens": config.shared_tokens == "yes"
         and kind.shares_tokens is None
-        and "two texts in one sequence",
+        and "pair, reranking and question-answering",
         "label_names": config.label_names and not kind.may_name_labels and "labels of whole texts",
         "lexical_features": lexical == "yes" and not task.metrics.linear_model and "whole texts",
     }

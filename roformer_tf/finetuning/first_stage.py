@@ -24,12 +24,15 @@ def searched(sets: "Sets", negatives: int) -> "Sets":
     learns to put them last. In an evaluation a query has what the search returns, with its relevant
     documents or without them. Where a file names wrong documents, too, they are only ordered.
     """
-    everything = [*sets.train, *sets.valid, *sets.test]
+
+    def indexed(examples: Sequence[Example]) -> tuple[list[str], BM25]:
+        documents = list(dict.fromkeys(text for x in examples for text in x.texts[1:]))
+        return documents, BM25(documents)
+
+    of_all_sets = indexed([*sets.train, *sets.valid, *sets.test])
 
     def ordered(some: Sequence[Example], extra: int) -> list[Example]:
-        known = some if extra else everything
-        documents = list(dict.fromkeys(text for x in known for text in x.texts[1:]))
-        index = BM25(documents)
+        documents, index = indexed(some) if extra else of_all_sets
         result = []
         scores = scores_of(index, [example.texts[0] for example in some])
         for example, of_query in zip(some, scores, strict=True):

@@ -59,7 +59,7 @@ class Labelling(Part):
     """Whether --label-names may give the labels of the data other names."""
 
     shares_tokens: ClassVar[bool | None] = None
-    """The default of --shared-tokens. None: no row has two texts to compare."""
+    """The default of --shared-tokens. None: the task does not have it."""
 
     column_names: ClassVar[tuple[str, ...]] = ()
     """Names of the text columns and the label column, if files of the task have fixed ones."""

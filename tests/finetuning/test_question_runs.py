@@ -159,8 +159,8 @@ def test_pairs_with_marked_tokens_are_not_for_other_programs(run, tmp_path, shar
 
 
 @pytest.mark.parametrize("task", ["classification", "regression", "tagging", "embedding"])
-def test_other_tasks_have_no_two_texts_to_compare(task):
-    with pytest.raises(InputError, match="shared_tokens is for two texts in one sequence"):
+def test_shared_tokens_are_for_some_tasks(task):
+    with pytest.raises(InputError, match="shared_tokens is for pair, reranking and question-"):
         check_uses(TASKS[task], FinetuneConfig(train="a", output="b", shared_tokens="yes"))
 
 

@@ -58,6 +58,16 @@ def test_shared_tokens_of_a_pair_are_in_segment_1(first, second, name):
     assert shared.segment_ids[0].tolist() == [int(x in both) for x in ids]
 
 
+def test_reranking_and_zero_shot_mark_them_too():
+    inference = task("pair", labels=("entailment", "neutral"), shared_tokens=True)
+    for other, texts in (
+        (TASKS["reranking"](shared_tokens=True), ("天气", "天")),
+        (inference.asked(["天", "好"], "{}"), ("天气",)),
+    ):
+        encoded = other.labelling.encode([example(*texts)], TOKENIZERS["char"])
+        assert encoded.segment_ids[0].tolist() == [0, 1, 0, 0, 1, 0]
+
+
 def plain_ids(text, tokenizer=WORD):
     """Ids without special tokens, from the tokens' names."""
     find = tokenizer.vocabulary.get
