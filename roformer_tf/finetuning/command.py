@@ -115,7 +115,7 @@ def _finetune(config: FinetuneConfig, adapt: Adapt) -> None:
     if config.method in ("full", "cloze") or config.folds:
         sets = split_sets(config, layout, sets)
     if layout.task.reranks:
-        sets = searched(sets, config.vectors.hard_negatives or NEGATIVES)
+        sets = searched(sets, config.vectors.hard_negatives or NEGATIVES, config.first_stage)
     task = define_task(config, layout, sets)
     if config.label_names:
         task, sets = name_labels(config.label_names, task, sets)
@@ -254,6 +254,7 @@ def check_uses(task: type[Task], config: FinetuneConfig) -> None:
         and kind.shares_tokens is None
         and "pair, reranking and question-answering",
         "label_names": config.label_names and not kind.may_name_labels and "labels of whole texts",
+        "first_stage": config.first_stage and not task.reranks and "reranking",
         "lexical_features": lexical == "yes" and not task.metrics.linear_model and "whole texts",
     }
     if config.compare_without_teacher and task.writes:  # the teacher replaces a loss

@@ -1,12 +1,17 @@
-"""The search whose order a reranker improves: BM25 among all documents of a run."""
+"""The search whose results a reranker orders: BM25 or hybrid search among a run's documents."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from roformer_tf.finetuning.search_baselines import scores_of
+from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.labelled.examples import Example
 from roformer_tf.search.keywords import BM25
+from roformer_tf.tasks.choices.reranking import Judgment
+from roformer_tf.terminal import say
 from roformer_tf.top_k import top_k
 
 if TYPE_CHECKING:
@@ -14,46 +19,88 @@ if TYPE_CHECKING:
 
 # Wrong documents of a query in training, and documents that are ordered in an evaluation.
 NEGATIVES, CANDIDATES = 7, 20
+Vectors = Mapping[str, np.ndarray]
 
 
-def searched(sets: "Sets", negatives: int) -> "Sets":
-    """The sets with documents in the order of BM25.
+class FirstStage:
+    """The documents of some examples, to be searched by words and, with vectors, by meaning."""
 
-    A query whose documents are all relevant gets others. In training these are the first
-    `negatives` wrong ones of the training set: other documents would always be wrong, and a model
-    learns to put them last. In an evaluation a query has what the search returns, with its relevant
-    documents or without them. Where a file names wrong documents, too, they are only ordered.
-    """
+    def __init__(self, examples: Sequence[Example], vectors: Vectors | None) -> None:
+        documents = dict.fromkeys(text for x in examples for text in x.texts[1:])
+        self._documents = list(documents)
+        self._number_of = {text: number for number, text in enumerate(documents)}
+        self._bm25 = BM25(documents)
+        self._vectors = vectors
+        self._matrix = np.array([vectors[text] for text in documents]) if vectors else None
 
-    def indexed(examples: Sequence[Example]) -> tuple[list[str], BM25]:
-        documents = list(dict.fromkeys(text for x in examples for text in x.texts[1:]))
-        return documents, BM25(documents)
+    def ordered(self, examples: Sequence[Example], negatives: int = 0) -> list[Example]:
+        """The examples with documents in the order of the search, and with its scores.
 
-    of_all_sets = indexed([*sets.train, *sets.valid, *sets.test])
-
-    def ordered(some: Sequence[Example], extra: int) -> list[Example]:
-        documents, index = indexed(some) if extra else of_all_sets
+        A query whose documents are all relevant gets others. In training these are the first wrong
+        ones, `negatives` of them. In an evaluation, where that is 0, a query has what the search
+        returns, with its relevant documents or without them. Where a file names wrong documents,
+        too, they are only ordered.
+        """
         result = []
-        scores = scores_of(index, [example.texts[0] for example in some])
-        for example, of_query in zip(some, scores, strict=True):
-            own = dict(zip(example.texts[1:], example.label, strict=True))
-            labelled = not all(own.values())
-            count = len(documents) if labelled else (extra or CANDIDATES) + len(own)
-            matches = [documents[i] for i in top_k(of_query, min(count, len(documents)))]
-            if labelled:
-                chosen = [text for text in matches if text in own]
-            elif extra:
-                chosen = [*own, *[text for text in matches if text not in own][:extra]]
+        for example, scores in zip(examples, self._scores(examples), strict=True):
+            query, *documents = example.texts
+            numbers = [self._number_of[text] for text in documents]
+            relevance_of = dict(zip(numbers, example.label.relevance, strict=True))
+            is_labelled = not all(example.label.relevance)
+            count = len(scores) if is_labelled else (negatives or CANDIDATES) + len(numbers)
+            matches = top_k(scores, count).tolist()
+            if is_labelled:
+                chosen = [i for i in matches if i in relevance_of]
+            elif negatives:
+                wrong = [i for i in matches if i not in relevance_of]
+                chosen = numbers + wrong[:negatives]
             else:
                 chosen = matches[:CANDIDATES]
-            label = tuple(own.get(text, 0.0) for text in chosen)
-            result.append(example._replace(texts=(example.texts[0], *chosen), label=label))
+            label = Judgment(
+                tuple(relevance_of.get(i, 0.0) for i in chosen), tuple(scores[chosen].tolist())
+            )
+            texts = (query, *(self._documents[i] for i in chosen))
+            result.append(example._replace(texts=texts, label=label))
         return result
+
+    def _scores(self, examples: Sequence[Example]) -> Iterator[np.ndarray]:
+        """Scores of all documents for each query, (documents,) float32, as `search` has them."""
+        queries = [example.texts[0] for example in examples]
+        for query, words in zip(queries, scores_of(self._bm25, queries), strict=True):
+            if self._vectors is None or self._matrix is None:
+                yield words
+            else:
+                cosines = self._matrix @ self._vectors[query]
+                yield words / max(float(words.max(initial=0)), 1e-9) + cosines
+
+
+def text_vectors(examples: Sequence[Example], model: str | None) -> Vectors | None:
+    """The vector of each query and document, (D,) float32 of length 1; None without a model."""
+    if model is None:
+        return None
+    embedder = VectorSettings().open(model)
+    say(embedder.described)
+    texts = list(dict.fromkeys(text for example in examples for text in example.texts))
+    return dict(zip(texts, embedder.embed(texts), strict=True))
+
+
+def searched(sets: "Sets", negatives: int, model: str | None) -> "Sets":
+    """The sets with documents of a search, as `FirstStage.ordered` has them.
+
+    In training they are those of the training set: documents of the others would always be wrong,
+    and a model learns to put them last. model: of vectors, for a hybrid search.
+    """
+    examples = [*sets.train, *sets.valid, *sets.test]
+    vectors = text_vectors(examples, model)
+    of_all_sets = FirstStage(examples, vectors)
+
+    def for_training(some: Sequence[Example]) -> list[Example]:
+        return FirstStage(some, vectors).ordered(some, negatives)
 
     return dataclasses.replace(
         sets,
-        train=ordered(sets.train, negatives),
-        valid=ordered(sets.valid, 0),
-        test=ordered(sets.test, 0),
-        folds=[(ordered(a, negatives), ordered(b, 0)) for a, b in sets.folds],
+        train=for_training(sets.train),
+        valid=of_all_sets.ordered(sets.valid),
+        test=of_all_sets.ordered(sets.test),
+        folds=[(for_training(a), of_all_sets.ordered(b)) for a, b in sets.folds],
     )

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 from roformer_tf.engines.choice import Engine, Precision
 from roformer_tf.errors import InputError, check_numbers
 from roformer_tf.files import write_json
+from roformer_tf.finetuning.first_stage import FirstStage, text_vectors
 from roformer_tf.finetuning.report.analysis import EvaluatedSet, described_task, with_intervals
 from roformer_tf.finetuning.report.figures import (
     ABSENT,
@@ -63,6 +64,8 @@ class EvaluateConfig:
     """Labelled examples that the model was not trained on, in a file as for `finetune`."""
     output: Path | None = None
     """JSON file to write: metrics, intervals and mistakes, with the keys of report.json."""
+    first_stage: Annotated[str | None, "MODEL"] = None
+    """For reranking: as for `finetune`. Default: BM25 alone."""
     columns: ColumnsConfig = dataclasses.field(default_factory=ColumnsConfig)
     batch_size: int = BATCH_SIZE
     """Maximum number of texts in a batch; a batch of long texts has fewer."""
@@ -91,6 +94,14 @@ def evaluate(config: EvaluateConfig) -> None:
     examples = task.labelling.named(examples)
     for example in examples:
         task.labelling.target(example)  # raises InputError for a label that it does not know
+    if task.reranks:
+        examples = FirstStage(examples, text_vectors(examples, config.first_stage)).ordered(
+            examples
+        )
+    elif config.first_stage is not None:
+        raise InputError(
+            f"first_stage is for reranking, not for {task.name}. Remove --first-stage."
+        )
     task = TASKS[task.name].adapted(task, examples)
     report = evaluated(dataclasses.replace(opened, task=task), examples, config.batch_size)
     report = {"model": config.model, "file": config.data} | report

@@ -27,7 +27,7 @@ class VectorConfig:
     hard_negatives: int = 0
     """For vectors: additional negatives for each example, besides the texts of its batch: those
     with the most similar vectors that do not match it. For reranking: wrong documents for each
-    query, the first ones of BM25; 0 means 7."""
+    query, the first ones of the search; 0 means 7."""
     dimensions: tuple[int, ...] = ()
     """For vectors: sizes to which they may be cut later, such as 64 128 256. The full size is
     always trained, too."""
@@ -156,6 +156,9 @@ class FinetuneConfig:
     language: AskedLanguage = "auto"
     """Language of the report and the model card, and of messages. "auto": Chinese if most letters
     of the texts are Chinese; for messages, that of the locale."""
+    first_stage: Annotated[str | None, "MODEL"] = None
+    """For reranking: a model of sentence vectors, such as that of `search`. Its hybrid search is
+    what the reranker orders. Default: BM25 alone."""
     keep_useless: bool = False
     """For reranking: write the model even if it does not improve the order of the search on the
     validation set."""

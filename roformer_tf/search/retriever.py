@@ -37,7 +37,7 @@ class Reranker:
     label: int = 0
     """The index of the label whose probability counts; 0 for a number, or for relevance."""
     weight: float = 1.0
-    """Of its order relative to the search's, from 0 to 1."""
+    """Of its scores relative to the search's, from 0 to 1."""
 
     def scores(self, query: str, documents: Sequence[str], batch_size: int) -> np.ndarray:
         """How well each document matches the query, (documents,) float32."""
@@ -66,8 +66,8 @@ def open_reranker(
     if isinstance(task, Reranking):
         return Reranker(finetuned, weight=task.weight)
     report(
-        f"warning: {folder} orders the results alone. A model of --task reranking keeps a part of "
-        "the search's order, as much as was best on its validation set."
+        f"warning: {folder} orders the results alone. With a model of --task reranking the "
+        "search's scores count, too, as much as was best on its validation set."
     )
     return Reranker(finetuned, relevant_label(task, folder))
 
@@ -127,6 +127,7 @@ class Retriever:
             return hits
         results = self.index.read(hits[: self.reranked])
         scores = self.reranker.scores(query, [x.text for x in results], self.batch_size)
-        combined = scores if self.reranker.weight == 1 else fused(scores, self.reranker.weight)
+        weight = self.reranker.weight
+        combined = scores if weight == 1 else fused([x.score for x in results], scores, weight)
         order = np.argsort(-combined, kind="stable")  # of equal scores, the search's order
         return [Hit(results[i].number, float(combined[i])) for i in order]

@@ -48,7 +48,7 @@ def test_both_layouts_give_the_same_examples(tmp_path):
         path = written(tmp_path / f"{name}.jsonl", [*rows, {**rows[0], "query": "无"}][: len(rows)])
         layout = find_layout(path, ColumnsConfig(), "reranking", TASKS)
         (example,) = read_examples(path, layout, ColumnsConfig())
-        assert (example.texts, example.label) == (("问", "甲", "乙", "丙"), (0, 1, 0))
+        assert (example.texts, example.label.relevance) == (("问", "甲", "乙", "丙"), (0, 1, 0))
         assert layout.task.labelling(None).target(example).tolist() == [0, 1, 0]
 
 

@@ -1,8 +1,8 @@
 """A query and the documents that a search returns for it: which are relevant?
 
 Every document is a pair with its query, whose logit is its score, and a softmax over the documents
-of a query is the loss. The order of a search is kept in part: it is combined with the scores by a
-weight that the validation set selects, so the result is not worse than the search there.
+of a query is the loss. The search's own scores count, too, by a weight that the validation set
+selects, so the result is not worse than the search there.
 """
 
 import dataclasses
@@ -10,7 +10,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -29,26 +29,32 @@ from roformer_tf.tasks.scoring import JsonObject, Metrics, NamedPredictions, sho
 from roformer_tf.tasks.vectors.ranked_texts import MRR, NDCG, query_figures
 from roformer_tf.translation import Message
 
-# Weights of the model's scores to try; with 0 the search's order stays.
+# Weights of the model's scores to try; with 0 the order of the search stays.
 WEIGHTS = (0.0, 0.1, 0.2, 0.3, 0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)
 # A rank beyond every cut.
 NOT_FOUND = 1 << 30
-FIRST_STAGE = Message("the order of the search (BM25)")
+FIRST_STAGE = Message("the order of the search")
 
 
-def fused(scores: np.ndarray, weight: float) -> np.ndarray:
-    """Log-linear pooling of a search's order and the scores of its documents: (C,) float64.
+class Judgment(NamedTuple):
+    """What is known of the documents of a query."""
 
-    scores: relevance from 0 to 1, in the order of the search, whose own odds count as 1 / rank.
-    weight: of the scores' log-odds, from 0 to 1.
+    relevance: tuple[float, ...]
+    """0 for a wrong one."""
+    search: tuple[float, ...] = ()
+    """The score of each in the search that returned them."""
+
+
+def fused(search: Sequence[float] | np.ndarray, scores: np.ndarray, weight: float) -> np.ndarray:
+    """Scores of a query's documents in a search, combined with a model's: (C,) float64.
+
+    search: on any scale, since they are divided by their standard deviation; scores: relevance from
+    0 to 1, whose log-odds count; weight: of the model, from 0 to 1.
     """
-    ranks = np.arange(1, len(scores) + 1)
-    return weight * log_odds(scores) - (1 - weight) * np.log(ranks)
-
-
-def order_of(scores: np.ndarray, weight: float) -> tuple[int, ...]:
-    """Indices of documents in the combined order, the best first."""
-    return tuple(np.argsort(-fused(scores, weight), kind="stable").tolist())
+    values = np.asarray(search, np.float64)
+    deviation = values.std()
+    standardized = (values - values.mean()) / (deviation if deviation > 0 else 1)
+    return weight * log_odds(scores) + (1 - weight) * standardized
 
 
 class RerankingLabelling(ListLabelling):
@@ -72,8 +78,8 @@ class RerankingLabelling(ListLabelling):
             values = values if isinstance(values, list) else [values]
         if len(values) != len(listed):
             raise BadCellError(f"has {len(values)} labels for {len(listed)} documents")
-        relevance = tuple(map(cls._relevance, values))
-        return Example((read_text(row.cells, query), *listed), relevance, row.place)
+        judgment = Judgment(tuple(map(cls._relevance, values)))
+        return Example((read_text(row.cells, query), *listed), judgment, row.place)
 
     @classmethod
     def _relevance(cls, value: Any) -> float:
@@ -94,11 +100,11 @@ class RerankingLabelling(ListLabelling):
             query, *texts = example.texts
             queries.setdefault(query, example)
             relevance = documents.setdefault(query, {})
-            for text, label in zip(texts, example.label, strict=True):
+            for text, label in zip(texts, example.label.relevance, strict=True):
                 relevance[text] = max(label, relevance.get(text, 0.0))
         # Nothing can be learned from, or measured on, a query without a relevant document.
         groups = [
-            example._replace(texts=(query, *labels), label=tuple(labels.values()))
+            example._replace(texts=(query, *labels), label=Judgment(tuple(labels.values())))
             for query, example in queries.items()
             if any((labels := documents[query]).values())
         ]
@@ -123,7 +129,7 @@ class RerankingLabelling(ListLabelling):
 
     def target(self, example: Example) -> np.ndarray:
         """(C,) float32."""
-        relevance = np.array(example.label, np.float32)
+        relevance = np.array(example.label.relevance, np.float32)
         return relevance / max(float(relevance.sum()), 1e-9)
 
 
@@ -134,34 +140,34 @@ class RerankingObjective(ListObjective):
 
 
 class RerankingDecoding(ChoiceDecoding):
-    """Logits (C,) → indices in the combined order. Scores (C,): relevance from 0 to 1."""
+    """Logits (C,) → relevance from 0 to 1. The label is empty: an order needs the search, too."""
 
     chosen_fields: ClassVar[tuple[str, ...]] = ("weight",)
 
     def predict(self, logits: np.ndarray) -> Prediction:
-        """The order of the documents."""
-        return self.reread(Prediction((), sigmoid(logits)))
+        """The relevance of each document."""
+        return Prediction((), sigmoid(logits))
 
     def logits(self, scores: np.ndarray) -> np.ndarray:
         """Logarithms of the odds."""
         return log_odds(scores)
-
-    def reread(self, prediction: Prediction) -> Prediction:
-        """The order under this task's weight."""
-        return prediction._replace(label=order_of(prediction.scores, self.task.weight))
 
     def with_choices(self, gold: Gold, predictions: Predictions) -> Any:
         """The task with the weight that is best by MRR@10, then nDCG@10; of equal ones the lowest.
 
         With the lowest the search counts most.
         """
+        tasks = [dataclasses.replace(self.task, weight=weight) for weight in WEIGHTS]
 
-        def goodness(weight: float) -> tuple[float, ...]:
-            orders = [x._replace(label=order_of(x.scores, weight)) for x in predictions]
-            scores = self.task.metrics.compute(gold, orders)
-            return tuple(float(scores[metric.name] or 0) for metric in self.task.metrics.all)
+        def goodness(task: Any) -> tuple[float, ...]:
+            figures = task.metrics.compute(gold, predictions)
+            return tuple(float(figures[metric.name] or 0) for metric in task.metrics.all)
 
-        return dataclasses.replace(self.task, weight=max(WEIGHTS, key=goodness))
+        return max(tasks, key=goodness)
+
+    def gold_cell(self, label: Label) -> Any:
+        """The relevance of each document."""
+        return label.relevance
 
     def graph_meaning(self) -> OutputKind:
         """The relevance of a document."""
@@ -189,34 +195,37 @@ class RerankingMetrics(Metrics):
 
     def functions(self, gold: Gold, predictions: Predictions) -> dict[Metric, Function]:
         """Both figures; a document that was not found has no rank."""
-        ranks = []
-        for relevance, prediction in zip(gold, predictions, strict=True):
-            rank_of = {index: rank for rank, index in enumerate(prediction.label, 1)}
-            relevant = [rank_of[i] for i, label in enumerate(relevance) if label > 0]
-            ranks.append(relevant or [NOT_FOUND])
-        each = query_figures(ranks)
+        pairs = zip(gold, predictions, strict=True)
+        each = query_figures([self._ranks(*pair) or [NOT_FOUND] for pair in pairs])
         return {metric: partial(mean, each[metric.name]) for metric in self.all}
+
+    def _order(self, label: Judgment, prediction: Prediction) -> list[int]:
+        """Indices of the documents in the combined order, the best first; equal ones as given."""
+        combined = fused(label.search, prediction.scores, self.task.weight)
+        return np.argsort(-combined, kind="stable").tolist()
+
+    def _ranks(self, label: Judgment, prediction: Prediction) -> list[int]:
+        """The ranks of the relevant documents, ascending."""
+        order = self._order(label, prediction)
+        return [rank for rank, i in enumerate(order, 1) if label.relevance[i] > 0]
 
     def is_right(self, label: Label, prediction: Prediction) -> bool:
         """Whether a relevant document is first."""
-        return bool(label[prediction.label[0]] > 0)
+        return 1 in self._ranks(label, prediction)
 
     def items(self, label: Label) -> set[Any]:
         """None: relevance has no kinds."""
         return set()
 
     def rule(self, training: Examples, test: Examples, valid: Examples) -> NamedPredictions:
-        """The order of the search."""
-        counts = [len(example.texts) - 1 for example in test]
+        """The order of the search, which no document's relevance changes."""
         return FIRST_STAGE, [
-            Prediction(tuple(range(count)), np.linspace(1, 0, count, dtype=np.float32))
-            for count in counts
+            Prediction((), np.full(len(example.texts) - 1, 0.5, np.float32)) for example in test
         ]
 
     def sureness(self, label: Label, prediction: Prediction) -> float:
         """The rank of the first relevant document."""
-        ranks = [rank for rank, i in enumerate(prediction.label, 1) if label[i] > 0]
-        return float(ranks[0] if ranks else NOT_FOUND)
+        return float(min(self._ranks(label, prediction), default=NOT_FOUND))
 
     def describe_labels(self, gold: Gold) -> JsonObject:
         """No labels."""
@@ -225,10 +234,10 @@ class RerankingMetrics(Metrics):
     def describe(self, example: Example, prediction: Prediction) -> JsonObject:
         """The first relevant document, the document that is first, and the query."""
         query, *documents = example.texts
-        relevant = [x for x, label in zip(documents, example.label, strict=True) if label > 0]
+        relevant = [x for x, value in zip(documents, example.label.relevance, strict=True) if value]
         return {
             "gold": shortened(relevant[0]) if relevant else "",
-            "predicted": shortened(documents[prediction.label[0]]),
+            "predicted": shortened(documents[self._order(example.label, prediction)[0]]),
             "texts": [shortened(query)],
         }
 
@@ -248,7 +257,7 @@ class Reranking(Task):
     metrics = part(RerankingMetrics)
 
     weight: float = 1.0
-    """Of the model's scores relative to the search's order, from 0 to 1."""
+    """Of the model's scores relative to the search's, from 0 to 1."""
 
     @property
     def why_useless(self) -> str:
