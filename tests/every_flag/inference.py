@@ -165,6 +165,8 @@ TABLES = {
     "evaluate": (
         EVALUATE,
         [
+            # On a reranker: tests/tasks/test_reranking.py.
+            Row("--first-stage {mlm}", "exit", exits=(0, 2)),
             Row("--model {other_classifier}", "figures.json"),
             Row("--data {more_labelled}", "figures.json"),
             Row("--output {out}/other.json", "other.json"),

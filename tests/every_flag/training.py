@@ -270,6 +270,12 @@ TABLES = {
                 slow=True,
             ),
             Row(
+                "--first-stage {mlm}",
+                REPORT,
+                base=FINETUNE.replace("{examples}", "{matches} --task reranking --keep-useless"),
+                slow=True,
+            ),
+            Row(
                 "--keep-useless",
                 "exit",
                 base=FINETUNE.replace("{examples}", "{ordered} --task reranking"),

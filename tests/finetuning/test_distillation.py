@@ -24,7 +24,7 @@ from roformer_tf.inference.opening import Finetuned
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.questions import character_logits, token_logits
 from roformer_tf.tasks.choices.multiple_choice import Choices
-from roformer_tf.tasks.choices.reranking import Reranking
+from roformer_tf.tasks.choices.reranking import Judgment, Reranking
 from roformer_tf.tasks.classification import Classification, Pair
 from roformer_tf.tasks.extraction.prompted_spans import PromptedSpans
 from roformer_tf.tasks.extraction.question_answering import QuestionAnswering
@@ -53,7 +53,10 @@ TASKS = {
         QuestionAnswering(max_length=32, unanswerable=True),
         [((OTHER, LONG), (("公园学", 9),)), ((TEXT, LONG), ())],
     ),
-    "reranking": (Reranking(), [((TEXT, "学", OTHER), (0, 1)), ((OTHER, "好"), (1,))]),
+    "reranking": (
+        Reranking(),
+        [((TEXT, "学", OTHER), Judgment((0, 1))), ((OTHER, "好"), Judgment((1,)))],
+    ),
 }
 
 

@@ -8,6 +8,7 @@ from roformer_tf.finetuning.report.analysis import EvaluatedSet, ReportData
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.splits import duplicates
 from roformer_tf.tasks.base import Prediction
+from roformer_tf.tasks.choices.reranking import Judgment
 from roformer_tf.tasks.ranking import RANKED
 from roformer_tf.tasks.table import TASKS
 from roformer_tf.tasks.vectors.ranked_texts import Retrieved
@@ -31,7 +32,7 @@ def example(rng, name, number, text=None):
         "regression": float(rng.normal()),
         "ranking": str(rng.choice(RANKED)),
         "multiple-choice": int(rng.integers(0, 3)),
-        "reranking": tuple(map(float, rng.permutation([0, 0, 1]))),
+        "reranking": Judgment(tuple(map(float, rng.permutation([0, 0, 1]))), (0.9, 0.5, 0.4)),
         "question-answering": ((text or units[0], 0),),
         "tagging": tuple("B-人名" if text else str(tag) for tag in rng.choice(TAGS, len(units))),
         "spans": nested(rng, len(text or "".join(units))),

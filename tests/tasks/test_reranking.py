@@ -1,7 +1,7 @@
 """Reranking: layouts of its files, the first stage, order and scores combined, and predictions."""
 
 import json
-from math import log
+from math import log, sqrt
 
 import keras
 import numpy as np
@@ -10,15 +10,21 @@ import pytest
 import roformer_tf
 from roformer_tf.adaptation import finetune
 from roformer_tf.errors import InputError
-from roformer_tf.finetuning.first_stage import searched
+from roformer_tf.finetuning.first_stage import FirstStage, searched
+from roformer_tf.finetuning.labelled_evaluation import EvaluateConfig, evaluate
 from roformer_tf.finetuning.search import Sets
 from roformer_tf.finetuning.settings import FinetuneConfig
+from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.labelled.columns import ColumnsConfig
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.reading import find_layout, read_examples
-from roformer_tf.search.retriever import open_reranker
+from roformer_tf.search.document_files import Document
+from roformer_tf.search.index import SearchIndex
+from roformer_tf.search.keywords import BM25
+from roformer_tf.search.retriever import Retriever, open_reranker
+from roformer_tf.search.writing import add_documents
 from roformer_tf.tasks.base import Prediction
-from roformer_tf.tasks.choices.reranking import Reranking, fused, order_of
+from roformer_tf.tasks.choices.reranking import Judgment, Reranking, fused
 from roformer_tf.tasks.table import TASKS
 from tests.support.random_model import random_model
 
@@ -77,54 +83,107 @@ def test_queries_without_a_relevant_document_are_counted(tmp_path, capsys):
     assert "2 queries have no relevant document: skipped." in capsys.readouterr().err
 
 
+def positive(query, document, *wrong):
+    return Example((query, document, *wrong), Judgment((1.0, *[0.0] * len(wrong))), "")
+
+
+PAGES = {"打印 文件": "打印 文件 的 方法", "打开 表格": "打开 表格", "保存 图片": "保存 图片"}
+UNSEEN = {"打印 机": "打印 文件 机", "表格": "表格 打开 方法"}
+
+
 def test_the_first_stage_orders_and_adds_documents():
     texts = {"打印 文件": "打印 文件 的 方法", "打开 表格": "表格 怎么 打开", "保存 图片": "图片"}
-    positives = [Example((query, text), (1.0,), "") for query, text in texts.items()]
-    labelled = Example(("打印", "图片", "打印 机"), (1.0, 0.0), "")
-    sets = searched(Sets([*positives, labelled], positives, [], []), 2)
-    assert all(len(x.texts) == 4 and x.label == (1, 0, 0) for x in sets.train[:3])
+    positives = [positive(*pair) for pair in texts.items()]
+    labelled = positive("打印", "图片", "打印 机")
+    sets = searched(Sets([*positives, labelled], positives, [], []), 2, None)
+    for x in sets.train[:3]:
+        assert len(x.texts) == 4
+        assert x.label.relevance == (1, 0, 0)
     assert sets.train[3].texts == ("打印", "打印 机", "图片")
-    assert sets.train[3].label == (0, 1)
-    for example, positive in zip(sets.valid, positives, strict=True):
+    assert sets.train[3].label.relevance == (0, 1)
+    for example, expected in zip(sets.valid, positives, strict=True):
         assert len(example.texts) == 5  # all documents, the best first
-        assert example.texts[1] == positive.texts[1]
-        assert example.label == (1, 0, 0, 0)
+        assert example.texts[1] == expected.texts[1]
+        assert example.label.relevance == (1, 0, 0, 0)
+        assert list(example.label.search) == sorted(example.label.search, reverse=True)
 
 
 def test_documents_of_the_other_sets_are_no_wrong_ones_in_training():
     """They would be wrong for every query, and a model would learn to put them last."""
-    pages = {"打印 文件": "打印 文件 的 方法", "打开 表格": "打开 表格", "保存 图片": "保存 图片"}
-    unseen = {"打印 机": "打印 文件 机", "表格": "表格 打开 方法"}
-    train, valid = (
-        [Example((q, x), (1.0,), "") for q, x in some.items()] for some in (pages, unseen)
-    )
-    sets = searched(Sets(train, valid, [], [(train, valid)]), 4)
+    train, valid = ([positive(*pair) for pair in some.items()] for some in (PAGES, UNSEEN))
+    sets = searched(Sets(train, valid, [], [(train, valid)]), 4, None)
     for some in (sets.train, sets.folds[0][0]):
-        assert {text for x in some for text in x.texts[1:]} == {*pages.values()}
-    assert {text for x in sets.valid for text in x.texts[1:]} == {*pages.values(), *unseen.values()}
+        assert {text for x in some for text in x.texts[1:]} == {*PAGES.values()}
+    assert {text for x in sets.valid for text in x.texts[1:]} == {*PAGES.values(), *UNSEEN.values()}
 
 
-def test_ranks_of_the_search_are_combined_with_log_odds():
-    scores = np.array([0.1, 0.9, 0.5])
-    want = [0.3 * log(p / (1 - p)) - 0.7 * log(rank) for rank, p in enumerate(scores, 1)]
-    assert fused(scores, 0.3) == pytest.approx(want)
-    assert order_of(scores, 0) == (0, 1, 2)
-    assert order_of(scores, 1) == (1, 2, 0)
+def test_a_first_stage_with_vectors_has_the_scores_of_a_hybrid_search():
+    examples = [positive(*pair) for pair in (PAGES | UNSEEN).items()]
+    texts = sorted({text for example in examples for text in example.texts})
+    random = np.random.default_rng(0).normal(size=(len(texts), 4)).astype(np.float32)
+    vectors = dict(zip(texts, random / np.linalg.norm(random, axis=1)[:, None], strict=True))
+    documents = [*PAGES.values(), *UNSEEN.values()]
+    for example in FirstStage(examples, vectors).ordered(examples):
+        query = example.texts[0]
+        (words,) = BM25(documents).scores([query])
+        want = {
+            text: word / words.max() + vectors[text] @ vectors[query]
+            for text, word in zip(documents, words, strict=True)
+        }
+        assert list(example.texts[1:]) == sorted(want, key=want.get, reverse=True)
+        assert example.label.search == pytest.approx(sorted(want.values(), reverse=True), abs=1e-6)
+
+
+def test_scores_of_the_search_are_standardized_and_combined_with_log_odds():
+    search, scores = [7.0, 4.0, 1.0], np.array([0.1, 0.9, 0.5])
+    standardized = [sqrt(1.5), 0, -sqrt(1.5)]  # deviation of 7, 4 and 1: √6
+    want = [0.3 * log(p / (1 - p)) + 0.7 * z for p, z in zip(scores, standardized, strict=True)]
+    assert fused(search, scores, 0.3) == pytest.approx(want)
+    assert fused([5.0, 5.0, 5.0], scores, 0) == pytest.approx([0, 0, 0])
+    assert fused([100 * x + 5 for x in search], scores, 0.3) == pytest.approx(want)
 
 
 @pytest.mark.parametrize(("sign", "useful"), [(1, True), (-1, False)])
 def test_the_weight_is_chosen_and_never_worse_than_the_search(sign, useful):
-    gold = [(0, 0, 1), (1, 0, 0), (0, 0, 0)]
-    predictions = [Prediction((), sign * np.array(labels, np.float32)) for labels in gold]
+    labels = [(0, 0, 1), (1, 0, 0), (0, 0, 0)]
+    gold = [Judgment(each, (3.0, 2.0, 1.0)) for each in labels]
+    predictions = [Prediction((), sign * np.array(each, np.float32)) for each in labels]
     task = Reranking(**COLUMNS).decoding.with_choices(gold, predictions)
     assert bool(task.weight) == useful == (not task.why_useless)
-    figures = task.metrics.compute(gold, [task.decoding.reread(x) for x in predictions])
+    figures = task.metrics.compute(gold, predictions)
     # By hand: ranks 1 and 1, or 3 and 1; a query without its document counts 0.
     assert figures["mrr_at_10"] == pytest.approx((2 if useful else 4 / 3) / 3)
     assert figures["ndcg_at_10"] == pytest.approx((2 if useful else 1.5) / 3)
-    name, search = task.metrics.rule([], [Example("abcd", x, "") for x in gold], [])
+    _, search = task.metrics.rule([], [Example("abcd", x, "") for x in gold], [])
     assert task.metrics.compute(gold, search)["mrr_at_10"] == pytest.approx(4 / 9)
-    assert "BM25" in str(name)
+    assert task.metrics.is_right(gold[0], predictions[0]) == useful
+
+
+@pytest.mark.parametrize("weight", [0.99, 1.0])  # logits of random weights hardly differ
+def test_an_evaluation_and_a_search_order_alike(weight, tmp_path, eagerly):
+    """Both combine the same scores, whatever the scale of the search."""
+    task, texts = Reranking(**COLUMNS, max_length=24, weight=weight), list("天气好今明学园公")
+    keras.utils.set_random_seed(3)
+    for name, model_task in (("vectors", None), ("reranker", task)):
+        random_model(model_task or task).save_pretrained(tmp_path / name)
+    task.save(tmp_path / "reranker")
+    reranker = open_reranker(str(tmp_path / "reranker"), "keras")
+    assert reranker.weight == weight
+    with eagerly():
+        embedder = VectorSettings().open(tmp_path / "vectors")
+        add_documents(tmp_path / "index", embedder, list(map(Document, texts)))
+        with SearchIndex(tmp_path / "index") as index:
+            plain, reranked = (
+                next(Retriever(index, embedder, True, reranker=x).results(["今天"], len(texts)))
+                for x in (None, reranker)
+            )
+        documents = [hit.text for hit in plain]
+        prediction = Prediction((), reranker.scores("今天", documents, 8))
+    for number, hit in enumerate(reranked[:3]):
+        relevance = tuple(float(text == hit.text) for text in documents)
+        label = Judgment(relevance, tuple(x.score for x in plain))
+        assert task.metrics.sureness(label, prediction) == number + 1
+    assert [hit.text for hit in reranked] != documents
 
 
 def test_a_pair_has_a_relevance(tmp_path):
@@ -138,17 +197,39 @@ def test_a_pair_has_a_relevance(tmp_path):
     assert scores[0] != scores[1]
 
 
-def test_a_search_combines_orders_by_the_weight_of_the_model(tmp_path):
-    task = Reranking(**COLUMNS, max_length=24, weight=0.25)
-    random_model(task).save_pretrained(tmp_path)
-    task.save(tmp_path)
-    assert open_reranker(str(tmp_path), "keras").weight == 0.25
+def test_evaluate_searches_the_documents_of_its_file(tmp_path, eagerly):
+    """Next to the relevant document alone, every model would be perfect."""
+    task, model, output = Reranking(**COLUMNS, weight=0), tmp_path / "model", tmp_path / "out.json"
+    keras.utils.set_random_seed(1)
+    random_model(task).save_pretrained(model)
+    task.save(model)
+    pairs = {"天气": "公园天气好", "公园": "公园", "学习": "去公园学习", "今天": "明天天气"}
+    rows = [{"query": query, "document": text} for query, text in pairs.items()]
+    path, figures = written(tmp_path / "test.jsonl", rows), []
+    words = BM25(pairs.values()).scores(list(pairs))
+    for first_stage in (None, str(model)):
+        scores = words
+        if first_stage:
+            embed = VectorSettings().open(first_stage).embed
+            highest = np.maximum(words.max(axis=1, keepdims=True), 1e-9)
+            scores = words / highest + embed(pairs) @ embed(pairs.values()).T
+        ranks = (-scores).argsort(axis=1, kind="stable").argsort(axis=1).diagonal() + 1
+        with eagerly():
+            evaluate(
+                EvaluateConfig(
+                    model=str(model), data=str(path), output=output, first_stage=first_stage
+                )
+            )
+        figures.append(json.loads(output.read_text("utf-8"))["test"]["mrr_at_10"])
+        assert figures[-1] == pytest.approx(np.mean(1 / ranks))
+    assert figures[0] != pytest.approx(figures[1])
 
 
 @pytest.mark.quick_cases("True")
 @pytest.mark.parametrize("keep", [False, True])
 def test_a_useless_model_is_not_written(keep, shallow, tmp_path, eagerly):
-    rows = [{"query": f"天气{x}", "document": f"{x}天气很好"} for x in "今天我们去公园学习"]
+    words = ("今天", "明天", "天气", "公园", "学习", "我们", "很好", "打印")
+    rows = [{"query": f"{word} 1", "document": f"{word} 2"} for word in words]
     path = str(written(tmp_path / "train.jsonl", rows))
     config = FinetuneConfig(
         checkpoint=str(shallow),
