@@ -5,28 +5,30 @@ text does not wait for Keras. Importing the package has no side effects, with on
 Keras is already imported, `.keras` files with classes of this package can be loaded from then on.
 """
 
+# ruff: noqa: I001  # it would repeat the import for every alias
+
 import sys
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
-    from roformer_tf.api import finetune
-    from roformer_tf.config import RoFormerConfig
-    from roformer_tf.errors import InputError
-    from roformer_tf.finetuning.datasets import LabelledDataset
-    from roformer_tf.inference.predictor import load
-    from roformer_tf.layers.attention import RotaryMultiHeadAttention
-    from roformer_tf.layers.linear_attention import RotaryLinearAttention
-    from roformer_tf.models.encoder import RoFormerEncoder
+if TYPE_CHECKING:  # a name with an alias is public for type checkers
+    from roformer_tf.api import finetune as finetune
+    from roformer_tf.config import RoFormerConfig as RoFormerConfig
+    from roformer_tf.errors import InputError as InputError
+    from roformer_tf.finetuning.datasets import LabelledDataset as LabelledDataset
+    from roformer_tf.inference.predictor import load as load
+    from roformer_tf.layers.attention import RotaryMultiHeadAttention as RotaryMultiHeadAttention
+    from roformer_tf.layers.linear_attention import RotaryLinearAttention as RotaryLinearAttention
+    from roformer_tf.models.encoder import RoFormerEncoder as RoFormerEncoder
     from roformer_tf.models.heads import (
-        RoFormerForCausalLM,
-        RoFormerForMaskedLM,
-        RoFormerForQuestionAnswering,
-        RoFormerForSentenceSimilarity,
-        RoFormerForSequenceClassification,
-        RoFormerForTokenClassification,
+        RoFormerForCausalLM as RoFormerForCausalLM,
+        RoFormerForMaskedLM as RoFormerForMaskedLM,
+        RoFormerForQuestionAnswering as RoFormerForQuestionAnswering,
+        RoFormerForSentenceSimilarity as RoFormerForSentenceSimilarity,
+        RoFormerForSequenceClassification as RoFormerForSequenceClassification,
+        RoFormerForTokenClassification as RoFormerForTokenClassification,
     )
-    from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
+    from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer as RoFormerTokenizer
 
 __version__ = "0.1.0"
 
@@ -48,23 +50,7 @@ _MODULES = {
     "load": "inference.predictor",
 }
 
-__all__ = [
-    "InputError",
-    "LabelledDataset",
-    "RoFormerConfig",
-    "RoFormerEncoder",
-    "RoFormerForCausalLM",
-    "RoFormerForMaskedLM",
-    "RoFormerForQuestionAnswering",
-    "RoFormerForSentenceSimilarity",
-    "RoFormerForSequenceClassification",
-    "RoFormerForTokenClassification",
-    "RoFormerTokenizer",
-    "RotaryLinearAttention",
-    "RotaryMultiHeadAttention",
-    "finetune",
-    "load",
-]
+__all__ = list(_MODULES)
 
 
 def __getattr__(name: str) -> Any:

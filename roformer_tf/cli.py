@@ -11,9 +11,9 @@ import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
+from pkgutil import resolve_name
 from types import MappingProxyType
 from typing import Any, NamedTuple, get_type_hints
 
@@ -302,22 +302,16 @@ def load_function(name: str, flags: Sequence[str] = ()) -> Callable[[Any], Any]:
     command = COMMANDS[name]
     used = given_names(flags) if command.variants else ()
     variants = [place for flag, place in command.variants.items() if flag in used]
-    function: Callable[[Any], Any] = _imported(variants[0] if variants else command.function)
+    function: Callable[[Any], Any] = resolve_name(variants[0] if variants else command.function)
     return function
 
 
 def load_settings(name: str, flags: Sequence[str] = ()) -> Any:
     """Import the settings dataclass that a command's function takes, which are its flags."""
     if COMMANDS[name].settings:
-        return _imported(COMMANDS[name].settings)
+        return resolve_name(COMMANDS[name].settings)
     hints = get_type_hints(load_function(name, flags))
     return next(iter(hints.values()))  # of the first parameter
-
-
-def _imported(place: str) -> Any:
-    """Import an object by its place, "module:name"."""
-    module, name = place.split(":")
-    return getattr(import_module(module), name)
 
 
 def _check_backend() -> str:

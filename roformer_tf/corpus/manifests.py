@@ -43,19 +43,14 @@ def make_manifest(
     """The content of the manifest of a finished folder."""
     shards = [shard for record in records for shard in record["shards"]]
     splits = {
-        split: {
-            "rows": sum(shard["rows"] for shard in shards if shard["split"] == split),
-            "tokens": sum(shard["tokens"] for shard in shards if shard["split"] == split),
-        }
+        split: _sums(shard for shard in shards if shard["split"] == split)
         | {of: sum(x[of][split] for x in records) for of in ("documents", "cut", "characters")}
         for split in SPLITS
     }
-    rows = sum(split["rows"] for split in splits.values())
-    tokens = sum(split["tokens"] for split in splits.values())
+    sums = _sums(shards)
     return {
-        "rows": rows,
-        "tokens": tokens,
-        "utilization": tokens / max(1, rows * settings["length"]),
+        **sums,
+        "utilization": sums["tokens"] / max(1, sums["rows"] * settings["length"]),
         "length": settings["length"],
         "tokenization": tokenizer.tokenization,
         "lower_case": tokenizer.lower_case,
@@ -75,6 +70,12 @@ def make_manifest(
     }
 
 
+def _sums(shards: Iterable[Mapping[str, Any]]) -> dict[str, int]:
+    """Rows and tokens of shards together."""
+    own = list(shards)
+    return {key: sum(shard[key] for shard in own) for key in ("rows", "tokens")}
+
+
 def _corpora(
     records: list[dict[str, Any]], files: Iterable[Sequence[Any]]
 ) -> dict[str, dict[str, Any]]:
@@ -83,13 +84,11 @@ def _corpora(
     described = {}
     for corpus, count in counts.items():
         own = [record for record in records if record["corpus"] == corpus]
-        shards = [shard for record in own for shard in record["shards"]]
         described[corpus] = {
             "files": count,
             "documents": sum(sum(record["documents"].values()) for record in own),
             "characters": sum(sum(record["characters"].values()) for record in own),
-            "rows": sum(shard["rows"] for shard in shards),
-            "tokens": sum(shard["tokens"] for shard in shards),
+            **_sums(shard for record in own for shard in record["shards"]),
             "blake2b": hash_texts(record["blake2b"] for record in own),
         }
     return described

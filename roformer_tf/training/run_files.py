@@ -167,10 +167,8 @@ def plain(settings: Any) -> dict[str, Any]:
         value = getattr(settings, field.name)
         if dataclasses.is_dataclass(value):
             values |= plain(value)
-        elif isinstance(value, tuple):
-            values[field.name] = list(value)
         else:
-            values[field.name] = value
+            values[field.name] = list(value) if isinstance(value, tuple) else value
     return values
 
 

@@ -69,7 +69,6 @@ class OptimizerConfig:
     def __post_init__(self) -> None:
         _check(self)
         check_numbers(self, "muon_learning_rate_scale", "decay_share", above=0)
-        check_numbers(self, "ema", at_least=0, below=1)
         if self.schedule == "wsd" and self.warmup + self.decay_share > 1:
             raise InputError(
                 f"--warmup and --decay-share are {self.warmup} and {self.decay_share}, together "
@@ -108,7 +107,6 @@ class FinetuneOptimizerConfig:
         _check(self)
         check_numbers(self, "crf_learning_rate", above=0)
         check_numbers(self, "layer_decay", above=0, at_most=1)
-        check_numbers(self, "ema", at_least=0, below=1)
         check_numbers(self, "accumulate", at_least=1)
 
 
@@ -116,6 +114,6 @@ def _check(config: OptimizerConfig | FinetuneOptimizerConfig) -> None:
     """Check the ranges of the settings that both classes have."""
     check_numbers(config, "learning_rate", above=0)
     check_numbers(config, "weight_decay", at_least=0)
-    check_numbers(config, "warmup", "beta_2", at_least=0, below=1)
+    check_numbers(config, "warmup", "beta_2", "ema", at_least=0, below=1)
     if config.clip_norm != math.inf:  # infinity clips nothing
         check_numbers(config, "clip_norm", above=0)
