@@ -66,8 +66,8 @@ def pretrain(config: PretrainConfig) -> None:
             nowhere = held.enter_context(Path(os.devnull).open("w", encoding="utf-8"))
             held.enter_context(contextlib.redirect_stdout(nowhere))
         termination.any_process = group.any
-        lock = locked(config.output)
-        group.run_on_first(lambda: held.enter_context(lock))  # one lock for all processes
+        # One lock for all processes.
+        group.run_on_first(lambda: held.enter_context(locked(config.output)))
         _pretrain(config, group, termination)
 
 

@@ -1,8 +1,7 @@
 """Held-out evaluation of a language model, on masked tokens or on every next one."""
 
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import grain
@@ -60,9 +59,9 @@ class LanguageModelMetrics:
     predicted: str = "masked tokens"
     # The loss of those in documents of so many tokens at most, and of more than half as many: of
     # 64, 128, 256 and so on. Of a document over several rows, its part in the row is what counts.
-    loss_by_length: Mapping[int, float] = dataclasses.field(default_factory=dict)
+    loss_by_length: Mapping[int, float] = field(default_factory=dict)
     # `loss` and `accuracy` of each corpus by its name, where there are several.
-    by_corpus: Mapping[str, Mapping[str, float]] = dataclasses.field(default_factory=dict)
+    by_corpus: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @property
     def perplexity(self) -> float:

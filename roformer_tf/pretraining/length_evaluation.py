@@ -1,8 +1,7 @@
 """The body of `evaluate --corpus`: held-out loss and accuracy of a language model by length."""
 
-import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias
@@ -78,7 +77,7 @@ class EvaluateCorpusConfig(CorpusConfig):
     objective: ObjectiveName | None = None
     """What is predicted: "masked" words or "causal" (next token). Default: the model's training
     objective."""
-    masking: MaskingConfig = dataclasses.field(default_factory=MaskingConfig)
+    masking: MaskingConfig = field(default_factory=MaskingConfig)
     seed: int = 0
     """Seed of the masks."""
     precision: Precision = "float32"
@@ -111,15 +110,15 @@ class EvaluateCorpusConfig(CorpusConfig):
 
 def evaluate_corpus(config: EvaluateCorpusConfig) -> None:
     """Print loss and accuracy by length; write the report and the plot that are asked for."""
-    plot = None if config.output is None else config.output.with_suffix(".png")
-    for target in (config.output, plot):
-        if target is not None:
-            check_writable(target)
-    if plot is not None and plot == config.output:
-        raise InputError(
-            f"--output {plot} will be JSON, and the plot next to it ends in .png. Give a name "
-            "that ends in .json."
-        )
+    if config.output is not None:
+        plot = config.output.with_suffix(".png")
+        check_writable(config.output)
+        check_writable(plot)
+        if plot == config.output:
+            raise InputError(
+                f"--output {plot} will be JSON, and the plot next to it ends in .png. Give a name "
+                "that ends in .json."
+            )
     files = find_files(config.corpus)
     precision = choose_precision(config.precision)
     model, tokenizer, objective = open_language_model(config.model, config.objective, precision)
@@ -145,7 +144,7 @@ def evaluate_corpus(config: EvaluateCorpusConfig) -> None:
         **next(iter(by_scaling.values())),
         **({"by_scaling": by_scaling} if config.scalings else {}),
     }
-    if config.output is not None and plot is not None:
+    if config.output is not None:
         write_json(config.output, report)
         plot_lengths(by_scaling, plot)
     print(read.summary())

@@ -1,10 +1,9 @@
 """The training loop of `pretrain`: one stage after another, with evaluations and checkpoints."""
 
 import contextlib
-import dataclasses
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePath
 from typing import Any
 
@@ -95,7 +94,7 @@ def compile_stage(run: PretrainingRun, stage: Stage) -> None:
     before = []
     if model.compiled:  # compiling replaces optimizer and metrics: copy the state of both
         before = [keras.ops.copy(v) for v in (*model.optimizer.variables, *model.metrics_variables)]
-    model.step_config = dataclasses.replace(config.stepping, accumulate=stage.accumulate)
+    model.step_config = replace(config.stepping, accumulate=stage.accumulate)
     model.compile(optimizer, MaskedTokenLoss(), jit_compile=choose_jit())
     if before:
         after = (*optimizer.variables, *model.metrics_variables)

@@ -86,7 +86,8 @@ def long_texts(
     waiting: list[WordedText] = []  # short documents to be joined
     for several in documents:
         for start, stop in zip(several.bounds[:-1], several.bounds[1:], strict=True):
-            text = _text(several, int(start), int(stop))
+            words = several.words[start:stop]
+            text = WordedText(several.token_ids[start:stop], words - words[:1] + 1)
             if len(text.token_ids) >= least:
                 yield text
             elif joined and len(text.token_ids):
@@ -94,12 +95,6 @@ def long_texts(
                 if sum(len(short.token_ids) + 1 for short in waiting) > least:
                     yield _join(waiting, sep_id)
                     waiting = []
-
-
-def _text(documents: Documents, start: int, stop: int) -> WordedText:
-    """One of several documents, its words counted from 1."""
-    words = documents.words[start:stop]
-    return WordedText(documents.token_ids[start:stop], words - words[:1] + 1)
 
 
 def _join(texts: list[WordedText], sep_id: int) -> WordedText:

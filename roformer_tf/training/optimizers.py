@@ -12,7 +12,6 @@ from typing import Any, Literal
 import keras
 from keras import ops
 
-from roformer_tf.errors import InputError
 from roformer_tf.internals import index_of, keras_variable, moments_of, schedule_of, set_moments
 from roformer_tf.models.pretrained import PretrainedModel
 from roformer_tf.training.devices import sync
@@ -454,15 +453,13 @@ def _settings(
 ) -> dict[str, Any]:
     """Arguments of AdamW."""
     decay: dict[str, Any] = {"begin": begin}
-    if isinstance(config, OptimizerConfig):
-        if config.schedule == "cosine":
-            decay["shape"] = "cosine"
-        elif config.schedule == "wsd":
-            decay["decay_steps"] = max(1, round(config.decay_share * steps))
+    if config.schedule == "cosine":
+        decay["shape"] = "cosine"
+    elif config.schedule == "wsd":
+        decay["decay_steps"] = max(1, round(config.decay_share * steps))
     elif config.schedule == "constant":
         decay["decay_steps"] = 0  # it is 0 only after the last step
-    if isinstance(config.learning_rate, str):
-        raise InputError('the learning rate is "auto": give make_finetune_optimizer a number.')
+    assert not isinstance(config.learning_rate, str)  # "auto" has become a number
     warmup = round(config.warmup * steps)
     return {
         "learning_rate": WarmupDecay(config.learning_rate, warmup, steps, accumulate, **decay),
