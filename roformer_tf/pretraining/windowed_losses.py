@@ -178,10 +178,9 @@ def token_losses(
     metrics = TokenMetrics(model)
     silence_retracing_warnings()  # TensorFlow traces the model again for each length
     total = sum(x["token_ids"].size for x in inputs.values())
-    bar = Progress(
+    with Progress(
         total=total, desc=f"evaluate {name}".strip(), unit=Message("tokens"), unit_scale=True
-    )
-    with bar:
+    ) as bar:
         for length, arrays in inputs.items():
             size = max(1, TOKENS_PER_BATCH[objective] // length)
             outputs = []

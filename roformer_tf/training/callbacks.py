@@ -237,17 +237,14 @@ class StepLog(keras.callbacks.Callback):
             "tokens_per_second": speed,
         }
         if self.flops_per_step and self.peak:
-            used = self.flops_per_step / seconds / self.peak if seconds else None
-            line["mfu"] = None if used is None else round(used, 4)
+            line["mfu"] = round(self.flops_per_step / seconds / self.peak, 4) if seconds else None
         if "gradient_norm" in logs:
+            waited = self.model.waited - self.waited
             line |= {
                 "gradient_norm": norm if math.isfinite(norm) else None,
                 "skipped": self.skipped,
-                "waiting": None,
+                "waiting": round(waited / steps / seconds, 4) if seconds else None,
             }
-            if seconds:
-                waited = (self.model.waited - self.waited) / steps
-                line["waiting"] = round(waited / seconds, 4)
             if self.skipped and not loss:  # all of them
                 line["loss"] = None
         self.skipped = 0

@@ -67,9 +67,8 @@ def take_snapshot(state: RunState, model: PretrainedModel) -> Snapshot:
     # A sum is not finite if a value is not, and needs no array of booleans as large as the weight.
     if broken := [name for name, array in weights.items() if not np.isfinite(np.sum(array))]:
         raise DivergedError(f"{len(broken)} weights are no longer finite, such as {broken[0]}.")
-    return Snapshot(
-        state, weights, {name: to_numpy(v) for name, v in _training_state(model).items()}
-    )
+    training = {name: to_numpy(v) for name, v in _training_state(model).items()}
+    return Snapshot(state, weights, training)
 
 
 def save_checkpoint(folder: Path, state: RunState, model: PretrainedModel, keep: int) -> Path:

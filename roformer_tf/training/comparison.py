@@ -14,8 +14,6 @@ from pathlib import Path
 from statistics import fmean, median
 from typing import Annotated, Any, TypeAlias
 
-import yaml
-
 from roformer_tf.errors import InputError
 from roformer_tf.files import parse_json
 from roformer_tf.terminal import printable, table, terminal_width, until_pipe_closes
@@ -28,6 +26,7 @@ from roformer_tf.training.run_files import (
     TRIALS,
     read_keys,
     read_metrics,
+    read_settings,
 )
 
 PRETRAINING, FINE_TUNING = "pretraining", "fine-tuning"
@@ -116,16 +115,14 @@ def read_run(folder: Path, name: str) -> RecordedRun:
     If fine-tuning consists of several trainings, its lines are those of the best one once all are
     finished, and before that those of the current one.
     """
-    trials = sorted(
-        folder.glob(f"{TRIALS}/*/{METRICS_FILE}"), key=lambda path: path.stat().st_mtime
-    )
+    trials = list(folder.glob(f"{TRIALS}/*/{METRICS_FILE}"))
     # Lines of the best training are copied to the run's folder when all are finished.
     under_way = bool(trials) and not (folder / METRICS_FILE).exists()
-    source = trials[-1].parent if under_way else folder
+    source = max(trials, key=lambda path: path.stat().st_mtime).parent if under_way else folder
     return RecordedRun(
         folder,
         name,
-        read_keys(folder / SETTINGS, yaml.safe_load),
+        read_settings(folder),
         read_metrics(source / METRICS_FILE),
         read_metrics(source / EVALUATIONS_FILE),
         read_keys(folder / REPORT, parse_json),

@@ -277,13 +277,10 @@ class Muon(EmaAdamW):
         """Make a momentum of every weight, squares only of those that are Adam's."""
         keras.optimizers.Optimizer.build(self, variables)
         momentums, velocities = [], []
+        add = self.add_variable_from_reference
         for variable in variables:
-            momentums.append(self.add_variable_from_reference(variable, "momentum"))
-            velocities.append(
-                None
-                if variable.name == "kernel"
-                else self.add_variable_from_reference(variable, "velocity")
-            )
+            momentums.append(add(variable, "momentum"))
+            velocities.append(None if variable.name == "kernel" else add(variable, "velocity"))
         set_moments(self, momentums, velocities)
 
     def move(self, gradient: Any, variable: Any, learning_rate: Any) -> None:
@@ -375,11 +372,10 @@ def make_optimizer(
     """
     settings = _settings(config, steps, begin=begin)
     if config.optimizer == "muon":
-        optimizer: EmaAdamW = Muon(
-            **settings, matrix_rate=config.muon_learning_rate_scale, product_dtype=product_dtype
-        )
-    else:
-        optimizer = {"adamw": EmaAdamW, "lamb": Lamb}[config.optimizer](**settings)
+        settings["matrix_rate"] = config.muon_learning_rate_scale
+        settings["product_dtype"] = product_dtype
+    kind = {"adamw": EmaAdamW, "lamb": Lamb, "muon": Muon}[config.optimizer]
+    optimizer = kind(**settings)
     optimizer.build(list(variables))
     return optimizer
 
