@@ -90,19 +90,18 @@ class Weight:
         same dimensions in another order, so it computes the same numbers.
         """
         array = (array.T if layout in self.transposed_in else array).reshape(self.shape)
-        return self._in_order(half_order, array) if self._reordered(style) else array
+        return self._in_order(half_order, array, style)
 
     def to_file(self, array: np.ndarray, layout: str, style: str) -> np.ndarray:
         """The inverse of `from_file`."""
-        if self._reordered(style):
-            array = self._in_order(interleaved_order, array)
-        array = array.reshape(self.tf1_shape)
+        array = self._in_order(interleaved_order, array, style).reshape(self.tf1_shape)
         return np.ascontiguousarray(array.T if layout in self.transposed_in else array)
 
-    def _reordered(self, style: str) -> bool:
-        return bool(self.rotated) and style == "half"
-
-    def _in_order(self, order: Callable[[int, int], np.ndarray], array: np.ndarray) -> np.ndarray:
+    def _in_order(
+        self, order: Callable[[int, int], np.ndarray], array: np.ndarray, style: str
+    ) -> np.ndarray:
+        if not self.rotated or style != "half":
+            return array
         size = self.shape[self.head_axis]
         return np.take(array, order(size, self.rotated), axis=self.head_axis)
 

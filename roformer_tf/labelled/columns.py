@@ -136,19 +136,14 @@ class Profile(NamedTuple):
     """All cells are numbers."""
     indices: bool
     """All cells are different whole numbers, such as row numbers."""
-    codes: bool
-    """Nearly all cells are codes: order numbers, addresses, times, links."""
+    coded: bool
+    """All cells are numbers, or nearly all are codes: order numbers, addresses, times, links."""
 
     @property
     def like_labels(self) -> bool:
         """Few distinct values."""
         # A label has two examples on average. In a column of one value nothing can be learnt.
         return 1 < self.distinct <= min(FEW_LABELS, self.filled / 2)
-
-    @property
-    def coded(self) -> bool:
-        """Numbers or codes, but no texts."""
-        return self.numbers or self.codes
 
     @property
     def like_texts(self) -> bool:
@@ -172,7 +167,7 @@ def profile(values: Iterable[Any]) -> Profile:
         numbers=all_numbers,
         indices=all_numbers and whole == len(cells) == distinct > 2,
         # A tenth may be something else, such as an empty order number.
-        codes=bool(cells) and not all_numbers and codes >= 0.9 * len(cells),
+        coded=all_numbers or (bool(cells) and codes >= 0.9 * len(cells)),
     )
 
 
@@ -209,8 +204,7 @@ def find_label(sample: TableSample, texts: Iterable[str], label: str | None) -> 
             )
         )
     note = ""
-    has_header = sample.table.has_header
-    candidates = [name for name in free if folded(name) in LABELS] if has_header else []
+    candidates = [name for name in free if folded(name) in LABELS]
     if not candidates and any({*map(folded, free)} > {*names} for names in CHOICES):
         candidates = [name for name in free if folded(name) == "answer"]
     if not candidates:
@@ -256,7 +250,7 @@ def find_texts(
     )
     profiles = _profiles(sample, free)
     like_texts: list[tuple[str, ...]] = [(x,) for x in free if profiles[x].like_texts]
-    candidates, note = _named_texts(free) if sample.table.has_header else [], ""
+    candidates, note = _named_texts(free), ""
     if len(candidates) == 1 and profiles[candidates[0][0]].numbers:
         candidates += like_texts  # for example, 问题 may hold the numbers of questions
     elif not candidates and len(free) == 1:
@@ -297,7 +291,7 @@ def find_several_texts(
 def _positives(table: Table) -> tuple[str, ...]:
     """Columns with well-known names of matching texts, such as query and document."""
     # Reversed, so that of two columns with the same folded name the first one counts.
-    by_name = {folded(name): name for name in reversed(table.columns)} if table.has_header else {}
+    by_name = {folded(name): name for name in reversed(table.columns)}
     group = next((names for names in POSITIVES if by_name.keys() >= set(names)), ())
     return tuple(by_name[name] for name in group)
 

@@ -81,13 +81,12 @@ def encode_texts(
 
     def encoded(texts: tuple[str, ...]) -> tuple[list[_Row], int]:
         """The rows of an example, and its length before it is cut."""
-        if len(texts) == 1:
-            ids = tokenizer.ids(texts[0])
-            chunks = _chunks(ids, max_length - SPECIALS, long_texts)
-            return [_row(chunk, tokenizer) for chunk in chunks], len(ids) + SPECIALS
-        first, *rest = texts
-        rows = [_pair_row((first, x), tokenizer, max_length, shared_tokens) for x in rest]
-        return [row for row, _ in rows], max(length for _, length in rows)
+        first, *rest = map(tokenizer.ids, texts)
+        if rest:
+            rows = [_Row(*joined(tokenizer, first, x, max_length, shared_tokens)) for x in rest]
+            return rows, len(first) + max(map(len, rest)) + SPECIALS + 1
+        chunks = _chunks(first, max_length - SPECIALS, long_texts)
+        return [_row(chunk, tokenizer) for chunk in chunks], len(first) + SPECIALS
 
     return _stacked([encoded(example.texts) for example in examples], examples)
 
@@ -265,15 +264,6 @@ def _chunks(ids: list[int], room: int, long_texts: "LongTexts") -> list[list[int
         head = room // HEAD
         return [ids[:head] + ids[head - room :]]
     return [ids[:room]]
-
-
-def _pair_row(
-    texts: tuple[str, str], tokenizer: "RoFormerTokenizer", max_length: int, shared_tokens: bool
-) -> tuple[_Row, int]:
-    """The row of two texts, and its length before it is cut."""
-    first, second = map(tokenizer.ids, texts)
-    row = _Row(*joined(tokenizer, first, second, max_length, shared_tokens))
-    return row, len(first) + len(second) + SPECIALS + 1
 
 
 def joined(

@@ -116,15 +116,14 @@ def _items(cell: Any) -> list[dict[str, Any]]:
             for entity, places in (of_label or {}).items()
             for first, last in first_and_last(entity, places)
         ]
-    items: Any = cell
     if isinstance(cell, dict) and all(isinstance(value, list) for value in cell.values()):
         columns = list(cell.values())
         if len(set(map(len, columns))) > 1:
             raise BadCellError(f"has lists of different lengths as entities: {_shown(cell)}")
-        items = [dict(zip(cell, values, strict=True)) for values in zip(*columns, strict=True)]
-    if not isinstance(items, list):
+        cell = [dict(zip(cell, values, strict=True)) for values in zip(*columns, strict=True)]
+    if not isinstance(cell, list):
         raise BadCellError(f"has {_shown(cell)} instead of a list of entities")
-    return [_item(item) for item in items]
+    return [_item(item) for item in cell]
 
 
 def _item(item: Any) -> dict[str, Any]:

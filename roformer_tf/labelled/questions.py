@@ -6,6 +6,7 @@ Segments are 0 for the question and for the tokens of the context that it has, t
 context is read in windows that share about a quarter of their tokens.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
@@ -95,12 +96,8 @@ def _locate(text: str, start: int, context: str) -> tuple[str, int] | None:
     """An answer without white space around it, at its occurrence nearest to `start`."""
     start += len(text) - len(text.lstrip())
     text = text.strip()
-    if context.startswith(text, start) and start >= 0:
-        return text, start
-    places, place = [], context.find(text)
-    while place >= 0:
-        places.append(place)
-        place = context.find(text, place + 1)
+    # A look-ahead, so that occurrences may overlap.
+    places = [match.start() for match in re.finditer(f"(?={re.escape(text)})", context)]
     return (text, min(places, key=lambda x: abs(x - start))) if places else None
 
 

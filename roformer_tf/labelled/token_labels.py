@@ -5,7 +5,7 @@
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from roformer_tf.errors import InputError
@@ -122,17 +122,13 @@ def read_units(row: Row, columns: UnitColumns) -> Example:
     return Example(("".join(units),), tags, place, units)
 
 
-def _tags(text: Any, label: Any) -> tuple[str, ...]:
+def _tags(text: str, label: Any) -> tuple[str, ...]:
     """The tags of a row. Raises BadCellError for entities that are not in its text."""
     if isinstance(label, list):
         return tuple("" if tag is None else str(tag).strip() for tag in label)
     if not is_cluener(label):
         raise BadCellError(f"has the label {label!r}, which is no list of tags")
-    return _bio(text, label)
-
-
-def _bio(text: str, label: Mapping[str, Any]) -> tuple[str, ...]:
-    """CLUENER's entities, whose ends are their last characters, as BIO tags."""
+    # CLUENER's entities, whose ends are their last characters, as BIO tags.
     tags = ["O"] * len(text)
     for kind, of_type in label.items():
         for entity, places in (of_type or {}).items():

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from roformer_tf.errors import InputError
 from roformer_tf.readers.lines import SAMPLE, is_utf8, utf16_codec
-from roformer_tf.readers.records import NO_OBJECT, Record
+from roformer_tf.readers.records import Record, object_record
 from roformer_tf.readers.streams import opened
 
 # The beginning of a file with an array that is, as in SQuAD, the value of "data".
@@ -47,9 +47,8 @@ def json_array(path: str | Path, encoding: str) -> Iterator[Record]:
             f"{path} is broken JSON: {error}. Write it again, or as .jsonl with an object in each "
             "line."
         ) from None
-    for number, value in enumerate(content["data"] if isinstance(content, dict) else content, 1):
-        is_object = isinstance(value, dict)
-        yield Record(number, value if is_object else {}, "" if is_object else NO_OBJECT)
+    values = content["data"] if isinstance(content, dict) else content
+    yield from (object_record(number, value) for number, value in enumerate(values, start=1))
 
 
 def questions_of(records: Iterable[Record]) -> Iterator[Record]:

@@ -84,9 +84,6 @@ class TextLines:
     def _undecided(self, lines: Iterator[bytes]) -> Iterator[str]:
         """Decode lines until one indicates an encoding, which holds for the rest."""
         for line in lines:
-            if line.isascii():
-                yield line.decode("ascii")
-                continue
             self.encoding = _encoding_of(line)
             if self.encoding:
                 yield from _consistent_lines(chain([line], lines), self.encoding)
@@ -145,11 +142,11 @@ def _look_ahead(stream: Iterable[bytes], size: int) -> tuple[list[bytes], Iterat
     lines = iter(stream)
     head = []
     try:
-        while size > 0:
-            head.append(next(lines))
-            size -= len(head[-1])
-    except StopIteration:
-        pass
+        for line in lines:
+            head.append(line)
+            size -= len(line)
+            if size <= 0:
+                break
     except Exception as error:
         return head, _failing(error)
     return head, lines
@@ -187,24 +184,11 @@ def is_utf8(head: bytes) -> bool:
 
 def _encoding_of(line: bytes) -> str | None:
     """The encoding of a line; None if both are possible, or neither."""
-    if line.isascii():
-        return None
-    # A two-byte character of UTF-8 is a Chinese one in GB18030: it does not decide.
-    for encoding in ("utf-8", "gb18030"):
-        try:
-            text = line.decode(encoding)
-        except UnicodeDecodeError:
-            continue
-        return encoding if encoding != "utf-8" or _THREE_BYTES.search(text) else None
-    return None
-
-
-def _is_chinese_utf8(line: bytes) -> bool:
-    """Whether a line is Chinese in UTF-8."""
-    try:
-        return bool(_THREE_BYTES.search(line.decode("utf-8")))
-    except UnicodeDecodeError:
-        return False
+    text = _decoded(line, "utf-8")
+    if type(text) is not DamagedLine:
+        # A two-byte character of UTF-8 is a Chinese one in GB18030: it does not decide.
+        return "utf-8" if _THREE_BYTES.search(text) else None
+    return None if type(_decoded(line, "gb18030")) is DamagedLine else "gb18030"
 
 
 def _consistent_lines(lines: Iterable[bytes], encoding: str) -> Iterator[str]:
@@ -212,7 +196,9 @@ def _consistent_lines(lines: Iterable[bytes], encoding: str) -> Iterator[str]:
     if encoding == "utf-8":  # a line in GB18030 fails to decode
         return map(partial(_decoded, encoding=encoding), lines)
     # UTF-8 may decode as GB18030, to wrong characters. "ascii" makes such a line a damaged one.
-    return (_decoded(line, "ascii" if _is_chinese_utf8(line) else encoding) for line in lines)
+    return (
+        _decoded(line, "ascii" if _encoding_of(line) == "utf-8" else encoding) for line in lines
+    )
 
 
 def _decoded(line: bytes, encoding: str) -> str:

@@ -68,10 +68,12 @@ def json_records(lines: Iterable[str]) -> Iterator[Record]:
             problem = (damage(line) or "is not JSON") if line.strip() else BLANK
             yield Record(number, {}, problem)
             continue
-        if isinstance(record, dict):
-            yield Record(number, record)
-        else:
-            yield Record(number, {}, NO_OBJECT)
+        yield object_record(number, record)
+
+
+def object_record(number: int, value: Any) -> Record:
+    """The record of a JSON value, which has to be an object."""
+    return Record(number, value) if isinstance(value, dict) else Record(number, {}, NO_OBJECT)
 
 
 def quoted_records(

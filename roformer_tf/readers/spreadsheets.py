@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime, time
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import IO, Any, BinaryIO, NamedTuple
 
 from roformer_tf.errors import InputError, check_packages
 from roformer_tf.readers.records import Record
@@ -112,12 +112,18 @@ def _check(raw: BinaryIO, path: str | Path) -> bool:
             )
         for member in archive.infolist():
             with archive.open(member) as stream:
-                tail = b""
-                while chunk := stream.read(PIECE):
-                    if _FORMULA.search(tail + chunk):
-                        return True
-                    tail = chunk[-16:]  # a mark may be split between two chunks
+                if any(True for _ in _matches(_FORMULA, stream)):
+                    return True
     return False
+
+
+def _matches(pattern: re.Pattern[bytes], stream: IO[bytes]) -> Iterator[re.Match[bytes]]:
+    """Find the tags of a pattern in a member of a file, which is read in chunks."""
+    tail = b""
+    while chunk := stream.read(PIECE):
+        seen = tail + chunk
+        yield from pattern.finditer(seen)
+        tail = seen[seen.rfind(b"<") :][-PIECE:]  # a tag may be split between two chunks
 
 
 @contextmanager
@@ -155,13 +161,9 @@ def _merged(raw: BinaryIO, sheet: str) -> list[_Merged]:
     reader.read_manifest()
     reader.read_workbook()
     members = {each.name: link.target for each, link in reader.parser.find_sheets()}
-    references, tail = [], b""
     with reader.archive.open(members[sheet]) as stream:
-        while chunk := stream.read(PIECE):
-            seen = tail + chunk
-            references += _MERGED.findall(seen)
-            tail = seen[seen.rfind(b"<") :][-PIECE:]
-    ranges = (_Merged(*range_boundaries(ref.decode())) for ref in references)
+        references = [match[1].decode() for match in _matches(_MERGED, stream)]
+    ranges = (_Merged(*range_boundaries(reference)) for reference in references)
     return sorted(each for each in ranges if each.first_row < each.last_row)
 
 
