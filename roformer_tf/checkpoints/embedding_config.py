@@ -56,10 +56,8 @@ def parse(content: bytes, name: str) -> EmbeddingConfig:
     values = json_object(content, name, _PUT_BACK)
     if not {"pooling", "max_length"} <= values.keys():
         raise InputError(f"{name} is damaged. {_PUT_BACK}")
-    dimensions = values.get("dimensions")
     try:
-        cuts = None if dimensions is None else tuple(dimensions)
-        mark = values.get("fingerprint")
-        return EmbeddingConfig(values["pooling"], values["max_length"], cuts, mark)
+        dimensions, mark = values.get("dimensions"), values.get("fingerprint")
+        return EmbeddingConfig(values["pooling"], values["max_length"], dimensions, mark)
     except (InputError, TypeError) as error:
         raise InputError(f"{name}: {error} {_PUT_BACK}") from None

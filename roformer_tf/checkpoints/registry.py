@@ -143,7 +143,8 @@ def cached(release: Release) -> Path | None:
 
 def _download(release: Release) -> Path:
     """Download a release that is not in the cache."""
-    url = _url(release)
+    mirror = os.environ.get(MIRROR)
+    url = f"{mirror.rstrip('/')}/{release.file}" if mirror else release.url
     part = folder() / f"{release.file}.part"
     try:
         fetch(url, part)
@@ -151,7 +152,9 @@ def _download(release: Release) -> Path:
         count = received(part)
         again = f"try again to continue after {count:,} bytes, or " if count else ""
         raise InputError(
-            f"cannot download {release.name}: {error}; {again}{_how_to_get(release)}"
+            f"cannot download {release.name}: {error}; {again}download {release.file} from "
+            f"{release.url} or {release.baidu_url} (extraction code {release.baidu_code}) and put "
+            f"it into {folder()}."
         ) from None
     try:
         path = _store(part, release)
@@ -218,20 +221,6 @@ def reserved(file: str, name: str) -> Iterator[None]:
             f"cannot store {file} in {folder()}: {error}. "
             f"Free some space, or set another folder in the environment variable {CACHE}."
         ) from None
-
-
-def _url(release: Release) -> str:
-    """The URL of a release, on the mirror if one is set."""
-    mirror = os.environ.get(MIRROR)
-    return f"{mirror.rstrip('/')}/{release.file}" if mirror else release.url
-
-
-def _how_to_get(release: Release) -> str:
-    """Instructions to download a release with a browser."""
-    return (
-        f"download {release.file} from {release.url} or {release.baidu_url} (extraction code "
-        f"{release.baidu_code}) and put it into {folder()}."
-    )
 
 
 def unknown(source: str | Path) -> str:

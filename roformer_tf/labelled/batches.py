@@ -96,8 +96,6 @@ class TrainingData:
 
 
 def _repeated(batch: LabelledBatch, repeat: int) -> LabelledBatch:
-    if repeat == 1:
-        return batch
     inputs, targets, weights = batch
     inputs = {name: np.concatenate([array] * repeat) for name, array in inputs.items()}
     return inputs, np.concatenate([targets] * repeat), np.concatenate([weights] * repeat)

@@ -84,7 +84,7 @@ def encode_cloze(
     token.
     """
     check_length(max_length)
-    rows, masks, owners, lengths = list[list[int]](), list[Ints](), list[int](), list[int]()
+    rows, masks, owners, lengths = list[Ints](), list[Ints](), list[int](), list[int]()
     places, tokens = list[Ints](), list[Ints]()
     for number, example in enumerate(examples):
         text, *candidates = example.texts
@@ -100,17 +100,17 @@ def encode_cloze(
             room = max_length - SPECIALS - count
             for left, right in (_around_gap(*sides, room), ([], [])):
                 gap = [tokenizer.mask_id] * count
-                rows.append([tokenizer.cls_id, *left, *gap, *right, tokenizer.sep_id])
+                ids_of_row = tokenizer.join([*left, *gap, *right])[0]
+                rows.append(np.array(ids_of_row, np.int32))
                 masks.append(np.arange(1 + len(left), 1 + len(left) + count, dtype=np.int32))
                 owners.append(number)
         longest = max(map(len, ids))
         places.append(np.array([row_of[len(some)] for some in ids], np.int32))
         tokens.append(padded([np.array(some, np.int32) for some in ids], (len(ids), longest)))
         lengths.append(sum(map(len, sides)) + longest + SPECIALS)
-    token_ids: list[Ints] = [np.array(row, np.int32) for row in rows]
     return EncodedChoices(
-        token_ids=token_ids,
-        segment_ids=[np.zeros_like(row) for row in token_ids],
+        token_ids=rows,
+        segment_ids=[np.zeros_like(row) for row in rows],
         example=np.array(owners, np.int32),
         lengths=np.array(lengths, np.int32),
         places=places,

@@ -105,17 +105,13 @@ def find_layout(
         tags = " ".join(last).split()
         if chosen or ("O" in tags and tag_pattern(tags) is TYPED):
             raise no_units(path, chosen or _units_task(path, None, tasks))
-    return _labels_layout(sample, columns, chosen, tasks, is_unsure)
+    return _labels_layout(sample, columns, chosen, tasks)
 
 
 def _labels_layout(
-    sample: TableSample,
-    columns: ColumnsConfig,
-    chosen: Any,
-    tasks: Mapping[str, Any],
-    is_unsure: bool,
+    sample: TableSample, columns: ColumnsConfig, chosen: Any, tasks: Mapping[str, Any]
 ) -> Layout:
-    """The layout of a table with a label for each row; `is_unsure`: whether it has a header."""
+    """The layout of a table with a label for each row."""
     path, separator = sample.table.path, columns.label_separator
     label, label_note = find_label(sample, columns.text_columns, columns.label_column)
     texts, text_note = find_texts(sample, columns.text_columns, label)
@@ -124,7 +120,7 @@ def _labels_layout(
             f"{path}: the column {label} is both a text and the label column. Give different "
             "--text-columns and --label-column."
         )
-    if is_unsure and not sample.table.has_header:
+    if columns.first_line == "auto" and not sample.table.has_header:
         check_no_header(sample, label, separator)
     labels = [x[label] for x in sample.rows if label in x and not is_missing(x[label])]
     candidates = LabelSample(texts, label, without_nan(labels), separator)

@@ -7,6 +7,7 @@ dictionary-encoded until the size of a row is known.
 import json
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -80,13 +81,10 @@ class ArrowRecords:
 
     def read(self) -> Iterator[Record]:
         """Yield the rows of all files, numbered from 1."""
-        number = 0
-        for source in self._sources:
-            budget = Budget(source.seek(0, 2))
-            with _report_damage("Arrow"):
-                for record in _records(_arrow_batches(source), budget, self._names, number):
-                    number = record.number
-                    yield record
+        budget = Budget(sum(source.seek(0, 2) for source in self._sources))
+        with _report_damage("Arrow"):
+            batches = chain.from_iterable(map(_arrow_batches, self._sources))
+            yield from _records(batches, budget, self._names)
 
 
 def class_names(schema: Any) -> dict[str, list[str]]:
@@ -111,9 +109,10 @@ def class_names(schema: Any) -> dict[str, list[str]]:
 
 
 def _records(
-    batches: Iterable[Any], budget: Budget, names: dict[str, list[str]], number: int = 0
+    batches: Iterable[Any], budget: Budget, names: dict[str, list[str]]
 ) -> Iterator[Record]:
-    """The rows of batches. `number`: rows before them; `names`: of class numbers, by column."""
+    """The rows of batches. `names`: of class numbers, by column."""
+    number = 0
     for batch in batches:
         for start in range(0, len(batch), _ROWS_DECODED):
             for part in _parts(batch.slice(start, _ROWS_DECODED), budget, number):

@@ -110,8 +110,8 @@ def open_table(
             many = "ranges give their values" if merged > 1 else "range gives its value"
             notes.append(f"{merged:,} merged {many} to each row.")
     else:
-        usual, delimiter = _find_delimiter(path, kind, encoding, find_top)
-        if delimiter != usual:
+        delimiter = _find_delimiter(path, kind, encoding, find_top)
+        if delimiter != _DELIMITERS["csv" if kind == "csv" else "tsv"][0]:
             notes.append(Message("Its cells are separated by {sign}.", sign=_CALLED[delimiter]))
         lines = text_lines(path, encoding)
         if kind == "csv":
@@ -125,31 +125,23 @@ def open_table(
     )
 
 
-def _find_delimiter(
-    path: str | Path, kind: str, encoding: str, find_top: FindTop
-) -> tuple[str, str]:
-    """The usual delimiter of a kind of file, and the delimiter of this file."""
+def _find_delimiter(path: str | Path, kind: str, encoding: str, find_top: FindTop) -> str:
+    """The delimiter of a file: the usual one of its kind unless nearly all rows have another."""
     usual, *rest = _DELIMITERS["csv" if kind == "csv" else "tsv"]
     lines = list(islice(text_lines(path, encoding), _SEEN_FIRST))
-
-    def records(delimiter: str) -> list[list[str]]:
-        rows = quoted_records(lines, "excel", delimiter)
-        return [record.cells for record in rows if any(map(str.strip, record.cells))]
-
     # A first line with the usual delimiter settles it: the others may occur in its texts.
     first = next((line for line in lines if line.strip()), "")
     if usual in first:
-        return usual, usual
-    for delimiter in rest:
-        if delimiter not in first:
-            continue
-        rows = records(delimiter)
-        alike = sum(len(row) == len(rows[0]) for row in rows) if rows else 0
+        return usual
+    for delimiter in filter(first.__contains__, rest):
+        records = quoted_records(lines, "excel", delimiter)
+        rows = [cells for _, cells, _ in records if any(map(str.strip, cells))]
+        alike = sum(len(row) == len(rows[0]) for row in rows)
         if not rows or len(rows[0]) < 2 or alike < _ALIKE * len(rows):
             continue
         if delimiter not in _IN_TEXTS or find_top(rows).has_header:
-            return usual, delimiter
-    return usual, usual
+            return delimiter
+    return usual
 
 
 def _without_guard(record: Record) -> Record:
