@@ -10,7 +10,6 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping
-from contextlib import ExitStack
 from dataclasses import dataclass
 from importlib import metadata
 from importlib.util import find_spec
@@ -164,17 +163,17 @@ def their_outputs(
 
     Raises InputError for a model that the library does not support, and if it fails.
     """
-    with tempfile.TemporaryDirectory(prefix="roformer-tf-") as name, ExitStack() as opened:
-        scratch = Path(name)
+    with tempfile.TemporaryDirectory(prefix="roformer-tf-") as name:
+        scratch, folder = Path(name), source.folder
         checkpoint = source.checkpoint(attention_type=mask)
         _check_known(against, checkpoint, source.name)
         layout: CheckpointLayout = "tf1" if against == "bert4keras" else "huggingface"
         # The library must read a file that it supports; converting is tested separately.
         if checkpoint.layout != layout:
-            convert_checkpoint(checkpoint, None, scratch / "checkpoint", OutputConfig(to=layout))
-            source = opened.enter_context(OpenedSource(scratch / "checkpoint"))
+            folder = scratch / "checkpoint"
+            convert_checkpoint(checkpoint, None, folder, OutputConfig(to=layout))
         np.savez(scratch / "inputs.npz", **inputs)  # type: ignore[arg-type]
-        _run(against, source.folder, scratch, _options(against, checkpoint))
+        _run(against, folder, scratch, _options(against, checkpoint))
         with np.load(scratch / "outputs.npz") as file:
             return dict(file)
 

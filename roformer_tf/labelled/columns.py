@@ -225,7 +225,7 @@ def find_optional_label(sample: TableSample, texts: Iterable[str], label: str | 
     if label is not None:
         return find_column(sample.table, label)
     free = _rest(sample, texts)
-    candidates = [x for x in free if folded(x) in LABELS and folded(x) not in TEXTS]
+    candidates = [x for x in free if folded(x) in LABELS]
     if not candidates and not _positives(sample.table):
         profiles = _profiles(sample, free)
         candidates = [x for x in free if profiles[x].numbers and not profiles[x].indices]
@@ -331,7 +331,7 @@ def find_texts_to_predict(
     rows = [row.cells for row in islice(table.rows, SAMPLE) if not row.problem]
     sample = TableSample(table, rows)
     if table.has_header or columns.first_line != "auto":
-        labels = [n for n in table.columns if folded(n) in LABELS and folded(n) not in TEXTS]
+        labels = [name for name in table.columns if folded(name) in LABELS]
         label = labels[0] if len(labels) == 1 else None
         try:
             names, note = find_texts(sample, (), label)

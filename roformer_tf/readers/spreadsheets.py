@@ -178,13 +178,11 @@ def _filled(rows: Iterable[list[str]], merged: Iterable[_Merged]) -> Iterator[li
         starts.setdefault(each.first_row, []).append(each)
     open_ranges: dict[int, tuple[int, str]] = {}  # by column: last row and value
     for number, cells in enumerate(rows, start=1):
-        if open_ranges and any(map(str.strip, cells)):
-            for column, (last, value) in list(open_ranges.items()):
-                if number > last:
-                    del open_ranges[column]
-                    continue
-                cells += [""] * (column - len(cells))
-                cells[column - 1] = cells[column - 1] or value
+        if any(map(str.strip, cells)):
+            for column, (last, value) in open_ranges.items():
+                if number <= last:
+                    cells += [""] * (column - len(cells))
+                    cells[column - 1] = cells[column - 1] or value
         for each in starts.get(number, ()):
             if each.column <= len(cells):
                 open_ranges[each.column] = (each.last_row, cells[each.column - 1])

@@ -9,7 +9,7 @@ import warnings
 from bisect import bisect_right
 from collections.abc import Iterable
 from itertools import accumulate
-from types import ModuleType
+from typing import Any
 
 from roformer_tf.internals import jieba_dictionary_changed
 
@@ -53,8 +53,7 @@ def segment(text: str) -> list[str]:
         import rjieba  # the import loads its dictionary
 
         try:
-            words: list[str] = rjieba.cut(text, False)
-            return words
+            return list(rjieba.cut(text, False))
         except UnicodeEncodeError:  # lone surrogates, which UTF-8 cannot encode
             pass
     return list(_jieba().cut(text, HMM=False))
@@ -133,14 +132,13 @@ def _dictionary_changed() -> bool:
 
 
 @functools.cache
-def _jieba() -> ModuleType:
+def _jieba() -> Any:
     """Import jieba when it is needed: its dictionary takes a second to load."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about its regular expressions and pkg_resources
         import jieba
     jieba.setLogLevel(logging.WARNING)
-    module: ModuleType = jieba
-    return module
+    return jieba
 
 
 _ASCII_SYMBOLS = frozenset("!\"#$%&'()*+,-./:;<=>?@[\\]^_`{|}~")

@@ -55,10 +55,8 @@ def count_words(
     words = segment if tokenization == "word" else split
     normal = map(normalize, texts) if lower_case else texts
     counts = Counter(chain.from_iterable(map(words, normal)))
-    unfit = [w for w in counts if len(w) > WORD_LIMIT or not w.isprintable() or not split(w)]
-    for word in unfit:
-        del counts[word]
-    return counts
+    fit = (w for w in counts if len(w) <= WORD_LIMIT and w.isprintable() and split(w))
+    return Counter({word: counts[word] for word in fit})
 
 
 def build_vocabulary(counts: Mapping[str, int], size: int, tokenization: Tokenization) -> list[str]:
