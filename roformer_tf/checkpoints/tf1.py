@@ -84,32 +84,9 @@ def write(
             f"the model has {form}, which a TF1 checkpoint cannot record: bert4keras would ignore "
             "it. Save it in our own format."
         )
-    target = Path(target)
-    if target.suffix != ".zip":
-        _check_path(target)
-        with temporary_folder(target) as folder:
-            _write_files(folder, config, arrays, vocabulary, dtype)
-        return
-    with tempfile.TemporaryDirectory(prefix="roformer-tf-") as name, temporary_file(target) as file:
-        folder = Path(name)
-        _write_files(folder, config, arrays, vocabulary, dtype)
-        # Not compressed: it would save 7 % of the weights' size and take many times as long.
-        with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-            for path in sorted(folder.iterdir()):
-                archive.write(path, f"{target.stem}/{path.name}")
-
-
-def _write_files(
-    folder: Path,
-    config: RoFormerConfig,
-    arrays: Mapping[str, np.ndarray],
-    vocabulary: bytes | None,
-    dtype: str | None,
-) -> None:
-    """Write the files of a checkpoint into an empty folder."""
     import tensorflow as tf
 
-    with tf.device("CPU"):
+    with _new_folder(Path(target)) as folder, tf.device("CPU"):
         # One by one, so that lazy arrays are not all in memory in addition to TensorFlow's.
         tensors = {
             name: tf.convert_to_tensor(tensor)
@@ -121,17 +98,31 @@ def _write_files(
             shape_and_slices=[""] * len(tensors),
             tensors=list(tensors.values()),
         )
-    lines = [
-        f'{key}: "{PREFIX}"\n' for key in ("model_checkpoint_path", "all_model_checkpoint_paths")
-    ]
-    (folder / "checkpoint").write_text("".join(lines), encoding="ascii")
-    values = config.to_dict()
-    for key in config.unknown:  # keys of Hugging Face, such as `architectures`
-        del values[key]
-    (folder / BERT_CONFIG).write_text(json.dumps(values, indent=2) + "\n", encoding="ascii")
-    # bert4keras takes the path of this file as a separate argument.
-    if vocabulary is not None:
-        (folder / VOCABULARY).write_bytes(vocabulary)
+        text = f'model_checkpoint_path: "{PREFIX}"\nall_model_checkpoint_paths: "{PREFIX}"\n'
+        (folder / "checkpoint").write_text(text, encoding="ascii")
+        values = config.to_dict()
+        for key in config.unknown:  # keys of Hugging Face, such as `architectures`
+            del values[key]
+        (folder / BERT_CONFIG).write_text(json.dumps(values, indent=2) + "\n", encoding="ascii")
+        # bert4keras takes the path of this file as a separate argument.
+        if vocabulary is not None:
+            (folder / VOCABULARY).write_bytes(vocabulary)
+
+
+@contextmanager
+def _new_folder(target: Path) -> Iterator[Path]:
+    """Yield an empty folder, whose files become the target at the end: a folder, or a zip."""
+    if target.suffix != ".zip":
+        _check_path(target)
+        with temporary_folder(target) as folder:
+            yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="roformer-tf-") as name, temporary_file(target) as file:
+        yield Path(name)
+        # Not compressed: it would save 7 % of the weights' size and take many times as long.
+        with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+            for path in sorted(Path(name).iterdir()):
+                archive.write(path, f"{target.stem}/{path.name}")
 
 
 def _check_path(path: Path) -> None:

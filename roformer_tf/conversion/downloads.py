@@ -1,6 +1,5 @@
 """Our own and the released checkpoints on the command line: list them, download one."""
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
@@ -64,7 +63,12 @@ def table() -> str:
     for family, group in groupby(registry.releases(), key=lambda release: release.family):
         members = list(group)
         lines += [f"{family}: {members[0].what_for}", *map(_line, members), ""]
-    return "\n".join([*lines, *_notes()])
+    lines += [
+        "Name, short name, layers × hidden size, and location or size (-: unknown).",
+        f"The cache: {registry.folder()}",
+        "`roformer-tf checkpoints download NAME` downloads it, as does any command with its name.",
+    ]
+    return "\n".join(lines)
 
 
 def _line(release: Release) -> str:
@@ -91,9 +95,3 @@ def _where(release: Release) -> str:
         if path.is_file():
             return f"{location}, {path.stat().st_size / 1e6:,.0f} MB"
     return "-"
-
-
-def _notes() -> Iterator[str]:
-    yield "Name, short name, layers × hidden size, and location or size (-: unknown)."
-    yield f"The cache: {registry.folder()}"
-    yield "`roformer-tf checkpoints download NAME` downloads it, as does any command with its name."

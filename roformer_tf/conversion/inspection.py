@@ -69,13 +69,11 @@ def describe(checkpoint: Checkpoint, tokenizer: RoFormerTokenizer | None) -> Ite
         dtype = str(checkpoint.arrays.dtypes[name])
         yield columns.format(name, name_width, shape, shape_width, dtype, *values)
     needless = [name for name in checkpoint.ignored if IGNORED.fullmatch(name)]
+    unknown = [name for name in checkpoint.ignored if name not in needless]
     for title, names in (
         ("not finite, so that other commands refuse the checkpoint", wrong),
         ("not loaded, because no model needs them", needless),
-        (
-            "not loaded, because no RoFormer has them",
-            [name for name in checkpoint.ignored if name not in needless],
-        ),
+        ("not loaded, because no RoFormer has them", unknown),
     ):
         if names:
             yield f"\n{title}:"

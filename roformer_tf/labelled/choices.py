@@ -25,7 +25,7 @@ from roformer_tf.labelled.batches import (
     first_weights,
     row_inputs,
 )
-from roformer_tf.labelled.encoding import EncodedTexts, encode_texts, rows_of
+from roformer_tf.labelled.encoding import EncodedTexts, encode_texts, joined, rows_of
 from roformer_tf.labelled.text_sides import padded_count, text_numbers
 from roformer_tf.tokenizers.padding import SPECIALS, Ints, check_length, padded
 
@@ -100,8 +100,7 @@ def encode_cloze(
             room = max_length - SPECIALS - count
             for left, right in (_around_gap(*sides, room), ([], [])):
                 gap = [tokenizer.mask_id] * count
-                ids_of_row = tokenizer.join([*left, *gap, *right])[0]
-                rows.append(np.array(ids_of_row, np.int32))
+                rows.append(joined(tokenizer, [*left, *gap, *right])[0])
                 masks.append(np.arange(1 + len(left), 1 + len(left) + count, dtype=np.int32))
                 owners.append(number)
         longest = max(map(len, ids))

@@ -86,7 +86,7 @@ def encode_texts(
             rows = [_Row(*joined(tokenizer, first, x, max_length, shared_tokens)) for x in rest]
             return rows, len(first) + max(map(len, rest)) + SPECIALS + 1
         chunks = _chunks(first, max_length - SPECIALS, long_texts)
-        return [_row(chunk, tokenizer) for chunk in chunks], len(first) + SPECIALS
+        return [_Row(*joined(tokenizer, chunk)) for chunk in chunks], len(first) + SPECIALS
 
     return _stacked([encoded(example.texts) for example in examples], examples)
 
@@ -269,11 +269,11 @@ def _chunks(ids: list[int], room: int, long_texts: "LongTexts") -> list[list[int
 def joined(
     tokenizer: "RoFormerTokenizer",
     first: list[int],
-    second: list[int],
+    second: list[int] | None = None,
     max_length: int | None = None,
     shared_tokens: bool = False,
 ) -> tuple[Ints, Ints]:
-    """Token ids and segments of two texts in one row, (T,) int32 each.
+    """Token ids and segments of one row, of a text or two, (T,) int32 each.
 
     With `shared_tokens` segment 1 has the tokens of both texts, except [UNK], and segment 0 all
     others: a small model does not learn to compare both by itself (docs/LOG.md).
@@ -297,7 +297,7 @@ def _unit_rows(
     window_of = predicting_windows(bounds, spans)
     rows = []
     for number, (first, last) in enumerate(spans):
-        row = _row(ids[bounds[first] : bounds[last]], tokenizer)
+        row = _Row(*joined(tokenizer, ids[bounds[first] : bounds[last]]))
         chosen = (window_of[first:last] == number) | overlapping
         units_here = np.flatnonzero(chosen) + first
         first_units = np.full(len(row.token_ids), -1, np.int32)
@@ -305,12 +305,6 @@ def _unit_rows(
         first_units[1 + bounds[units_here] - bounds[first]] = units_here  # 1 for [CLS]
         rows.append(row._replace(first_units=first_units))
     return rows, len(ids) + SPECIALS
-
-
-def _row(ids: list[int], tokenizer: "RoFormerTokenizer") -> _Row:
-    """`[CLS] tokens [SEP]`, all in segment 0."""
-    token_ids = np.array([tokenizer.cls_id, *ids, tokenizer.sep_id], np.int32)
-    return _Row(token_ids, np.zeros_like(token_ids))
 
 
 def _at_units(target: np.ndarray, first_units: Ints) -> np.ndarray:

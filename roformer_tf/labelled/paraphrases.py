@@ -22,6 +22,7 @@ from roformer_tf.labelled.batches import (
     first_weights,
     row_inputs,
 )
+from roformer_tf.labelled.encoding import joined
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.text_sides import IGNORED, Positives, text_numbers
 from roformer_tf.tokenizers.padding import SPECIALS, Ints, check_length
@@ -125,8 +126,7 @@ class ParaphraseBatches(TrainingData):
         """Token ids and segments of two texts."""
         text = self.texts[first]
         source = self._masked(text, rng) if rng.random() < MASKED_ROWS else text.ids
-        ids, segments = self.tokenizer.join(source.tolist(), self.texts[second].ids.tolist())
-        return np.array(ids, np.int32), np.array(segments, np.int32)
+        return joined(self.tokenizer, source.tolist(), self.texts[second].ids.tolist())
 
     def _masked(self, text: _Tokens, rng: np.random.Generator) -> Ints:
         """A text with some whole words masked or replaced."""

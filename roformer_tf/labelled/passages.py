@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from roformer_tf.labelled.batches import Generators, LabelledBatch, TrainingData, first_weights
+from roformer_tf.labelled.encoding import joined
 from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.text_sides import IGNORED, EncodedSides
 from roformer_tf.tokenizers.padding import Ints, bucket, check_length, padded
@@ -119,7 +120,7 @@ class Passages(TrainingData):
 
     def row(self, ids: Ints) -> Ints:
         """`[CLS] tokens [SEP]`."""
-        return np.concatenate([[self.tokenizer.cls_id], ids, [self.tokenizer.sep_id]]).astype("i4")
+        return joined(self.tokenizer, ids.tolist())[0]
 
     def evaluation_sides(self) -> EncodedSides:
         """The evaluation view of each text, in two rows."""

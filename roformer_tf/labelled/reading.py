@@ -35,7 +35,7 @@ from roformer_tf.labelled.row_examples import (
     no_units,
     plain_examples,
 )
-from roformer_tf.labelled.token_labels import UnitColumns, find_unit_columns, find_units
+from roformer_tf.labelled.token_labels import UNITS, UnitColumns, find_unit_columns
 from roformer_tf.readers.kinds import kind_of
 from roformer_tf.readers.lines import find_encoding
 from roformer_tf.readers.records import TYPED, tag_pattern
@@ -414,12 +414,11 @@ def _columns_to_predict(
             f"{len(usual)}: {', '.join(usual)}. Name as many."
         )
     table = columns.open(path, named or usual)
-    units = find_units(table) if task.labelling.has_units and not named else None
-    texts: tuple[str, ...]
-    note: str
-    if units and usual[0] not in table.columns:
-        texts, note = (units,), Message("by its name")
-    else:
+    texts: tuple[str, ...] = ()
+    note: str = Message("by its name")
+    if task.labelling.has_units and not named and usual[0] not in table.columns:
+        texts = tuple(name for name in table.columns if folded(name) in UNITS)[:1]
+    if not texts:
         texts, note = find_texts_to_predict(table, usual, columns)
     report = Message("{place}: {texts}", place=table.place, texts=_name_texts(texts, note))
     return texts, _with_format(report, table, columns.encoding)

@@ -19,7 +19,7 @@ from roformer_tf.labelled.batches import (
     batches_by_length,
     first_weights,
 )
-from roformer_tf.labelled.encoding import EncodedTexts, windows
+from roformer_tf.labelled.encoding import EncodedTexts, joined, windows
 from roformer_tf.labelled.examples import Example
 from roformer_tf.tokenizers.padding import SPECIALS, Ints, bucket, check_length, padded
 
@@ -94,8 +94,7 @@ def encode_separately(
     def rows_of(text: str, whole: bool) -> tuple[list[Ints], int]:
         ids = tokenizer.ids(text)
         spans = windows(np.arange(len(ids) + 1), room) if whole and len(ids) > room else [(0, room)]
-        kept = [[tokenizer.cls_id, *ids[slice(*span)], tokenizer.sep_id] for span in spans]
-        return [np.array(row, np.int32) for row in kept], len(ids) + SPECIALS
+        return [joined(tokenizer, ids[slice(*span)])[0] for span in spans], len(ids) + SPECIALS
 
     texts = [
         [rows_of(text, passages and side > 0) for side, text in enumerate(example.texts)]

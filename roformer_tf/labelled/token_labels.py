@@ -16,7 +16,6 @@ from roformer_tf.labelled.examples import Example
 from roformer_tf.labelled.headers import TableSample
 from roformer_tf.readers.lines import damage
 from roformer_tf.readers.records import TYPED, Row, tag_pattern, tag_problem
-from roformer_tf.readers.tables import Table
 
 # Well-known names of a column of units, normalized by `folded`.
 UNITS = tuple(map(folded, ("tokens", "words", "chars", "characters", "units", "字", "词", "分词")))
@@ -65,11 +64,6 @@ def find_unit_columns(
             numbers = bool(lists) and all(type(tag) is int for tag in values)
             return UnitColumns(column, matches[0], pattern, numbers)
     return None
-
-
-def find_units(table: Table) -> str | None:
-    """A column of units, by its name, for texts without labels."""
-    return next((name for name in table.columns if folded(name) in UNITS), None)
 
 
 def _are_labels(rows: Sequence[dict[str, Any]], units: str, label: str) -> bool:
