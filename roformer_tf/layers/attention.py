@@ -69,14 +69,14 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         self.use_logn_attn = use_logn_attn
         self.frozen = tuple(frozen)
 
-    def build(self, query_shape: Any, value_shape: Any, key_shape: Any = None) -> None:
-        """Create the projections."""
+    def build(self, query_shape: Any, value_shape: Any = None, key_shape: Any = None) -> None:
+        """Create the projections. Default value: the query."""
         if len(query_shape) != 3:
             raise InputError(
                 f"the query has the shape {tuple(query_shape)}, but rotary positions count along "
                 "one axis. Give (batch, length, features)."
             )
-        super().build(query_shape, value_shape, key_shape)
+        super().build(query_shape, value_shape or query_shape, key_shape)
         for projection in self._projections():
             if projection.name in self.frozen:
                 projection.trainable = False

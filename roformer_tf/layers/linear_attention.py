@@ -131,7 +131,7 @@ def _by_chunks(
     rotated_query: Tensor,
     rotated_key: Tensor,
     sequence_ids: Tensor,
-    causal: bool = False,
+    causal: bool,
 ) -> Tensor:
     """`linear_attention` of sequences in which each document is a run of tokens."""
     length = ops.shape(query)[1]
@@ -265,7 +265,7 @@ class RotaryLinearAttention(RotaryMultiHeadAttention):
 
     def build(self, query_shape: Any, value_shape: Any = None, key_shape: Any = None) -> None:
         """Create the projections, and draw FAVOR+'s directions."""
-        super().build(query_shape, value_shape or query_shape, key_shape)
+        super().build(query_shape, value_shape, key_shape)
         if self.feature_map == "favor":
             # A weight, so that it is saved: another version of NumPy could draw others.
             drawn = orthogonal_features(
@@ -297,24 +297,15 @@ class RotaryLinearAttention(RotaryMultiHeadAttention):
         """
         value = query if value is None else value
         key = value if key is None else key
-        dtype = wide(query)
-        q, k, v = (
-            ops.cast(project(x), dtype)
-            for project, x in (
-                (self.query_dense, query),
-                (self.key_dense, key),
-                (self.value_dense, value),
-            )
-        )
-        q, k = self._features(q, k, sequence_ids)
+        projected = self.query_dense(query), self.key_dense(key), self.value_dense(value)
+        q, k, v = (ops.cast(x, wide(query)) for x in projected)
+        q, k = self._features(q, k)
         tq, tk = (self._rotated(x, rotary_positions) for x in (q, k))
         causal = self.causal or use_causal_mask
         heads = linear_attention(q, k, v, tq, tk, sequence_ids, causal)
         return self.output_dense(ops.cast(heads, self.compute_dtype))
 
-    def _features(
-        self, query: Tensor, key: Tensor, sequence_ids: Tensor | None
-    ) -> tuple[Tensor, Tensor]:
+    def _features(self, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
         """φ of queries (B, T, N, H) and keys (B, S, N, H), (…, M)."""
         if self.feature_map == "elu":
             return elu_features(query), elu_features(key)

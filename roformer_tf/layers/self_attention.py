@@ -1,5 +1,6 @@
 """The self-attention of RoFormer layers: the same numbers as Keras' attention in less time."""
 
+from collections.abc import Callable
 from typing import Any
 
 import keras
@@ -26,10 +27,6 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
 
     Call: x (B, T, D) → (B, T, D), in the compute dtype.
     """
-
-    def build(self, query_shape: Any, value_shape: Any = None, key_shape: Any = None) -> None:
-        """Create the projections."""
-        super().build(query_shape, value_shape or query_shape, key_shape)
 
     def _build_attention(self, rank: int) -> None:
         # A private method of Keras (`internals.py`). The dropout must draw its seed here: later,
@@ -65,10 +62,12 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
         if positions is not None:
             positions = within(positions, ops.shape(query)[1])
         if attention_mask is None:
-            return self._fused(query, None, positions, training, bias)
+            return self._attend(query, None, positions, training, bias)
         mask = ops.cast(attention_mask, "bool")
-        attend_by = self._local if len(mask.shape) == 4 else self._fused
-        return attend_by(query, mask, positions, training, bias)
+        if len(mask.shape) != 4:
+            return self._attend(query, mask, positions, training, bias)
+        attended = self._attend(query, mask, None, training, bias, form=attend_locally)
+        return attended if positions is None else gather_positions(attended, positions)
 
     def _projects_separately(self) -> bool:
         """Whether queries, keys and values cannot be computed by one product.
@@ -87,15 +86,16 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
             and not projection.lora_enabled
         )
 
-    def _fused(
+    def _attend(
         self,
         x: Tensor,
         visible: Tensor | None,
         positions: Tensor | None,
         training: bool | None,
         bias: Tensor | None,
+        form: Callable[..., Tensor] = attend,
     ) -> Tensor:
-        """Self-attention by the forms of `kernels/`: (B, T, D) → (B, T or P, D)."""
+        """Self-attention by a form of `kernels/`: (B, T, D) → (B, T or P, D)."""
         length = ops.shape(x)[1]
         everywhere = ops.arange(length)
         if positions is None:
@@ -109,29 +109,10 @@ class RoFormerSelfAttention(RotaryMultiHeadAttention):
             if bias is not None:
                 bias = ops.swapaxes(ops.take(bias[0], positions, axis=1), 0, 1)  # (B, N, P, S)
         query = self._sharper(query, length, visible)
-        attended = attend(query, key, value, visible, *self._dropping(training), bias)
-        return self._merge(attended, training)
-
-    def _local(
-        self,
-        x: Tensor,
-        band: Tensor,
-        positions: Tensor | None,
-        training: bool | None,
-        bias: Tensor | None,
-    ) -> Tensor:
-        """The same within a window, block by block: (B, T, D) → (B, T or P, D)."""
-        length = ops.shape(x)[1]
-        query, key, value = self._project(x, PARTS, ops.arange(length), training, length)
-        query = self._sharper(query, length, band)
-        attended = attend_locally(query, key, value, band, *self._dropping(training), bias)
-        merged = self._merge(attended, training)
-        return merged if positions is None else gather_positions(merged, positions)
-
-    def _dropping(self, training: bool | None) -> tuple[Tensor | None, float, bool | None]:
-        """Seed and rate of the dropout of this call, and `training`: arguments of `attend`."""
         rate = self.dropout if training else 0.0
-        return self.drop.seed_generator.next() if rate else None, rate, training
+        seed = self.drop.seed_generator.next() if rate else None
+        attended = form(query, key, value, visible, seed, rate, training, bias)
+        return self._merge(attended, training)
 
     def _sharper(self, query: Tensor, keys: Any, visible: Tensor | None) -> Tensor:
         """Queries (B, N, T, H), with `use_logn_attn` scaled by the number of visible keys."""
