@@ -28,30 +28,24 @@ def grouped(items: Iterable[Any], key: Callable[[Any], Hashable]) -> dict[Any, l
     return groups
 
 
+@dataclass(eq=False)
 class Batcher(Generic[Item, Result]):
     """Collects waiting requests into batches, and runs them in one thread.
 
     A request that arrives while the model is idle runs immediately; while the model is busy, others
     gather. So batches grow with the load, and no timer delays anyone. A request is complete as soon
     as its own items are, whatever else is in its batch.
-
-    run: called with the items of a batch, and a function that takes each result. width: how much of
-    `batch_size` an item takes; only a single large request may exceed it.
     """
 
-    def __init__(
-        self,
-        run: Callable[[list[Item], Deliver[Result]], None],
-        batch_size: int,
-        limits: Limits,
-        metrics: ServiceMetrics,
-        width: Callable[[Item], int] = lambda _: 1,
-    ) -> None:
-        self._run = run
-        self._batch_size = batch_size
-        self._limits = limits
-        self._metrics = metrics
-        self._width = width
+    run: Callable[[list[Item], Deliver[Result]], None]
+    """Called with the items of a batch, and a function that takes each result."""
+    batch_size: int
+    limits: Limits
+    metrics: ServiceMetrics
+    width: Callable[[Item], int] = lambda _: 1
+    """How much of `batch_size` an item takes; only a single large request may exceed it."""
+
+    def __post_init__(self) -> None:
         self._waiting: deque[_Request[Item, Result]] = deque()
         # models are not thread-safe, hence a single thread
         self._thread = ThreadPoolExecutor(1, "model")
@@ -61,7 +55,7 @@ class Batcher(Generic[Item, Result]):
         self.check_room()
         request = _Request[Item, Result](items)
         self._waiting.append(request)
-        self._metrics.waiting.inc()
+        self.metrics.waiting.inc()
         # One call for each request: an earlier call may have taken it, and this one finds none.
         self._thread.submit(self._run_batch)
         return request.future
@@ -71,7 +65,7 @@ class Batcher(Generic[Item, Result]):
 
         Of many items, `max_texts` are queued at a time, so that other requests get their turn.
         """
-        step, results = self._limits.max_texts, list[Result]()
+        step, results = self.limits.max_texts, list[Result]()
         for start in range(0, len(items), step):
             batch: list[Result] = await asyncio.wrap_future(
                 self.submit(items[start : start + step])
@@ -85,7 +79,7 @@ class Batcher(Generic[Item, Result]):
 
     def check_room(self) -> None:
         """Status 503 when too many requests wait."""
-        if len(self._waiting) >= self._limits.max_waiting:
+        if len(self._waiting) >= self.limits.max_waiting:
             reason = "too many requests wait; try again in a moment"
             raise HTTPException(503, reason, {"Retry-After": "1"})
 
@@ -108,8 +102,8 @@ class Batcher(Generic[Item, Result]):
 
         failure = RuntimeError("the model returned no result for an item")
         try:
-            with self._metrics.batch(len(owners)):
-                self._run([item for request in batch for item in request.items], deliver)
+            with self.metrics.batch(len(owners)):
+                self.run([item for request in batch for item in request.items], deliver)
         except Exception as error:  # a bug: its requests fail, the thread continues
             failure = RuntimeError("the batch of the request failed")
             failure.__cause__ = error  # not itself: an InputError here is not the client's
@@ -120,13 +114,13 @@ class Batcher(Generic[Item, Result]):
     def _next_batch(self) -> "list[_Request[Item, Result]]":
         """Take requests until the batch is full or none waits; skip cancelled ones."""
         batch: list[_Request[Item, Result]] = []
-        free = self._batch_size
+        free = self.batch_size
         while self._waiting:
-            width = sum(map(self._width, self._waiting[0].items))
+            width = sum(map(self.width, self._waiting[0].items))
             if batch and width > free:
                 break
             request = self._waiting.popleft()
-            self._metrics.waiting.dec()
+            self.metrics.waiting.dec()
             if request.future.set_running_or_notify_cancel():
                 batch.append(request)
                 free -= width
