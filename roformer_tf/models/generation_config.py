@@ -58,6 +58,11 @@ class GenerationConfig:
             raise InputError("stop contains an empty text. Give a text such as 。.")
 
     @property
+    def width(self) -> int:
+        """How many texts are generated from a prompt at the same time."""
+        return max(self.samples, self.beams)
+
+    @property
     def sampled(self) -> bool:
         """Whether tokens are sampled."""
         settings = (self.temperature, self.top_k, self.top_p)

@@ -44,11 +44,6 @@ class Prompt:
     room: int
     """Maximum number of new tokens."""
 
-    @property
-    def width(self) -> int:
-        """How many texts are generated from it at the same time."""
-        return max(self.config.samples, self.config.beams)
-
     def random(self, sample: int) -> np.random.Generator:
         """The random numbers of a sample, which depend on the prompt and not on its batch."""
         content = zlib.crc32(np.array(self.ids, "<i4").tobytes())
@@ -267,7 +262,7 @@ def _batches(prompts: Sequence[Prompt], rows: int) -> Iterator[list[Prompt]]:
     """The prompts of each batch: of similar length, the longest first."""
     batch: list[Prompt] = []
     for prompt in sorted(prompts, key=lambda x: (x.config.beams > 1, -len(x.ids))):
-        width = sum(x.width for x in batch) + prompt.width
+        width = sum(x.config.width for x in [*batch, prompt])
         if batch and (width > rows or (batch[0].config.beams > 1) != (prompt.config.beams > 1)):
             yield batch
             batch = []

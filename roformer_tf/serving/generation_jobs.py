@@ -68,12 +68,7 @@ class GenerationJob:
     paraphrases: int
     cancelled: Event
     """Set when the client has disconnected."""
-    on_token: Callable[[int], None] | None = None
-
-    @property
-    def width(self) -> int:
-        """Number of sequences that are generated in parallel."""
-        return max(self.config.samples, self.config.beams)
+    on_token: Callable[[int], Any] = lambda _: None
 
 
 class GenerationQueue(NamedTuple):
@@ -94,10 +89,6 @@ def generate_batch(
     """Generate for all jobs in one batch; each is delivered as soon as it is complete."""
     candidates: dict[int, list[str]] = {}
 
-    def on_token(number: int, _: int, token: int) -> None:
-        if (listener := jobs[number].on_token) is not None:
-            listener(token)
-
     def on_done(number: int, results: Any) -> None:
         count_tokens(sum(len(result.token_ids) for result in results))
         job = jobs[number]
@@ -113,7 +104,7 @@ def generate_batch(
         [job.config for job in jobs],
         rows=batch_size,
         turns=[job.turn for job in jobs],
-        on_token=on_token,
+        on_token=lambda number, _, token: jobs[number].on_token(token),
         on_done=on_done,
         given_up=lambda number: jobs[number].cancelled.is_set(),
     )
@@ -167,9 +158,9 @@ def jobs_of(
 def _check_tokens(
     prompts: list[list[int]], config: GenerationConfig, max_length: int, limits: GenerationLimits
 ) -> None:
-    width = max(config.samples, config.beams)
     # A text ends at the model's length, too.
-    tokens = sum(width * min(config.max_tokens, max_length - len(prompt)) for prompt in prompts)
+    lengths = [min(config.max_tokens, max_length - len(prompt)) for prompt in prompts]
+    tokens = config.width * sum(lengths)
     if tokens > limits.max_request_tokens:
         raise InputError(
             f"up to {tokens:,} tokens would be generated, but must be at most "

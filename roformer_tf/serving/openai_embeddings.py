@@ -14,11 +14,10 @@ from pydantic import BaseModel, Field
 
 from roformer_tf.errors import InputError
 from roformer_tf.serving.application import check_lengths, json_response
-from roformer_tf.serving.batching import Batcher
 from roformer_tf.serving.failures import OPENAI_ERRORS
 from roformer_tf.serving.schemas import SAMPLE, CompatibleRequest, TextsOrIds, Usage
 from roformer_tf.serving.settings import ServeConfig
-from roformer_tf.serving.vector_batches import ServedVectors, TextVector, VectorQuery, cut, numbers
+from roformer_tf.serving.vector_batches import TextVector, VectorQuery, VectorQueue, cut, numbers
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 EXAMPLE = {"input": SAMPLE, "model": "any"}
@@ -51,13 +50,9 @@ class Embeddings(BaseModel):
     usage: Usage
 
 
-def add_embeddings(
-    router: APIRouter,
-    served: ServedVectors,
-    batcher: Batcher[VectorQuery, Any],
-    config: ServeConfig,
-) -> None:
+def add_embeddings(router: APIRouter, queue: VectorQueue) -> None:
     """Add the route /v1/embeddings."""
+    served, batcher, config = queue
     tokenizer = served.embedder.tokenizer
 
     @router.post(

@@ -12,7 +12,6 @@ OpenAI's /v1/completions is in `openai_completions`.
 import json
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
-from threading import Event
 from typing import TYPE_CHECKING, Annotated, Any
 
 from fastapi import APIRouter, Body, Request
@@ -36,7 +35,7 @@ from roformer_tf.serving.openai_completions import add_completions
 from roformer_tf.serving.schemas import SAMPLE, GeneratedText, GenerateRequest, Generations
 from roformer_tf.serving.serve_vectors import add_vectors
 from roformer_tf.serving.settings import ServeConfig
-from roformer_tf.serving.vector_batches import ServedVectors, vector_batcher
+from roformer_tf.serving.vector_batches import ServedVectors, vector_queue
 
 if TYPE_CHECKING:
     from roformer_tf.models.generator import Continuation
@@ -59,13 +58,10 @@ def load_served_generator(source: str, name: str, config: ServeConfig) -> Served
         )
     model = open_generator(source, config.attention_type, precision)
     embedder = None if getattr(model, "pooler", None) is None else embedder_of(model, name)
-    served = ServedGenerator(name, model, embedder, Choice("keras", precision))
     if embedder is not None:
         nearest_paraphrases(model, [SAMPLE], [[SAMPLE[:3]]], 1)
-    ids, settings = model.encode_prompt(SAMPLE), GenerationConfig(max_tokens=16)
-    job = GenerationJob(SAMPLE, ids, settings, 0, 0, Event())
-    generate_batch(served, [job], lambda *_: None)
-    return served
+    model.generate([SAMPLE], max_tokens=16)
+    return ServedGenerator(name, model, embedder, Choice("keras", precision))
 
 
 def generation_routes(
@@ -77,14 +73,14 @@ def generation_routes(
     def run(jobs: list[GenerationJob], deliver: "Deliver[Texts]") -> None:
         generate_batch(served, jobs, deliver, size, metrics.generated_tokens.inc)
 
-    batcher = Batcher(run, size, limits, metrics, lambda job: job.width)
+    batcher = Batcher(run, size, limits, metrics, lambda job: job.config.width)
     batchers: list[Batcher[Any, Any]] = [batcher]
     queue, router = GenerationQueue(served, batcher, config), APIRouter()
     add_completions(router, queue)
     if served.embedder is not None:
-        vectors = ServedVectors(served.name, served.embedder)
-        batchers.append(vector_batcher(vectors, metrics, config))
-        add_vectors(router, vectors, batchers[1], config)
+        vectors = vector_queue(ServedVectors(served.name, served.embedder), metrics, config)
+        batchers.append(vectors.batcher)
+        add_vectors(router, vectors)
     _add_generate(router, queue)
     health = {
         "task": "generation",

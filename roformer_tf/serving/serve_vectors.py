@@ -29,7 +29,6 @@ from roformer_tf.search import writing
 from roformer_tf.search.document_files import Document, as_metadata
 from roformer_tf.search.filters import parse_filter
 from roformer_tf.serving.application import ModelRoutes, check_texts, json_response
-from roformer_tf.serving.batching import Batcher
 from roformer_tf.serving.monitoring import ServiceMetrics
 from roformer_tf.serving.openai_embeddings import add_embeddings
 from roformer_tf.serving.schemas import (
@@ -46,9 +45,10 @@ from roformer_tf.serving.vector_batches import (
     DECIMALS,
     ServedVectors,
     VectorQuery,
+    VectorQueue,
     cut,
     numbers,
-    vector_batcher,
+    vector_queue,
 )
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def vector_routes(
     served: ServedVectors, metrics: ServiceMetrics, config: ServeConfig
 ) -> ModelRoutes:
     """The routes of sentence vectors, with /search if there is an index."""
-    batcher = vector_batcher(served, metrics, config)
+    queue = vector_queue(served, metrics, config)
     index = None if served.retriever is None else served.retriever.index
     health = {
         "task": "embedding",
@@ -75,23 +75,19 @@ def vector_routes(
         "limits": asdict(config.limits),
     }
     router = APIRouter()
-    add_vectors(router, served, batcher, config)
+    add_vectors(router, queue)
     if index is not None:
-        _add_search(router, index, batcher, config)
+        _add_search(router, index, queue)
         if config.writable:
-            _add_documents(router, index, served, batcher, config)
+            _add_documents(router, index, queue)
     choice = served.embedder.choice
-    return ModelRoutes(served.name, router, health, "vectors.js", [batcher], choice)
+    return ModelRoutes(served.name, router, health, "vectors.js", [queue.batcher], choice)
 
 
-def add_vectors(
-    router: APIRouter,
-    served: ServedVectors,
-    batcher: Batcher[VectorQuery, Any],
-    config: ServeConfig,
-) -> None:
+def add_vectors(router: APIRouter, queue: VectorQueue) -> None:
     """Add the routes /embed and /v1/embeddings."""
-    add_embeddings(router, served, batcher, config)
+    add_embeddings(router, queue)
+    served, batcher, config = queue
 
     @router.post(
         "/embed",
@@ -111,12 +107,9 @@ def add_vectors(
         return await json_response({"vectors": numbers(vectors)}, config.limits)
 
 
-def _add_search(
-    router: APIRouter,
-    index: "SearchIndex",
-    batcher: Batcher[VectorQuery, Any],
-    config: ServeConfig,
-) -> None:
+def _add_search(router: APIRouter, index: "SearchIndex", queue: VectorQueue) -> None:
+    _, batcher, config = queue
+
     @router.post(
         "/search", summary="Documents for one query, or several", response_model=SearchResults
     )
@@ -144,14 +137,9 @@ def _as_json(results: "Sequence[Result]") -> list[dict[str, Any]]:
     ]
 
 
-def _add_documents(
-    router: APIRouter,
-    index: "SearchIndex",
-    served: ServedVectors,
-    batcher: Batcher[VectorQuery, Any],
-    config: ServeConfig,
-) -> None:
+def _add_documents(router: APIRouter, index: "SearchIndex", queue: VectorQueue) -> None:
     """Add the routes that change the documents of an index."""
+    served, batcher, config = queue
     add = partial(
         writing.add_documents, index.folder, served.embedder, batch_size=config.batch_size
     )

@@ -47,9 +47,17 @@ class TextVector(NamedTuple):
     """How many tokens of the text were read."""
 
 
-def vector_batcher(
+class VectorQueue(NamedTuple):
+    """A model of sentence vectors with the texts that wait for it."""
+
+    served: ServedVectors
+    batcher: Batcher[VectorQuery, Any]
+    config: ServeConfig
+
+
+def vector_queue(
     served: ServedVectors, metrics: ServiceMetrics, config: ServeConfig
-) -> Batcher[VectorQuery, Any]:
+) -> VectorQueue:
     """Batches of texts, some for their vectors, some to search with."""
 
     def run(batch: list[VectorQuery], deliver: Deliver[Any]) -> None:
@@ -65,7 +73,7 @@ def vector_batcher(
             for i, result in zip(chosen, results, strict=True):
                 deliver(i, result)
 
-    return Batcher(run, config.batch_size, config.limits, metrics)
+    return VectorQueue(served, Batcher(run, config.batch_size, config.limits, metrics), config)
 
 
 def cut(

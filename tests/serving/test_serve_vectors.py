@@ -13,7 +13,7 @@ from roformer_tf.search.retriever import Retriever
 from roformer_tf.serving.monitoring import ServiceMetrics
 from roformer_tf.serving.service import open_service
 from roformer_tf.serving.settings import Limits, ServeConfig
-from roformer_tf.serving.vector_batches import VectorQuery, vector_batcher
+from roformer_tf.serving.vector_batches import VectorQuery, vector_queue
 from tests.support.service_app import create_vector_app, served_vectors
 
 pytest.importorskip("fastapi", reason="needs the extra [serve]")
@@ -74,7 +74,7 @@ def test_search_returns_documents(address, sim, index, ask):
 
 def test_each_request_of_a_batch_gets_its_own_results(sim, index):
     served = served_vectors(sim, index=index)
-    batcher = vector_batcher(served, ServiceMetrics(), ServeConfig(model=(sim,)))
+    batcher = vector_queue(served, ServiceMetrics(), ServeConfig(model=(sim,))).batcher
     asked = [
         VectorQuery("公园", 1),
         VectorQuery("公园"),
