@@ -30,15 +30,27 @@ from roformer_tf.models.rows import BATCH_SIZE, check_finite, run_rows
 from roformer_tf.tokenizers.padding import as_pairs
 
 
-class LanguageModel(PretrainedModel):
+class EncoderModel(PretrainedModel):
+    """An encoder, to which each class adds a head."""
+
+    default_name: str
+
+    def __init__(self, config: RoFormerConfig, name: str | None = None, **kwargs: Any) -> None:
+        super().__init__(config, name=name or self.default_name, **kwargs)
+        self.encoder = RoFormerEncoder(config, dtype=self.dtype_policy)
+
+
+class LanguageModel(EncoderModel):
     """An encoder and the head that scores the vocabulary."""
 
     further_inputs: tuple[str, ...] = ("labels",)
     has_pooler = False
+    default_mask: str | None = None
+    """The attention type of a config that has none."""
 
-    def __init__(self, config: RoFormerConfig, name: str, **kwargs: Any) -> None:
-        super().__init__(config, name=name, **kwargs)
-        self.encoder = RoFormerEncoder(config, dtype=self.dtype_policy)
+    def __init__(self, config: RoFormerConfig, name: str | None = None, **kwargs: Any) -> None:
+        config = config.replace(attention_type=config.attention_type or self.default_mask)
+        super().__init__(config, name, **kwargs)
         self.mlm = MaskedLMHead(config, name="mlm", dtype=self.dtype_policy)
         if self.has_pooler:
             self.pooler = Pooler(config, name="pooler", dtype=self.dtype_policy)
@@ -93,10 +105,8 @@ class RoFormerForMaskedLM(LanguageModel):
     """
 
     architecture = "RoFormerForMaskedLM"
+    default_name = "masked_lm"
     further_inputs = ("masked_positions", "labels")
-
-    def __init__(self, config: RoFormerConfig, name: str = "masked_lm", **kwargs: Any) -> None:
-        super().__init__(config, name, **kwargs)
 
     def checked(self, inputs: Any) -> dict[str, Any]:
         """The inputs; raises InputError also for a masked position out of range."""
@@ -125,9 +135,11 @@ class RoFormerForCausalLM(GenerationMixin, LanguageModel):
     """
 
     architecture = "RoFormerForCausalLM"
+    default_name = "causal_lm"
+    default_mask = "causal"
 
-    def __init__(self, config: RoFormerConfig, name: str = "causal_lm", **kwargs: Any) -> None:
-        super().__init__(_by_default(config, "causal"), name, **kwargs)
+    def __init__(self, config: RoFormerConfig, name: str | None = None, **kwargs: Any) -> None:
+        super().__init__(config, name, **kwargs)
         if self.config.attention_type != "causal":  # the only mask of transformers' class
             self.architecture = RoFormerForMaskedLM.architecture
 
@@ -149,12 +161,9 @@ class RoFormerForSentenceSimilarity(GenerationMixin, LanguageModel):
     """
 
     architecture = "RoFormerForMaskedLM"
+    default_name = "sentence_similarity"
+    default_mask = "unilm"
     has_pooler = True
-
-    def __init__(
-        self, config: RoFormerConfig, name: str = "sentence_similarity", **kwargs: Any
-    ) -> None:
-        super().__init__(_by_default(config, "unilm"), name, **kwargs)
 
     def call(self, inputs: Mapping[str, Tensor], training: bool | None = None) -> dict[str, Tensor]:
         """The sentence vectors, and logits over the vocabulary at every position."""
@@ -190,7 +199,7 @@ class RoFormerForSentenceSimilarity(GenerationMixin, LanguageModel):
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
-class RoFormerForSequenceClassification(PretrainedModel):
+class RoFormerForSequenceClassification(EncoderModel):
     """An encoder that classifies a text or a pair of texts.
 
     Call: the encoder's dict → logits (B, C) float32, for C = `num_labels`. `pooling="cls"` is
@@ -199,17 +208,17 @@ class RoFormerForSequenceClassification(PretrainedModel):
     Raises InputError if neither the checkpoint nor the caller gives the number of labels.
     """
 
+    default_name = "sequence_classification"
+
     def __init__(
         self,
         config: RoFormerConfig,
         num_labels: int | None = None,
         pooling: str | None = None,
-        name: str = "sequence_classification",
         **kwargs: Any,
     ) -> None:
         config = _labelled(config, num_labels=num_labels, pooling=pooling)
-        super().__init__(config, name=name, **kwargs)
-        self.encoder = RoFormerEncoder(config, dtype=self.dtype_policy)
+        super().__init__(config, **kwargs)
         self.classifier = TextClassifier(config, name="classifier", dtype=self.dtype_policy)
         if config.pooling == "cls":  # transformers has no head on the mean
             self.architecture = "RoFormerForSequenceClassification"
@@ -224,7 +233,7 @@ class RoFormerForSequenceClassification(PretrainedModel):
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
-class RoFormerForTokenClassification(PretrainedModel):
+class RoFormerForTokenClassification(EncoderModel):
     """An encoder that classifies every token.
 
     Call: the encoder's dict → logits (B, T, C) float32, for C = `num_labels`.
@@ -236,18 +245,14 @@ class RoFormerForTokenClassification(PretrainedModel):
     """
 
     architecture = "RoFormerForTokenClassification"
+    default_name = "token_classification"
     takes_units = True
 
     def __init__(
-        self,
-        config: RoFormerConfig,
-        num_labels: int | None = None,
-        name: str = "token_classification",
-        **kwargs: Any,
+        self, config: RoFormerConfig, num_labels: int | None = None, **kwargs: Any
     ) -> None:
         config = _labelled(config, num_labels=num_labels)
-        super().__init__(config, name=name, **kwargs)
-        self.encoder = RoFormerEncoder(config, dtype=self.dtype_policy)
+        super().__init__(config, **kwargs)
         self.drop = Dropout(config.hidden_dropout_prob, dtype=self.dtype_policy)
         self.classifier = head_dense(
             config, config.num_labels, "token_classifier", self.dtype_policy
@@ -268,7 +273,7 @@ class RoFormerForTokenClassification(PretrainedModel):
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
-class RoFormerForSpanExtraction(PretrainedModel):
+class RoFormerForSpanExtraction(EncoderModel):
     """An encoder with the head of GlobalPointer, which scores every span of tokens.
 
     Call: the encoder's dict → pointers (B, T, 2K + 2C) float32, for K = 64 and C = `num_labels`:
@@ -278,18 +283,14 @@ class RoFormerForSpanExtraction(PretrainedModel):
     Raises InputError if neither the checkpoint nor the caller gives the number of labels.
     """
 
+    default_name = "span_extraction"
     takes_units = True
 
     def __init__(
-        self,
-        config: RoFormerConfig,
-        num_labels: int | None = None,
-        name: str = "span_extraction",
-        **kwargs: Any,
+        self, config: RoFormerConfig, num_labels: int | None = None, **kwargs: Any
     ) -> None:
         config = _labelled(config, num_labels=num_labels)
-        super().__init__(config, name=name, **kwargs)
-        self.encoder = RoFormerEncoder(config, dtype=self.dtype_policy)
+        super().__init__(config, **kwargs)
         self.drop = Dropout(config.hidden_dropout_prob, dtype=self.dtype_policy)
         size = 2 * (POINTER_SIZE + config.num_labels)
         self.pointer = head_dense(config, size, "global_pointer", self.dtype_policy)
@@ -302,20 +303,17 @@ class RoFormerForSpanExtraction(PretrainedModel):
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
-class RoFormerForQuestionAnswering(PretrainedModel):
+class RoFormerForQuestionAnswering(EncoderModel):
     """An encoder that finds the answer of a question in its context, as transformers' class does.
 
     Call: the encoder's dict → logits (B, T, 2) float32 of the answer's first and last token.
     """
 
     architecture = "RoFormerForQuestionAnswering"
+    default_name = "question_answering"
 
-    def __init__(
-        self, config: RoFormerConfig, name: str = "question_answering", **kwargs: Any
-    ) -> None:
-        config = config.replace(num_labels=2)
-        super().__init__(config, name=name, **kwargs)
-        self.encoder = RoFormerEncoder(config, dtype=self.dtype_policy)
+    def __init__(self, config: RoFormerConfig, name: str | None = None, **kwargs: Any) -> None:
+        super().__init__(config.replace(num_labels=2), name, **kwargs)
         self.qa_outputs = head_dense(config, 2, "qa_outputs", self.dtype_policy)
         self.build()
 
@@ -346,7 +344,7 @@ def pooled(
 
 
 @keras.saving.register_keras_serializable(package="roformer_tf")
-class RoFormerForSentenceEmbedding(PretrainedModel):
+class RoFormerForSentenceEmbedding(EncoderModel):
     """An encoder and a pooling, as `config.pooling` says.
 
     "pooler": the output of the linear pooler at the first token, as in the released sim models;
@@ -354,11 +352,10 @@ class RoFormerForSentenceEmbedding(PretrainedModel):
     (B, H) float32, not normalized.
     """
 
-    def __init__(
-        self, config: RoFormerConfig, name: str = "sentence_embedding", **kwargs: Any
-    ) -> None:
-        super().__init__(config, name=name, **kwargs)
-        self.encoder = RoFormerEncoder(config, dtype=self.dtype_policy)
+    default_name = "sentence_embedding"
+
+    def __init__(self, config: RoFormerConfig, name: str | None = None, **kwargs: Any) -> None:
+        super().__init__(config, name, **kwargs)
         self.pooler: Pooler | None = None
         if config.pooling == "pooler":
             self.pooler = Pooler(config, name="pooler", dtype=self.dtype_policy)
@@ -387,13 +384,6 @@ class SentenceEmbedder(keras.Model):
 
 
 # Configs
-
-
-def _by_default(config: RoFormerConfig, attention_type: str) -> RoFormerConfig:
-    """The config with this mask, unless it already has one."""
-    if config.attention_type is not None:
-        return config
-    return config.replace(attention_type=attention_type)
 
 
 def _labelled(config: RoFormerConfig, **changes: Any) -> RoFormerConfig:
