@@ -11,8 +11,6 @@ ordinary attention, with all its forms.
 Axes: B batch, N heads, T length, H head size, M blocks, C block length, K = 2 C or 3 C keys.
 """
 
-from typing import Any
-
 from keras import ops
 
 from roformer_tf.kernels.attention import attend
@@ -39,44 +37,39 @@ def attend_locally(
     blocks, rows, keys = ops.shape(visible)[1:]
     ahead = visible.shape[3] == 3 * visible.shape[2]
 
-    def folded(x: Tensor) -> Tensor:  # (B, N, M, C or K, H) → (B · M, N, C or K, H)
+    # Heads are in the batch while the sequence is split: (B · N, T, H).
+    query, key, value = (ops.reshape(x, (-1, length, size)) for x in (query, key, value))
+
+    def folded(x: Tensor) -> Tensor:  # (B · N, M, C or K, H) → (B · M, N, C or K, H)
+        x = ops.reshape(x, (batch, heads, blocks, x.shape[2], size))
         return ops.reshape(ops.swapaxes(x, 1, 2), (-1, heads, x.shape[3], size))
 
-    key, value = (folded(with_neighbours(in_blocks(x, rows, 2), 2, ahead)) for x in (key, value))
-    query, visible = folded(in_blocks(query, rows, 2)), ops.reshape(visible, (-1, rows, keys))
+    key, value = (folded(with_neighbours(in_blocks(x, rows), ahead)) for x in (key, value))
+    query, visible = folded(in_blocks(query, rows)), ops.reshape(visible, (-1, rows, keys))
     attended = attend(query, key, value, visible, seed, rate, training, bias)  # (B · M, N, C, H)
     attended = ops.swapaxes(ops.reshape(attended, (batch, blocks, heads, rows, size)), 1, 2)
     return ops.reshape(attended, (batch, heads, -1, size))[:, :, :length]
 
 
-def in_blocks(x: Tensor, rows: int, axis: int) -> Tensor:
-    """Split an axis (…, T, …) into blocks (…, M, C, …), the last padded with 0."""
-    shape = list(ops.shape(x))
-    blocks = (shape[axis] + rows - 1) // rows  # -(-a // b) differs: ONNX rounds towards 0
-    x = _padded(x, axis, 0, rows)  # more than needed, so that the width is a constant
-    needed = (*_all(axis), slice(blocks * rows))
-    x = x[needed]
-    return ops.reshape(x, (*shape[:axis], blocks, rows, *shape[axis + 1 :]))
+def in_blocks(x: Tensor, rows: int) -> Tensor:
+    """Split (B, T, …) into blocks (B, M, C, …), the last padded with 0."""
+    batch, length, *rest = ops.shape(x)
+    blocks = (length + rows - 1) // rows  # -(-a // b) differs: ONNX rounds towards 0
+    x = _padded(x, 0, rows)  # more than needed, so that the width is a constant
+    return ops.reshape(x[:, : blocks * rows], (batch, blocks, rows, *rest))
 
 
-def with_neighbours(x: Tensor, axis: int, ahead: bool) -> Tensor:
-    """Blocks (…, M, C, …) → (…, M, K, …): each with the previous one and, if `ahead`, the next.
+def with_neighbours(x: Tensor, ahead: bool) -> Tensor:
+    """Blocks (B, M, C, …) → (B, M, K, …): each with the previous one and, if `ahead`, the next.
 
     The blocks before the first and after the last are zeros.
     """
-    blocks = ops.shape(x)[axis]
-    wider = _padded(x, axis, 1, int(ahead))
-    shifted = [(*_all(axis), slice(i, i + blocks)) for i in range(3 if ahead else 2)]
+    blocks = ops.shape(x)[1]
+    wider = _padded(x, 1, int(ahead))
     # concatenated along the axis of a block: C → K
-    return ops.concatenate([wider[index] for index in shifted], axis + 1)
+    return ops.concatenate([wider[:, i : i + blocks] for i in range(3 if ahead else 2)], axis=2)
 
 
-def _all(axes: int) -> tuple[slice, ...]:
-    """An index that selects everything of this number of axes."""
-    return (slice(None),) * axes
-
-
-def _padded(x: Tensor, axis: int, before: int, after: int) -> Tensor:
-    widths: list[Any] = [(0, 0)] * len(x.shape)
-    widths[axis] = (before, after)
-    return ops.pad(x, widths)
+def _padded(x: Tensor, before: int, after: int) -> Tensor:
+    """x (B, T, …) with zeros before and after its T."""
+    return ops.pad(x, [(0, 0), (before, after), *[(0, 0)] * (len(x.shape) - 2)])

@@ -168,14 +168,14 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         return super()._compute_attention(query, key, value, attention_mask, *args, **kwargs)
 
     def _rotate(self, x: Tensor, length: Any) -> Tensor:
-        if (positions := axes.current_positions()) is not None:
+        if (positions := axes.current_positions.get()) is not None:
             return axes.rotate_along_axes(x, positions, self.rotation)
         return self.rotation.rotate(x, ops.arange(ops.shape(x)[1]), length)
 
     def compute_output_spec(
         self,
         query: Tensor,
-        value: Tensor,
+        value: Tensor | None = None,
         key: Tensor | None = None,
         *args: Any,
         sequence_ids: Tensor | None = None,
@@ -184,6 +184,7 @@ class RotaryMultiHeadAttention(keras.layers.MultiHeadAttention):
         **kwargs: Any,
     ) -> Any:
         """Shapes and dtypes of the result of `call`, for Keras tensors."""
+        value = query if value is None else value
         spec = super().compute_output_spec(query, value, key, *args, **kwargs)
         if positions is None:
             return spec

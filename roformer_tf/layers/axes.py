@@ -62,29 +62,25 @@ def rotate_along_axes(x: Tensor, positions: Tensor, rotation: Rotation) -> Tenso
     return rotation.rotate_by(x, ops.cos(theta), ops.sin(theta))
 
 
-# Keras passes no further argument to the methods of a layer that `call` calls.
-_current: ContextVar[Tensor | None] = ContextVar("rotary_positions", default=None)
+# The rotary positions of the current call, if it has any. Keras passes no further argument to the
+# methods of a layer that `call` calls.
+current_positions: ContextVar[Tensor | None] = ContextVar("rotary_positions", default=None)
 
 
 @contextmanager
 def rotary_positions(positions: Tensor | None, rotation: Rotation) -> Iterator[None]:
-    """Within the block, `current_positions` returns these positions.
+    """Within the block, `current_positions` has these positions.
 
     Raises InputError for other shapes than (T, A) or (B, T, A), and for scaled angles, because
     several axes have no trained length.
     """
     if positions is not None:
         _check(positions, rotation)
-    token = _current.set(positions)
+    token = current_positions.set(positions)
     try:
         yield
     finally:
-        _current.reset(token)
-
-
-def current_positions() -> Tensor | None:
-    """The rotary positions of the current call, if it has any."""
-    return _current.get()
+        current_positions.reset(token)
 
 
 def _check(positions: Tensor, rotation: Rotation) -> None:

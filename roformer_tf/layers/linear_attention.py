@@ -23,6 +23,7 @@ from keras import ops
 
 from roformer_tf.errors import InputError
 from roformer_tf.kernels.forms import Tensor, wide
+from roformer_tf.kernels.local_attention import in_blocks
 from roformer_tf.layers.attention import RotaryMultiHeadAttention
 from roformer_tf.layers.axes import rotate_along_axes
 from roformer_tf.layers.rotary import Rotation
@@ -46,36 +47,27 @@ def orthogonal_features(features: int, head_size: int, seed: int) -> np.ndarray:
     2.4), so that each direction has the distribution of a normal vector.
     """
     rng = np.random.default_rng(seed)
-    blocks = [
-        # The signs make the distribution of Q uniform over all rotations.
-        (q * np.sign(np.diagonal(r))).T
-        for q, r in (
-            np.linalg.qr(rng.normal(size=(head_size, head_size)))
-            for _ in range(-(-features // head_size))
-        )
-    ]
+    blocks = -(-features // head_size)
+    q, r = np.linalg.qr(rng.normal(size=(blocks, head_size, head_size)))
+    # The signs make the distribution of Q uniform over all rotations.
+    q = q * np.sign(np.diagonal(r, axis1=1, axis2=2))[:, None]
     lengths = np.linalg.norm(rng.normal(size=(features, head_size)), axis=1)
-    return np.concatenate(blocks)[:features] * lengths[:, None]
+    return np.swapaxes(q, 1, 2).reshape(-1, head_size)[:features] * lengths[:, None]
 
 
-def favor_features(x: Tensor, directions: Tensor, largest: Tensor | None = None) -> Tensor:
+def favor_features(x: Tensor, directions: Tensor, axes: int | tuple[int, ...] = -1) -> Tensor:
     """FAVOR+: exp(w · y − |y|² / 2) / √M for y = x / H^¼, so that φ(q) · φ(k) ≈ exp(q · k / √H).
 
     x (B, T, N, H), directions w (M, H) → (B, T, N, M). To avoid an overflow, the features are
-    divided by e to the `largest` exponent, which is broadcast to (B, T, N, 1). Default: the largest
-    one of each token. That is right for queries, because their scale cancels in the quotient.
+    divided by e to the largest exponent along `axes`. By default it is the largest one of each
+    token: that is right for queries, because their scale cancels in the quotient.
     """
-    exponents = favor_exponents(x, directions)
-    if largest is None:
-        largest = ops.max(exponents, axis=-1, keepdims=True)
+    y = x * x.shape[-1] ** -0.25
+    exponents = ops.matmul(y, ops.transpose(directions))
+    exponents = exponents - ops.sum(y * y, axis=-1, keepdims=True) / 2
+    largest = ops.max(exponents, axis=axes, keepdims=True)
     mapped = ops.exp(exponents - ops.stop_gradient(largest)) + LEAST
     return mapped * directions.shape[0] ** -0.5
-
-
-def favor_exponents(x: Tensor, directions: Tensor) -> Tensor:
-    """w · y − |y|² / 2 of `favor_features`: (B, T, N, M)."""
-    y = x * x.shape[-1] ** -0.25
-    return ops.matmul(y, ops.transpose(directions)) - ops.sum(y * y, axis=-1, keepdims=True) / 2
 
 
 def linear_attention(
@@ -106,9 +98,11 @@ def linear_attention(
     # Sort the tokens by document, with the order within a document unchanged (the sort is stable).
     # Then the only document that two neighbouring chunks can share is at their boundary.
     order = ops.argsort(sequence_ids, axis=1)
-    features = (query, key, value, rotated_query, rotated_key)
-    q, k, v, tq, tk, ids = (_along(x, order) for x in (*features, sequence_ids))
-    return _along(_by_chunks(q, k, v, tq, tk, ids, causal), ops.argsort(order, axis=1))
+    arrays = (query, key, value, rotated_query, rotated_key, sequence_ids)
+    q, k, v, tq, tk, ids = (in_blocks(_along(x, order), CHUNK) for x in arrays)
+    output = _by_chunks(q, k, v, tq, tk, ids, causal)
+    output = ops.reshape(output, (ops.shape(output)[0], -1, *output.shape[3:]))
+    return _along(output[:, : ops.shape(query)[1]], ops.argsort(order, axis=1))
 
 
 def _quotient(above: Tensor, below: Tensor) -> Tensor:
@@ -125,19 +119,13 @@ def _along(x: Tensor, order: Tensor) -> Tensor:
 
 
 def _by_chunks(
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    rotated_query: Tensor,
-    rotated_key: Tensor,
-    sequence_ids: Tensor,
-    causal: bool,
+    q: Tensor, k: Tensor, v: Tensor, tq: Tensor, tk: Tensor, ids: Tensor, causal: bool
 ) -> Tensor:
-    """`linear_attention` of sequences in which each document is a run of tokens."""
-    length = ops.shape(query)[1]
-    features = (query, key, value, rotated_query, rotated_key)
-    q, k, v, tq, tk = (_chunked(x) for x in features)  # (B, K, C, N, M or V)
-    ids = _chunked(sequence_ids)  # (B, K, C), 0 for the padding of the last chunk
+    """`linear_attention` of chunks of sequences in which each document is a run of tokens.
+
+    Features (B, K, C, N, M), rotated ones tq and tk; value v (B, K, C, N, V); ids (B, K, C), 0 for
+    the padding of the last chunk → (B, K, C, N, V).
+    """
     visible = (ids[..., :, None] == ids[..., None, :]) & (ids[..., None, :] != 0)
     if causal:
         place = ops.arange(CHUNK)
@@ -152,17 +140,7 @@ def _by_chunks(
         ours = ours[..., None]  # (B, K, C, 1)
         above = above + ops.einsum("bkcnm,bknmv->bkcnv", tq, memory) * ours[..., None]
         below = below + ops.einsum("bkcnm,bknm->bkcn", q, total) * ours
-    output = _quotient(above, below)
-    flat = ops.reshape(output, (ops.shape(output)[0], -1, *output.shape[3:]))
-    return flat[:, :length]
-
-
-def _chunked(x: Tensor) -> Tensor:
-    """Split (B, T, …) into chunks, padded with zeros: (B, K, C, …)."""
-    batch, length, *rest = ops.shape(x)
-    missing = -length % CHUNK
-    x = ops.concatenate([x, ops.zeros((batch, missing, *rest), x.dtype)], axis=1)
-    return ops.reshape(x, (batch, (length + missing) // CHUNK, CHUNK, *rest))
+    return _quotient(above, below)
 
 
 def _carried(
@@ -180,7 +158,9 @@ def _carried(
     total = ops.sum(k * mine, axis=2)
     # The sums of earlier chunks continue through a chunk only if all of it is the same document.
     continued = ops.cast(ids[:, :, far] == last, k.dtype)
-    before = _neighbour(last, backwards)
+    # At the end there is no neighbour, and 0 is no document.
+    none = ops.zeros_like(last[:, :1])
+    before = ops.concatenate([last[:, 1:], none] if backwards else [none, last[:, :-1]], axis=1)
     continued = continued * ops.cast(before == last, k.dtype)
 
     def step(state: tuple[Tensor, Tensor], chunk: tuple[Tensor, ...]) -> Any:
@@ -196,13 +176,6 @@ def _carried(
     _, (memory, total) = ops.scan(step, start, tuple(chunks), reverse=backwards)
     ours = ops.cast((ids == before[..., None]) & (ids != 0), k.dtype)
     return ops.swapaxes(memory, 0, 1), ops.swapaxes(total, 0, 1), ours
-
-
-def _neighbour(last: Tensor, backwards: bool) -> Tensor:
-    """For (B, K) the entry of the previous (or next) chunk; at the end 0, which is no document."""
-    none = ops.zeros_like(last[:, :1])
-    parts = [last[:, 1:], none] if backwards else [none, last[:, :-1]]
-    return ops.concatenate(parts, axis=1)
 
 
 FEATURE_MAPS = ("elu", "favor")
@@ -310,26 +283,13 @@ class RotaryLinearAttention(RotaryMultiHeadAttention):
         if self.feature_map == "elu":
             return elu_features(query), elu_features(key)
         directions = ops.cast(self.directions, query.dtype)
-        exponents = favor_exponents(key, directions)
         # The same number for all keys of a head, because their relative sizes are the weights.
-        largest = ops.max(exponents, axis=(1, 3), keepdims=True)
-        return favor_features(query, directions), favor_features(key, directions, largest)
+        return favor_features(query, directions), favor_features(key, directions, (1, 3))
 
     def _rotated(self, x: Tensor, positions: Tensor | None) -> Tensor:
         if positions is not None:
             return rotate_along_axes(x, positions, self.feature_rotation)
         return self.feature_rotation.rotate(x, ops.arange(ops.shape(x)[1]))
-
-    def compute_output_spec(  # type: ignore[override]
-        self,
-        query: Tensor,
-        value: Tensor | None = None,
-        key: Tensor | None = None,
-        **kwargs: Any,
-    ) -> Any:
-        """Shape and dtype of the result of `call`, for Keras tensors."""
-        value = query if value is None else value
-        return super().compute_output_spec(query, value, value if key is None else key)
 
     def get_config(self) -> dict[str, Any]:
         """All arguments, to create the layer again."""

@@ -26,10 +26,8 @@ def visible_keys(attention_type: str | None, sequence_ids: Tensor, segment_ids: 
     if attention_type not in ("causal", "unilm"):
         return visible
     # Both rules compare ranks: the positions, or the number of segments that have begun.
-    if attention_type == "causal":
-        ranks = ops.arange(ops.shape(sequence_ids)[1])[None]
-    else:
-        ranks = ops.cumsum(segment_ids, axis=1)
+    positions = ops.arange(ops.shape(sequence_ids)[1])[None]
+    ranks = positions if attention_type == "causal" else ops.cumsum(segment_ids, axis=1)
     return visible & (ranks[:, None, :] <= ranks[:, :, None])
 
 
@@ -52,9 +50,9 @@ def visible_band(
     position = ops.broadcast_to(ops.arange(ops.shape(sequence_ids)[1]), ops.shape(sequence_ids))
     order = ops.cumsum(segment_ids, axis=1) if attention_type == "unilm" else position
     facts = (sequence_ids, position, order)
-    ids, place, rank = (in_blocks(x, rows, 1)[..., None] for x in facts)  # (B, M, C, 1)
+    ids, place, rank = (in_blocks(x, rows)[..., None] for x in facts)  # (B, M, C, 1)
     key_ids, key_place, key_rank = (  # (B, M, 1, K)
-        with_neighbours(in_blocks(x, rows, 1), 1, ahead)[..., None, :] for x in facts
+        with_neighbours(in_blocks(x, rows), ahead)[..., None, :] for x in facts
     )
     # What pads the last block has the id 0, like padding, and is never visible.
     visible = (ids == key_ids) & (key_ids != 0) & (ops.abs(place - key_place) <= window)

@@ -133,8 +133,7 @@ def rotate(
     x (B, T, N, H), positions (T,) or (B, T) int → (B, T, N, H) in x's dtype, computed at least in
     float32. Raises InputError for an unknown style.
     """
-    theta = angles(positions, x.shape[-1], base, wide(x))
-    return rotate_pairs(x, ops.cos(theta), ops.sin(theta), style)
+    return Rotation(x.shape[-1], style, base).rotate(x, positions)
 
 
 def rotate_pairs(x: Tensor, cos: Tensor, sin: Tensor, style: str = "interleaved") -> Tensor:
