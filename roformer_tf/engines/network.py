@@ -15,6 +15,7 @@ from typing import Any, Literal, NamedTuple, Protocol, TypeAlias
 import numpy as np
 
 from roformer_tf.checkpoints.embedding_config import Pooling
+from roformer_tf.checkpoints.names import half_order
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
 
@@ -304,7 +305,7 @@ class _Writer:
         """
         name, kernel, bias, _ = self._linear(f"{where}/{role}")  # (H, N, K) and (N, K)
         if role != "value" and self.config.rotary_style == "interleaved":
-            order = np.arange(self.config.head_size).reshape(-1, 2).T.reshape(-1)
+            order = half_order(self.config.head_size, self.config.head_size)
             kernel, bias = kernel[..., order], None if bias is None else bias[..., order]
         size = self.config.hidden_size
         return Linear(name, kernel.reshape(size, size), None if bias is None else bias.reshape(-1))

@@ -134,16 +134,15 @@ class OnnxGraph:
             return self.node("Cast", counted, to=TensorProto.INT32)
         # A key is visible if its rank is not above the query's: of tokens for a causal model, of
         # segments for UniLM, whose segment 0 is bidirectional.
-        order = segment_ids
         if self.attention_type == "causal":
-            zeros = self.node("Mul", token_ids, self.scalar(0))
-            order = self.node("Add", zeros, self.scalar(1))
-        rank = self.node("CumSum", order, self.scalar(1))  # of the token or the segment
+            rank = self._places(token_ids)  # (T,)
+        else:
+            rank = self.node("CumSum", segment_ids, self.scalar(1))  # (B, T)
         seen = self.node(
             "LessOrEqual",
-            self.node("Unsqueeze", rank, self.integers(1)),
-            self.node("Unsqueeze", rank, self.integers(2)),
-        )  # (B, T, T), query before key
+            self.node("Unsqueeze", rank, self.integers(-2)),
+            self.node("Unsqueeze", rank, self.integers(-1)),
+        )  # ([B,] T, T), query before key
         seen = self.node("And", seen, self.node("Unsqueeze", counted, self.integers(1)))
         return self._bias(seen)
 

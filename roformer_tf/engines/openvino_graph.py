@@ -88,20 +88,23 @@ class OpenVinoGraph:
         """A bias of all scores, (B, 1 or T, T)."""
         seen = self._unsqueezed(self._counted(token_ids), 1)  # (B, 1, T)
         if self.attention_type in ORDERED:
-            order = segment_ids
             if self.attention_type == "causal":
-                order = ops.add(ops.multiply(token_ids, self.scalar(0)), self.scalar(1))
-            rank = ops.cum_sum(order, self.axis(1))  # of the token or the segment
-            keys, queries = self._unsqueezed(rank, 1), self._unsqueezed(rank, 2)
+                rank = self._places(token_ids)  # (T,)
+            else:
+                rank = ops.cum_sum(segment_ids, self.axis(1))  # (B, T)
+            keys, queries = self._unsqueezed(rank, -2), self._unsqueezed(rank, -1)
             seen = ops.logical_and(seen, ops.less_equal(keys, queries))
         return ops.select(seen, self.constant("seen", 0.0), self.constant("unseen", UNSEEN))
 
     def _counted(self, token_ids: Any) -> Any:
         """Which tokens are not padding: (B, T) bool; the first token is always visible."""
-        length = ops.gather(ops.shape_of(token_ids, "i32"), self.axis(1), self.axis(0))
-        places = ops.range(self.scalar(0), length, self.scalar(1), "i32")
-        first = ops.equal(places, self.scalar(0))
+        first = ops.equal(self._places(token_ids), self.scalar(0))
         return ops.logical_or(ops.not_equal(token_ids, self.scalar(0)), first)
+
+    def _places(self, token_ids: Any) -> Any:
+        """0 … T − 1, int32 (T,)."""
+        length = ops.gather(ops.shape_of(token_ids, "i32"), self.axis(1), self.axis(0))
+        return ops.range(self.scalar(0), length, self.scalar(1), "i32")
 
     def _unsqueezed(self, x: Any, axis: int) -> Any:
         return ops.unsqueeze(x, self.integers(axis))

@@ -99,10 +99,6 @@ class StandardGraph(OnnxGraph):
         """An input, by transformers' name."""
         return NAMES[name]
 
-    def scalar(self, value: int) -> str:
-        """An int64 constant without axes, as the inputs are int64."""
-        return self.constant(f"scalar_{value}", value, np.int64)
-
     def _counted(self, token_ids: str) -> str:
         """Which tokens are not padding: (B, T) bool."""
         return self.node("Cast", NAMES["attention_mask"], to=TensorProto.BOOL)

@@ -100,8 +100,7 @@ def write_export(exported: Exportable, output: Path, to: Format) -> None:
             exported.opened.task.save(folder)
         if to in STANDARD:
             checkpoint = exported.opened.checkpoint
-            architecture = exported.architecture
-            write_graph_config(folder, checkpoint.config, checkpoint.arrays, architecture)
+            write_graph_config(folder, checkpoint.config, checkpoint.arrays, exported.architecture)
         if task is not None and (scores := task.decoding.order_scores()):
             write_text(folder / ORDER_SCORES, json.dumps(scores) + "\n")
         card = export_card(to, exported.tokenizer, max_length, task)
