@@ -18,7 +18,7 @@ import numpy as np
 
 from roformer_tf.checkpoints import embedding_config
 from roformer_tf.checkpoints.embedding_config import EmbeddingConfig, Pooling
-from roformer_tf.checkpoints.sources import Checkpoint, check_pooling, embedding_settings
+from roformer_tf.checkpoints.sources import check_pooling, embedding_settings
 from roformer_tf.engines.choice import Choice, Engine, Precision
 from roformer_tf.engines.model import graph_model
 from roformer_tf.errors import DamagedError, InputError, check_numbers
@@ -231,8 +231,7 @@ def embedder_from(opened: OpenedModel, settings: VectorSettings | None = None) -
     else:
         network = opened.vector_network(config.pooling, "pooled")
         pooled = graph_model(network, choice.engine, choice.precision)
-    is_causal = opened.vector_attention == "causal"
-    mark = fingerprint(checkpoint, tokenizer, config, is_causal, dimensions or hidden)
+    mark = fingerprint(opened, config, dimensions or hidden)
     return TextEmbedder(opened.name, pooled, hidden, dimensions, tokenizer, config, mark, choice)
 
 
@@ -260,14 +259,9 @@ def _of_export(opened: OpenedModel, settings: VectorSettings) -> TextEmbedder:
     return TextEmbedder(name, pooled, size, None, tokenizer, config, mark, choice)
 
 
-def fingerprint(
-    checkpoint: Checkpoint,
-    tokenizer: RoFormerTokenizer,
-    config: EmbeddingConfig,
-    is_causal: bool,
-    size: int,
-) -> str:
+def fingerprint(opened: OpenedModel, config: EmbeddingConfig, size: int) -> str:
     """A hash of 128 bits, in hexadecimal, of everything that vectors depend on."""
+    checkpoint, tokenizer = opened.checkpoint, opened.tokenizer
     # Only the parts that the pooling uses: a head that is trained later changes no vector.
     digest = hashlib.blake2b(digest_size=16)
     arrays = checkpoint.arrays.of_parts(*_parts(config.pooling))
@@ -280,7 +274,7 @@ def fingerprint(
         "tokenization": tokenizer.tokenization,
         "lower_case": tokenizer.lower_case,
         # UniLM's mask hides nothing of a single text, whose segments are all 0
-        "causal": is_causal,
+        "causal": opened.vector_attention == "causal",
         "size": size,
         **{key: getattr(checkpoint.config, key) for key in ARCHITECTURE},
         **checkpoint.config.chosen_forms(),
