@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from roformer_tf.models.beam_search import BeamSearch
 from roformer_tf.models.incremental import IncrementalDecoder
-from roformer_tf.models.rows import check_finite
+from roformer_tf.models.rows import check_finite, grouped
 from roformer_tf.models.sampling import distribution, draw, penalize_repetition
 
 if TYPE_CHECKING:
@@ -151,10 +151,7 @@ class Generator:
     ) -> npt.NDArray[np.int64]:
         """The next token of each text (B,); texts with the same config are processed together."""
         tokens = np.zeros(len(rows), np.int64)
-        by_config: dict[GenerationConfig, list[int]] = {}
-        for index, row in enumerate(rows):
-            by_config.setdefault(row.prompt.config, []).append(index)
-        for config, indices in by_config.items():
+        for config, indices in grouped(rows, lambda row: row.prompt.config).items():
             own = [rows[index] for index in indices]
             written = [(row.prompt, row.ids) for row in own]
             ends = [] if self._sep is None else [self._sep]

@@ -5,7 +5,7 @@ length together, and no more tokens in a batch than the caches of a CPU hold.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -134,6 +134,14 @@ def check_finite(outputs: Iterable[Any]) -> None:
                 "damaged, its training has diverged, or its precision is too low. Give another "
                 "model, or float32."
             )
+
+
+def grouped(items: Iterable[Any], key: Callable[[Any], Hashable]) -> dict[Any, list[int]]:
+    """The indices of the items that have the same key, by the key."""
+    groups: dict[Any, list[int]] = {}
+    for index, item in enumerate(items):
+        groups.setdefault(key(item), []).append(index)
+    return groups
 
 
 def batches(

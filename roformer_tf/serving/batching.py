@@ -2,10 +2,10 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Generic, TypeAlias, TypeVar
 
 from fastapi import HTTPException
 
@@ -18,14 +18,6 @@ Other = TypeVar("Other")
 
 # Called with the index of a batch's item and its result.
 Deliver: TypeAlias = Callable[[int, Result], None]
-
-
-def grouped(items: Iterable[Any], key: Callable[[Any], Hashable]) -> dict[Any, list[int]]:
-    """The indices of the items that have the same key, by the key."""
-    groups: dict[Any, list[int]] = {}
-    for index, item in enumerate(items):
-        groups.setdefault(key(item), []).append(index)
-    return groups
 
 
 @dataclass(eq=False)

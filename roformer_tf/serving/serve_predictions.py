@@ -21,8 +21,9 @@ from roformer_tf.engines.choice import Choice
 from roformer_tf.inference.opening import open_finetuned
 from roformer_tf.inference.text_files import report
 from roformer_tf.labelled.examples import Example
+from roformer_tf.models.rows import grouped
 from roformer_tf.serving.application import ModelRoutes, check_texts, json_response
-from roformer_tf.serving.batching import Batcher, Deliver, grouped
+from roformer_tf.serving.batching import Batcher, Deliver
 from roformer_tf.serving.monitoring import ServiceMetrics
 from roformer_tf.serving.rerank_routes import Predict, add_rerank
 from roformer_tf.serving.schemas import (

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from roformer_tf.errors import InputError
-from roformer_tf.serving.batching import Batcher, Deliver, grouped
+from roformer_tf.models.rows import grouped
+from roformer_tf.serving.batching import Batcher, Deliver
 from roformer_tf.serving.monitoring import ServiceMetrics
 from roformer_tf.serving.settings import ServeConfig
 
