@@ -22,11 +22,9 @@ def accelerators() -> list[str]:
         devices = tf.config.list_physical_devices("GPU")
         details = map(tf.config.experimental.get_device_details, devices)
         return [x.get("device_name") or "a GPU without a name" for x in details]
-    if keras.backend.backend() == "jax":
-        import jax
+    import jax
 
-        return [str(x.device_kind) for x in jax.devices() if x.platform != "cpu"]
-    return []
+    return [str(x.device_kind) for x in jax.devices() if x.platform != "cpu"]
 
 
 def device_in_words() -> str:

@@ -77,7 +77,7 @@ def _fast(
 ) -> Tensor:
     import tensorflow as tf
 
-    if bias is not None and bias.shape[0] != 1:  # only in generation, never in training
+    if bias is not None and bias.shape[0] != 1:  # of the queries at some positions
         return attend_plainly(query, key, value, hidden, seed, rate, bias)
 
     @with_gradient

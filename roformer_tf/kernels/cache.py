@@ -102,9 +102,8 @@ def compiled_step(
         _hand_out(stored, caches)
         return step(*inputs), [cache.stored for cache in caches]
 
-    compiled = _traced(pure, caches, axes)
-    if keras.backend.backend() == "jax":
-        compiled = _jitted(pure, variables)
+    on_jax = keras.backend.backend() == "jax"
+    compiled = _jitted(pure, variables) if on_jax else _traced(pure, caches, axes)
 
     def run(*inputs: Any) -> Tensor:
         output, stored = compiled([cache.stored for cache in caches], *inputs)
@@ -122,8 +121,6 @@ def _hand_out(stored: Any, caches: Sequence[KeyValueCache]) -> None:
 def _traced(
     pure: Callable[..., Any], caches: Sequence[KeyValueCache], axes: Sequence[int]
 ) -> Callable[..., Any]:
-    if keras.backend.backend() != "tensorflow":
-        return pure
     import tensorflow as tf
 
     stored = [

@@ -51,7 +51,7 @@ class BeamSearch:
         """Take the log-probabilities (K, V) of the next tokens of the running beams.
 
         Returns, for the beams that continue, the indices of their parents and their new tokens,
-        (K',) each; empty once there is an `answer`.
+        (K',) each; the search is finished once there is an `answer`.
         """
         sums = np.array([beam.log_probability for beam in self.running])[:, None]
         scores = (sums + log_probabilities).ravel()
@@ -66,9 +66,6 @@ class BeamSearch:
             candidates.append((parent, written))
         step = self._keep_best if self.length_penalty is None else self._keep_ended
         continued = step(candidates)
-        # The caller stops the search when no beam continues.
-        if self.answer is not None:
-            continued = []
         self.running = [written for _, written in continued]
         parents = np.array([parent for parent, _ in continued], np.int64)
         return parents, np.array([written.token_ids[-1] for _, written in continued], np.int64)

@@ -32,7 +32,7 @@ class EagerCalls:
     """Layers, their dtype policies and functions, and variables, when the call was traced."""
 
     def function(
-        self, model: keras.Model, inputs: Any, settings: Mapping[str, Any]
+        self, model: keras.Model, inputs: Mapping[str, Any], settings: Mapping[str, Any]
     ) -> Callable[..., Any] | None:
         """The compiled call for such inputs, of any batch and length; None for Keras' own call.
 
@@ -66,12 +66,10 @@ def _is_inference(settings: Mapping[str, Any]) -> bool:
     return not settings or (set(settings) == {"training"} and not settings["training"])
 
 
-def _is_known(inputs: Any) -> bool:
+def _is_known(inputs: Mapping[str, Any]) -> bool:
     """Whether inputs are integers with values, on TensorFlow."""
     on_tensorflow = keras.backend.backend() == "tensorflow"
-    if not on_tensorflow or not isinstance(inputs, Mapping):
-        return False
-    return all(map(is_known_integer, inputs.values()))
+    return on_tensorflow and all(map(is_known_integer, inputs.values()))
 
 
 def _is_ours(layer: Any) -> bool:

@@ -75,14 +75,12 @@ class RoFormerEncoder(PretrainedModel):
         With positions (B, P), that of the last layer is (B, P, H).
         """
         token_ids = ops.convert_to_tensor(inputs["token_ids"], "int32")
-        segment_ids = inputs.get("segment_ids")
-        if segment_ids is None:
-            segment_ids = ops.zeros_like(token_ids)
+        segment_ids = inputs.get("segment_ids", ops.zeros_like(token_ids))
         segment_ids = ops.convert_to_tensor(segment_ids, "int32")
         # Once for all layers and heads: each layer has one of two masks, global or local.
         views = self._views(sequences(inputs), segment_ids)
         where = ops.arange(ops.shape(token_ids)[1])
-        if inputs.get("sequence_ids") is not None and self.embeddings.position is not None:
+        if "sequence_ids" in inputs and self.embeddings.position is not None:
             where = document_positions(sequences(inputs))  # not those in the packed sequence
         biases = self._biases(token_ids, views)
         states = [self.embeddings(token_ids, segment_ids, where, training=training)]
@@ -159,9 +157,8 @@ def sequences(inputs: Mapping[str, Tensor]) -> Tensor:
     By default a sequence is one document and token 0 is padding. As in bert4keras the first
     position is always visible, so that an empty sequence does not result in NaN.
     """
-    sequence_ids = inputs.get("sequence_ids")
-    if sequence_ids is not None:
-        return ops.convert_to_tensor(sequence_ids, "int32")
+    if "sequence_ids" in inputs:
+        return ops.convert_to_tensor(inputs["sequence_ids"], "int32")
     token_ids = ops.convert_to_tensor(inputs["token_ids"], "int32")
     first = ops.arange(ops.shape(token_ids)[1]) == 0
     return ops.cast((token_ids != 0) | first[None, :], "int32")

@@ -23,7 +23,7 @@ def kept_settings(model: Any) -> dict[str, list[Any]]:
         "frozen_weights": [
             _path(model, weight) for weight in model.weights if not weight.trainable
         ],
-        "rematerialize": [i for i, layer in layers if getattr(layer, REMATERIALIZE, False)],
+        "rematerialize": [i for i, layer in layers if getattr(layer, "rematerialize", False)],
     }
     return {name: values for name, values in settings.items() if values}
 
@@ -35,7 +35,7 @@ def apply_settings(model: Any, settings: Mapping[str, Iterable[Any]]) -> None:
     for number, layer in enumerate(all_layers(model)):
         layer.trainable = number not in layers
         if number in settings.get("rematerialize", ()):
-            setattr(layer, REMATERIALIZE, True)
+            layer.rematerialize = True  # an encoder
     for weight in model.weights:
         weight.trainable = _path(model, weight) not in weights
 
@@ -56,8 +56,6 @@ def check_unchanged(model: Any, new: Any) -> None:
                 )
 
 
-REMATERIALIZE = "rematerialize"
-"""An attribute of encoders."""
 NOT_COMPARED = ("name", "trainable", "seed", "frozen")
 """Keys of a layer's config that differ between equal layers, or that are stored."""
 

@@ -21,6 +21,7 @@ from roformer_tf.engines.model import is_sound
 from roformer_tf.engines.network import Network
 from roformer_tf.internals import all_layers
 from roformer_tf.kernels.forms import fast
+from roformer_tf.layers.scaling import frequencies
 
 if TYPE_CHECKING:
     from roformer_tf.engines.step_session import StepSession
@@ -47,9 +48,8 @@ class OnnxStep:
     def __init__(self, model: Any) -> None:
         self.model = model
         self.config: RoFormerConfig = model.config
-        size = self.config.head_size
-        frequencies = self.config.rotary_base ** (-np.arange(0, size, 2, dtype="float64") / size)
-        self._frequencies = frequencies.astype("float32")  # as `layers.rotary.angles` has them
+        speed, _ = frequencies(self.config.head_size, self.config.rotary_base)
+        self._frequencies = speed.astype("float32")  # as `layers.rotary.angles` has them
         self.caches: list[KeysAndValues] = []
         self.filled = 0
         """Number of slots in use; the others are neither read nor copied."""
