@@ -226,6 +226,10 @@ def reserved(file: str, name: str) -> Iterator[None]:
 def unknown(source: str | Path) -> str:
     """The message for an unknown source: what a source can be, and similar names."""
     name = str(source)
+    if Path(name).suffix == ".txt":
+        return Message(
+            "{name} does not exist. Give a vocab.txt, or a model that has one.", name=name
+        )
     names = [MINI, *(name for r in releases() for name in (r.name, *r.aliases))]
     near = difflib.get_close_matches(Path(name).name.removesuffix(".zip"), names)
     return Message(

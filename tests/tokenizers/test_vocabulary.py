@@ -84,7 +84,7 @@ def test_what_holds_no_vocabulary_is_refused(tmp_path):
     (tmp_path / "gb.txt").write_bytes((SPECIAL_LINES + "甲").encode("gb18030"))
     (tmp_path / "text.txt").write_text("[PAD]\n[UNK]\n甲\n", encoding="utf-8")
     for name, message in {
-        "missing.txt": "missing.txt does not exist. Give a released .zip",
+        "missing.txt": "missing.txt does not exist. Give a vocab.txt, or a model",
         ".": "contains no vocab.txt",
         "truncated.zip": "truncated.zip is not a complete zip file: .* again",
         "damaged.zip": "damaged.zip cannot be unpacked: .*CRC",
