@@ -78,8 +78,8 @@ class SearchConfig:
     created. Default: 0."""
     rerank: Annotated[str | None, "MODEL"] = None
     """The model/ of a run of `finetune` for reranking, or on pairs with labels 0 and 1 or a number,
-    that reorders the first documents. With a model of --task reranking the search's scores count,
-    too, by the weight that its validation set selected."""
+    that reorders the first documents. With the first kind the search's scores count, too, by the
+    weight that its validation set selected."""
     rerank_top: int = 50
     """How many of the first documents --rerank reads."""
     passage_length: int | None = None
