@@ -254,7 +254,7 @@ def check_uses(task: type[Task], config: FinetuneConfig) -> None:
         and kind.shares_tokens is None
         and "pair, reranking and question-answering",
         "label_names": config.label_names and not kind.may_name_labels and "labels of whole texts",
-        "first_stage": config.first_stage and not task.reranks and "reranking",
+        "first_stage": config.first_stage and not task.reranks and "reranking documents",
         "lexical_features": lexical == "yes" and not task.metrics.linear_model and "whole texts",
     }
     if config.compare_without_teacher and task.writes:  # the teacher replaces a loss

@@ -100,7 +100,7 @@ def evaluate(config: EvaluateConfig) -> None:
         )
     elif config.first_stage is not None:
         raise InputError(
-            f"first_stage is for reranking, not for {task.name}. Remove --first-stage."
+            f"first_stage is for reranking documents, not for {task.name}. Remove --first-stage."
         )
     task = TASKS[task.name].adapted(task, examples)
     report = evaluated(dataclasses.replace(opened, task=task), examples, config.batch_size)
