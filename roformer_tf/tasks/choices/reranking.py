@@ -200,7 +200,7 @@ class RerankingMetrics(Metrics):
         return {metric: partial(mean, each[metric.name]) for metric in self.all}
 
     def _order(self, label: Judgment, prediction: Prediction) -> list[int]:
-        """Indices of the documents in the combined order, the best first; equal ones keep theirs."""
+        """Indices of the documents in the combined order; equal ones keep theirs."""
         combined = fused(label.search, prediction.scores, self.task.weight)
         return np.argsort(-combined, kind="stable").tolist()
 
