@@ -17,7 +17,7 @@ FIGURES = Path(__file__).parent / "figures"
 PAUSE = 2  # seconds until a page has drawn its figures
 WIDTH = 820
 # Heights of the pictures.
-REPORT, SERVICE, COMPARISON, POEMS = 820, 680, 690, 620
+REPORT, SERVICE, COMPARISON, POEMS = 820, 680, 690, 960
 
 
 def main() -> None:
