@@ -368,9 +368,11 @@ def check_rope_parameters(parameters: Mapping[str, Any] | None, features: int, b
     for key, value in parameters.items():
         if key in ("rope_type", "truncate") or (value is None and key != "factor"):
             continue
-        from_one = key in ("factor", "original_max_position_embeddings")
-        least: dict[str, Any] = {"at_least": 1} if from_one else {"above": 0}
-        check_type_and_number(f"{key} of rope_parameters", value, **least, at_most=_LARGEST)
+        label = f"{key} of rope_parameters"
+        if key in ("factor", "original_max_position_embeddings"):
+            check_type_and_number(label, value, at_least=1, at_most=_LARGEST)
+        else:
+            check_type_and_number(label, value, above=0, at_most=_LARGEST)
     if "factor" not in parameters:
         raise InputError(f"rope_parameters of rope_type {kind!r} lack a factor, such as 4.0.")
     if (kind == "dynamic" and features <= 2) or (kind == "yarn" and base <= 1):

@@ -9,7 +9,7 @@ import numpy as np
 from roformer_tf.finetuning.search_baselines import scores_of
 from roformer_tf.inference.embed import VectorSettings
 from roformer_tf.labelled.examples import Example
-from roformer_tf.search.keywords import BM25
+from roformer_tf.search.keywords import BM25, hybrid_scores
 from roformer_tf.tasks.choices.reranking import Judgment
 from roformer_tf.terminal import say
 from roformer_tf.top_k import top_k
@@ -25,13 +25,12 @@ Vectors = Mapping[str, np.ndarray]
 class FirstStage:
     """The documents of some examples, to be searched by words and, with vectors, by meaning."""
 
-    def __init__(self, examples: Sequence[Example], vectors: Vectors | None) -> None:
+    def __init__(self, examples: Sequence[Example], vectors: Vectors) -> None:
         documents = dict.fromkeys(text for x in examples for text in x.texts[1:])
         self._documents = list(documents)
         self._number_of = {text: number for number, text in enumerate(documents)}
         self._bm25 = BM25(documents)
         self._vectors = vectors
-        self._matrix = np.array([vectors[text] for text in documents]) if vectors else None
 
     def ordered(self, examples: Sequence[Example], negatives: int = 0) -> list[Example]:
         """The examples with documents in the order of the search, and with its scores.
@@ -46,10 +45,10 @@ class FirstStage:
             query, *documents = example.texts
             numbers = [self._number_of[text] for text in documents]
             relevance_of = dict(zip(numbers, example.label.relevance, strict=True))
-            is_labelled = not all(example.label.relevance)
-            count = len(scores) if is_labelled else (negatives or CANDIDATES) + len(numbers)
+            names_wrong = not all(example.label.relevance)
+            count = len(scores) if names_wrong else (negatives or CANDIDATES) + len(numbers)
             matches = top_k(scores, count).tolist()
-            if is_labelled:
+            if names_wrong:
                 chosen = [i for i in matches if i in relevance_of]
             elif negatives:
                 wrong = [i for i in matches if i not in relevance_of]
@@ -66,18 +65,19 @@ class FirstStage:
     def _scores(self, examples: Sequence[Example]) -> Iterator[np.ndarray]:
         """Scores of all documents for each query, (documents,) float32, as `search` has them."""
         queries = [example.texts[0] for example in examples]
-        for query, words in zip(queries, scores_of(self._bm25, queries), strict=True):
-            if self._vectors is None or self._matrix is None:
-                yield words
-            else:
-                cosines = self._matrix @ self._vectors[query]
-                yield words / max(float(words.max(initial=0)), 1e-9) + cosines
+        by_words = scores_of(self._bm25, queries)
+        if not self._vectors:
+            yield from by_words
+            return
+        matrix = np.array([self._vectors[text] for text in self._documents])
+        for query, words in zip(queries, by_words, strict=True):
+            yield hybrid_scores(words, matrix @ self._vectors[query])
 
 
-def text_vectors(examples: Sequence[Example], model: str | None) -> Vectors | None:
-    """The vector of each query and document, (D,) float32 of length 1; None without a model."""
+def text_vectors(examples: Sequence[Example], model: str | None) -> Vectors:
+    """The vector of each query and document, (D,) float32 of length 1; none without a model."""
     if model is None:
-        return None
+        return {}
     embedder = VectorSettings().open(model)
     say(embedder.described)
     texts = list(dict.fromkeys(text for example in examples for text in example.texts))

@@ -27,7 +27,7 @@ from roformer_tf.search.database import (
     transaction,
 )
 from roformer_tf.search.filters import parse_filter
-from roformer_tf.search.keywords import document_terms
+from roformer_tf.search.keywords import document_terms, hybrid_scores
 from roformer_tf.top_k import top_k
 
 if TYPE_CHECKING:
@@ -194,9 +194,8 @@ class SearchIndex:
             for query, vector in zip(queries, vectors, strict=True):
                 scores = documents.cosines(vector, self.manifest.beginning_weight)[kept]
                 if hybrid:
-                    # BM25 has no upper limit; divided by the largest it has the scale of a cosine.
                     words = word_scores(self._connection, query, numbers)
-                    scores = words / max(float(words.max(initial=0)), 1e-9) + weight * scores
+                    scores = hybrid_scores(words, scores, weight)
                 best = top_k(scores, top)
                 hits.append([Hit(int(numbers[i]), float(scores[i])) for i in best])
         return hits

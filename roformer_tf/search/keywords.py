@@ -49,6 +49,12 @@ def _normalized(text: str) -> str:
     return unicodedata.normalize("NFKC", text).lower()
 
 
+def hybrid_scores(words: np.ndarray, cosines: np.ndarray, weight: float = 1.0) -> np.ndarray:
+    """BM25 and cosines of documents in one score, (documents,); weight: of the cosines."""
+    # BM25 has no upper limit; divided by the largest it has the scale of a cosine.
+    return words / max(float(words.max(initial=0)), 1e-9) + weight * cosines
+
+
 class BM25:
     """Texts by how rare and how frequent in them the words of a query are (Lucene's form)."""
 

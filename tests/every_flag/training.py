@@ -273,7 +273,6 @@ TABLES = {
                 "--first-stage {mlm}",
                 REPORT,
                 base=FINETUNE.replace("{examples}", "{matches} --task reranking --keep-useless"),
-                slow=True,
             ),
             Row(
                 "--keep-useless",
