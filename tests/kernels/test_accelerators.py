@@ -1,4 +1,4 @@
-"""What commands say that they run on, with devices that are not there."""
+"""Tests of the device names that commands print, with simulated devices."""
 
 import sys
 from types import SimpleNamespace
@@ -11,7 +11,7 @@ from roformer_tf.kernels.accelerators import accelerators, device_in_words
 
 @pytest.fixture
 def gpus(monkeypatch):
-    """gpus("tensorflow", "NVIDIA L20", …): the backend, and the GPUs that it has."""
+    """Return a function that simulates a backend with GPUs: gpus("tensorflow", "NVIDIA L20", …)."""
 
     def pretend(backend, *names):
         monkeypatch.setattr(keras.backend, "backend", lambda: backend)

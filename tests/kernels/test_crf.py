@@ -1,4 +1,4 @@
-"""The conditional random field against every sequence of labels, one by one, in float64."""
+"""Tests of the CRF against an enumeration of all label sequences, in float64."""
 
 from itertools import pairwise, product
 
@@ -12,18 +12,18 @@ from roformer_tf.kernels.crf import sequence_losses
 C, OPENS, CLOSES = 3, 3, 4
 ROWS = [  # labels of six tokens; -1: none
     [OPENS, 0, 2, 1, 1, CLOSES],
-    [OPENS, 2, -1, -1, 0, CLOSES],  # units of several tokens
-    [-1, 1, 0, -1, -1, -1],  # a window amid a text
-    [OPENS, -1, 1, 2, -1, -1],  # one at its beginning
-    [-1, -1, -1, 2, 0, CLOSES],  # and at its end
+    [OPENS, 2, -1, -1, 0, CLOSES],  # words of several tokens
+    [-1, 1, 0, -1, -1, -1],  # a window from the middle of a text
+    [OPENS, -1, 1, 2, -1, -1],  # a window at the start of a text
+    [-1, -1, -1, 2, 0, CLOSES],  # a window at its end
     [OPENS, 1, CLOSES, -1, -1, -1],  # a single label, and padding
-    [-1] * 6,  # an empty row
+    [-1] * 6,  # an empty sequence
 ]
 LABELS = np.array(ROWS, "int32")
 
 
 def weights(seed=0, scale=2.0):
-    """emissions, start, transitions, end in float64."""
+    """Return emissions, start, transitions and end in float64."""
     rng = np.random.default_rng(seed)
     shapes = [(*LABELS.shape, C), (C,), (C, C), (C,)]
     return [rng.normal(scale=scale, size=shape) for shape in shapes]
@@ -36,7 +36,7 @@ def score(path, emissions, start, transitions, end, opens, closes):
 
 
 def negative_log_likelihoods(emissions, start, transitions, end):
-    """By every sequence that there is: (B,)."""
+    """Compute the loss of each example (B,) by enumerating all label sequences."""
     actual = []
     for row, labels in zip(emissions, ROWS, strict=True):
         judged = [t for t, label in enumerate(labels) if 0 <= label < C]
@@ -56,7 +56,7 @@ def losses(emissions, *rest):
 
 
 def slopes(function, x, width=1e-5):
-    """Gradient by central differences."""
+    """Compute the gradient by central differences."""
     gradient = np.zeros_like(x)
     for place in np.ndindex(x.shape):
         step = np.zeros_like(x)
@@ -80,7 +80,7 @@ def test_losses_are_those_of_all_sequences_and_are_placed_at_the_labels():
 
 @pytest.mark.parametrize("place", range(4), ids=["emissions", "start", "transitions", "end"])
 def test_gradients_are_the_slopes(place, gradient):
-    """Of rows that count differently, as the upstream gradient says."""
+    """The upstream gradient differs between examples."""
     arguments = weights(seed=1)
     of_rows = np.arange(1.0, 1 + len(ROWS))
 
@@ -96,7 +96,7 @@ def test_gradients_are_the_slopes(place, gradient):
 @pytest.mark.slow
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="JAX compiles all with XLA")
 def test_xla_compiles_losses_and_gradients():
-    """On a GPU the whole step is compiled, where a loop without a known end has no gradient."""
+    """On a GPU the whole step is compiled by XLA, which cannot differentiate an unbounded loop."""
     import tensorflow as tf
 
     def both(*variables):

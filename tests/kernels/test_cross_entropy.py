@@ -1,4 +1,4 @@
-"""Losses over a vocabulary in chunks, against NumPy in float64."""
+"""Tests of chunked losses over a vocabulary against NumPy in float64."""
 
 import keras
 import numpy as np
@@ -13,11 +13,11 @@ RNG = np.random.default_rng(0)
 X, TABLE, BIAS = (RNG.normal(size=shape) for shape in ((B, P, E), (V, E), (V,)))
 LABELS = RNG.integers(0, V, (B, P)).astype("int32")
 UPSTREAM = RNG.normal(size=(B, P))
-UPSTREAM[1, 2] = 0  # an empty slot
+UPSTREAM[1, 2] = 0  # an unused prediction slot
 
 
 def in_float64(x, table, bias):
-    """Losses, and the gradients of Σ upstream · loss, by the formula of softmax minus one."""
+    """Return losses, and the gradients of Σ upstream · loss, by the analytic formula."""
     logits = x @ table.T + bias
     logits -= logits.max(-1, keepdims=True)
     shares = np.exp(logits) / np.exp(logits).sum(-1, keepdims=True)
@@ -28,7 +28,7 @@ def in_float64(x, table, bias):
 
 
 def found(chunks, gradient, dtype="float32", bias=BIAS):
-    """The same by `token_losses`, x in a dtype, the weights in float32."""
+    """Return the same by `token_losses`, with x in `dtype` and the weights in float32."""
     inputs = [ops.cast(X, dtype), *(ops.cast(x, "float32") for x in (TABLE, bias) if x is not None)]
 
     def losses(*inputs):
@@ -59,7 +59,7 @@ def test_without_a_bias(gradient):
 @pytest.mark.quick_cases("7")
 @pytest.mark.parametrize("chunks", [1, P])
 def test_in_bfloat16_gradients_are_summed_in_float32(chunks, gradient):
-    """A sum over seven chunks in bfloat16 would lose what the last ones add."""
+    """Summing seven chunks in bfloat16 would lose precision."""
     narrow = [np.asarray(ops.cast(ops.cast(x, "bfloat16"), "float32")) for x in (X, TABLE)]
     want = in_float64(*(x.astype("float64") for x in narrow), BIAS)
     for got, exact in zip(found(chunks, gradient, "bfloat16"), want, strict=True):
@@ -94,6 +94,6 @@ def test_the_logits_of_all_predictions_are_never_there():
 def test_chunks_have_at_most_their_maximum_size(monkeypatch):
     monkeypatch.setattr(cross_entropy, "CHUNK_BYTES", 4 * 100 * 10)
     assert chunks_that_fit(rows=2, predictions=5, vocab_size=100) == 1
-    assert chunks_that_fit(rows=2, predictions=6, vocab_size=100) == 2  # of 5 and 1 at most
+    assert chunks_that_fit(rows=2, predictions=6, vocab_size=100) == 2  # 5 and 1 per chunk
     assert chunks_that_fit(rows=2, predictions=50, vocab_size=100) == 10
-    assert chunks_that_fit(rows=64, predictions=7, vocab_size=100) == 7  # one of each row, no less
+    assert chunks_that_fit(rows=64, predictions=7, vocab_size=100) == 7  # at least one per sequence

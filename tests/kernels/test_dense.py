@@ -1,4 +1,4 @@
-"""GELU against the standard library's error function."""
+"""Tests of GELU against the error function of the standard library."""
 
 import math
 

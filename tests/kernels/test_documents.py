@@ -1,4 +1,4 @@
-"""Masks from numbers of each token, compared with the rule, pair by pair in plain Python."""
+"""Tests of attention masks of packed documents against a rule for pairs of tokens."""
 
 import numpy as np
 import pytest
@@ -6,7 +6,7 @@ from keras import ops
 
 from roformer_tf.layers.masks import gather_positions, visible_keys
 
-IDS = np.array(  # documents, one in parts, one of a token, padding before, between and after
+IDS = np.array(  # interrupted documents, one-token documents, padding at each position
     [
         [1, 1, 1, 2, 2, 3, 0, 0],
         [0, 1, 1, 0, 2, 1, 1, 2],
@@ -19,7 +19,7 @@ SEGMENTS = np.array([[0, 0, 1, 0, 1, 1, 0, 0]] * 4, "int32")
 
 
 def sees(kind, row, query, key):
-    """Whether a token sees another."""
+    """Return whether a query may attend to a key."""
     if IDS[row, query] != IDS[row, key] or not IDS[row, key]:
         return False
     if kind == "causal":

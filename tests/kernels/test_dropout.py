@@ -1,4 +1,4 @@
-"""Dropout's mask as a source of randomness: its rate, and what knows nothing of what."""
+"""Statistical tests of the dropout mask: its rate, and the independence of its values."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def correlation(a, b):
 
 
 def unlikely(correlation, size):
-    """Whether a correlation of so many pairs is significant: by five standard deviations."""
+    """Return whether a correlation of `size` pairs is significant (five standard deviations)."""
     return abs(correlation) > 5 / np.sqrt(size)
 
 
@@ -56,7 +56,7 @@ def test_neighbours_know_nothing_of_each_other(shift):
 )
 def test_seeds_give_masks_that_know_nothing_of_each_other(first, other):
     a, b = (drawn(seed, (512, 1024), 0.5) for seed in (first, other))
-    for shift in (0, 1, 5, 1024):  # nor is one the other, shifted
+    for shift in (0, 1, 5, 1024):  # also when one is shifted
         assert not unlikely(correlation(a, np.roll(b, shift)), a.size)
         assert not unlikely(correlation(a, np.roll(b, -shift)), a.size)
 

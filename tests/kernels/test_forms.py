@@ -1,4 +1,4 @@
-"""Each operation in its fast and its plain form, against NumPy in float64."""
+"""Tests of each operation in its fast and its plain form, against NumPy in float64."""
 
 import math
 from contextlib import nullcontext
@@ -31,7 +31,7 @@ NEAR = np.abs(np.arange(5)[:, None] - np.arange(5)) <= 2
 BACK = NEAR & np.tri(5, dtype=bool)
 
 
-@cache  # asked for at each place of a central difference
+@cache  # central differences call it for each element
 def mask(shape):
     return ops.convert_to_numpy(kept(ops.array(SEED), shape, RATE)) / (1 - RATE)
 
@@ -50,14 +50,14 @@ def attended(query, key, value, visible=None, shape=None, bias=0.0):
 
 
 def in_bands(visible, ahead):
-    """A mask (B, 5, 5) in blocks of two queries with the neighbouring keys: (B, 3, 2, K)."""
+    """Split a mask (B, 5, 5) into blocks of 2 queries with neighbouring keys: (B, 3, 2, K)."""
     behind = 2 if ahead else 0
     wide = np.pad(visible, [(0, 0), (0, 1), (2, 1 + behind)])
     return np.stack([wide[:, i : i + 2, i : i + 4 + behind] for i in (0, 2, 4)], axis=1)
 
 
 def of_bands(bias, ahead):
-    """A bias (N, 2, K) of each block, over all tokens: (N, 5, 5)."""
+    """Expand the bias (N, 2, K) of a block to all tokens: (N, 5, 5)."""
     whole = np.zeros((len(bias), 6, 8 + (2 if ahead else 0)))
     for i in (0, 2, 4):
         whole[:, i : i + 2, i : i + bias.shape[2]] = bias
@@ -70,13 +70,16 @@ def normalised(x, gamma, beta):
 
 
 def turned(pairs, theta):
-    """(B, T, N, 2, H/2) → (B, N, T, H), by complex numbers."""
+    """Rotate by complex numbers: (B, T, N, 2, H/2) → (B, N, T, H)."""
     x = (pairs[..., 0, :] + 1j * pairs[..., 1, :]).swapaxes(1, 2) * np.exp(1j * theta)
     return np.concatenate([x.real, x.imag], -1)
 
 
 def rotated(projected, scales=(1, 1, 0), factor=1.0):
-    """All three in one array (3, B, N, T, H): angles times scales, what turns times a factor."""
+    """Return queries, keys and values as one array (3, B, N, T, H).
+
+    `scales` multiply the angles, and `factor` multiplies whatever is rotated.
+    """
     parts = zip(projected.transpose(2, 0, 1, 3, 4, 5), scales, (0.5, 1, 1), strict=True)
     return np.stack([turned(x, s * THETA) * (factor if s else 1) * half for x, s, half in parts])
 
@@ -196,7 +199,7 @@ def given(name):
 
 
 def central_difference(function, inputs, i, weights, step=1e-5):
-    """∂ Σ weights · function / ∂ inputs[i], element by element, in float64."""
+    """Compute ∂ Σ weights · function / ∂ inputs[i], element by element, in float64."""
     slope = np.zeros(inputs[i].shape)
     for place in np.ndindex(slope.shape):
         moved = [[x.astype("float64") for x in inputs] for _ in range(2)]
@@ -207,9 +210,9 @@ def central_difference(function, inputs, i, weights, step=1e-5):
     return slope
 
 
-@cache  # by both forms
+@cache  # shared by both forms
 def weights_and_slopes(name):
-    """Random weights of a case's outputs, and by input the slopes of their weighted sum."""
+    """Return random weights of a case's outputs, and the gradients of the weighted sum."""
     _, reference, _ = CASES[name]
     inputs = given(name)
     shape = reference(*inputs).shape
@@ -228,7 +231,7 @@ def test_its_value_is_numpys(name, form):
     np.testing.assert_allclose(got, want, rtol=2e-6, atol=2e-6)
 
 
-@pytest.mark.quick_cases("fast-*", "plain-attend with dropout")  # the rest: in float64
+@pytest.mark.quick_cases("fast-*", "plain-attend with dropout")  # the rest is tested in float64
 @each_case
 @each_form
 def test_its_gradient_is_that_of_central_differences(name, form, gradient):
@@ -289,7 +292,7 @@ def test_in_bfloat16_both_forms_agree_within_its_rounding(name, gradient):
 def test_in_float64_nothing_is_less(name, form, gradient):
     ours, reference, _ = CASES[name]
     inputs = [x.astype("float64") for x in given(name)]
-    of_losses = name.startswith("cross")  # which are float32 in the end, whatever they come from
+    of_losses = name.startswith("cross")  # losses are always float32
     with form():
         value = ours(*map(ops.array, inputs))
         got = gradient(lambda x: ours(x, *map(ops.array, inputs[1:])), inputs[0])
@@ -361,7 +364,7 @@ def test_plain_forms_are_left_again():
 
 @pytest.fixture
 def with_gpu(monkeypatch):
-    """TensorFlow as where it has a GPU, as far as its list of devices goes."""
+    """Make TensorFlow list a GPU among its devices."""
     if keras.backend.backend() != "tensorflow":
         pytest.skip("on JAX no fast form runs")
     import tensorflow as tf
@@ -375,7 +378,7 @@ def with_gpu(monkeypatch):
 
 
 def chosen(traced):
-    """What `fast` says, asked at once or while a new function is traced."""
+    """Return the result of `fast`, called eagerly or while a new function is traced."""
     if not traced:
         return fast()
     import tensorflow as tf
@@ -426,7 +429,7 @@ def test_without_an_accelerator_the_backend_decides(traced):
 
 
 def test_a_step_on_a_gpu_has_no_cpu_operation(with_gpu):
-    """The graph shows which form runs: islands are functions that XLA must compile."""
+    """Fast forms appear in the graph as calls of functions that XLA must compile."""
     import tensorflow as tf
 
     def step(x):

@@ -1,4 +1,4 @@
-"""Attention without a matrix of scores: its numbers, and which path runs where."""
+"""Tests of flash attention: its numbers, and when it is used."""
 
 import keras
 import numpy as np
@@ -13,7 +13,7 @@ on_jax = pytest.mark.skipif(
 
 
 def inputs(dtype="float32", length=8, head_size=16):
-    """Queries, keys and values (2, 3, T, H), and up to three documents in each row."""
+    """Return queries, keys and values (2, 3, T, H), and a mask of up to three documents each."""
     rng = np.random.default_rng(0)
     tensors = [ops.cast(rng.normal(size=(2, 3, length, head_size)), dtype) for _ in range(3)]
     documents = np.sort(rng.integers(0, 3, (2, length)))[:, ::-1]
@@ -22,7 +22,7 @@ def inputs(dtype="float32", length=8, head_size=16):
 
 
 def attended(query, key, value, visible, dtype="float64"):
-    """Attention in NumPy, in float64, with each result rounded to a dtype."""
+    """Compute attention in NumPy, in float64 with each result rounded to `dtype`."""
 
     def rounded(x):
         return ops.convert_to_numpy(ops.cast(ops.cast(x, dtype), "float32")).astype("float64")
@@ -42,7 +42,7 @@ def test_it_attends_as_numpy_does(dtype, length):
     got = attend(*arguments)
     assert keras.backend.standardize_dtype(got.dtype) == dtype
     bound = 1e-6
-    if dtype == "bfloat16":  # partial sums are rounded, too
+    if dtype == "bfloat16":  # partial sums are rounded as well
         bound = 2.5 * np.abs(attended(*arguments, dtype) - want).max()
     np.testing.assert_allclose(ops.convert_to_numpy(ops.cast(got, "float32")), want, atol=bound)
 
@@ -53,7 +53,7 @@ def test_without_a_gpu_nothing_flashes():
 
 @pytest.fixture
 def gpu(monkeypatch):
-    """Have JAX take its device for an H100 with cuDNN 9.10, for as long as it only traces."""
+    """Make JAX treat its device as an H100 with cuDNN 9.10, which suffices for tracing."""
     import jax
     from jax._src.cudnn import fused_attention_stablehlo
 
@@ -67,7 +67,7 @@ def gpu(monkeypatch):
 
 
 def traced(*arguments):
-    """The operations of the gradient, which is never run, inside a layer that is rematerialised."""
+    """Return the operations of the gradient of a rematerialized layer, without running them."""
     import jax
 
     def total(query, key, value, visible):
@@ -80,7 +80,7 @@ FLASH = "dot_product_attention_fwd", "dot_product_attention_bwd"
 
 
 def test_a_query_without_keys_sees_all_of_them(monkeypatch):
-    """With rows that fill up a batch, and have no key, the loss on an H200 was nan."""
+    """Empty sequences that fill up a batch once caused a NaN loss on an H200."""
     masks = []
     monkeypatch.setattr(
         ops, "dot_product_attention", lambda q, k, v, mask, scale: masks.append(mask) or v
@@ -120,7 +120,7 @@ def test_what_cudnn_refuses_is_left_to_xla(gpu, changed):
 
 @on_jax
 def test_a_mask_of_keys_alone_would_not_flash(gpu):
-    """Keras falls back with no more than a line in the log: `visible` must have its queries."""
+    """Keras falls back with only a log message, so `visible` must have an axis of queries."""
     query, key, value, visible = inputs("bfloat16")
     assert not any(name in traced(query, key, value, visible[:, :1]) for name in FLASH)
 
@@ -131,7 +131,7 @@ def test_keras_switch_turns_it_off(gpu):
     try:
         assert not any(name in traced(*inputs("bfloat16")) for name in FLASH)
     finally:
-        keras.config.enable_flash_attention()  # "where possible", as it was
+        keras.config.enable_flash_attention()  # the default: where possible
 
 
 @on_jax

@@ -1,7 +1,7 @@
-"""Both attention layers against plain NumPy in float64, and as layers of Keras models.
+"""Tests of both attention layers against NumPy in float64, and as layers of Keras models.
 
-Keras' way and the fused form are held to one reference: what `RoFormerSelfAttention` gives is what
-`RotaryMultiHeadAttention` gives.
+`RotaryMultiHeadAttention` (the Keras subclass) and `RoFormerSelfAttention` (the fused form) are
+compared with the same reference.
 """
 
 import keras
@@ -30,7 +30,7 @@ def random(*shape, seed=0):
 
 
 def tensor(*shape, dtype="float32", seed=0):
-    """As `random`; of one NumPy array, given twice, Keras would make two tensors."""
+    """Return `random` as a tensor. Keras converts an array that is passed twice to two tensors."""
     return ops.cast(random(*shape, seed=seed), dtype)
 
 
@@ -40,22 +40,22 @@ each_layer = pytest.mark.parametrize(
 
 
 def call(layer, x, **arguments):
-    """Attention of x to itself by either layer."""
+    """Return the self-attention of x by either layer."""
     values = () if isinstance(layer, RoFormerSelfAttention) else (x,)
     return layer(x, *values, **arguments)
 
 
 def with_random_weights(layer, seed=7):
-    """Give a built layer weights of every sign, biases included."""
+    """Give a built layer random positive and negative weights, biases included."""
     rng = np.random.default_rng(seed)
     layer.set_weights([0.5 * rng.normal(size=w.shape) for w in layer.weights])
     return layer
 
 
 def attend(query, value, weights, *, visible=None, style="interleaved", base=10_000.0, dtype=None):
-    """The layer in plain NumPy, weights in Keras' order → output, probabilities (B, N, T, S).
+    """Compute the layer in NumPy → output, probabilities (B, N, T, S).
 
-    In float64, or with each result rounded to a dtype.
+    The weights are in Keras' order. Computes in float64, or rounds each result to `dtype`.
     """
 
     def rounded(x):
@@ -76,7 +76,7 @@ def attend(query, value, weights, *, visible=None, style="interleaved", base=10_
 
 
 def _rotated(x, style, base):
-    """Turn each pair by its 2 × 2 matrix, one after the other."""
+    """Rotate each pair by its 2 × 2 matrix, one after the other."""
     turned, size = x.copy(), x.shape[-1]
     for position in range(x.shape[1]):
         for m in range(size // 2):
@@ -99,7 +99,7 @@ def same(ids):
 
 @pytest.mark.parametrize("style", ["interleaved", "half"])
 @pytest.mark.parametrize("base", [10_000.0, 7.0])
-@pytest.mark.parametrize("dropout", [0.0, 0.3])  # Keras takes another path where there is some
+@pytest.mark.parametrize("dropout", [0.0, 0.3])  # Keras takes another code path with dropout
 @each_layer
 def test_it_attends_as_plain_numpy_does(kind, style, base, dropout):
     x, layer = tensor(B, T, D), make(kind, rotary_style=style, rotary_base=base, dropout=dropout)
@@ -126,7 +126,7 @@ def test_a_sequence_sees_only_itself_and_padding_is_seen_by_nobody(kind):
     got = to_float64(call(layer, x, sequence_ids=ids))
     np.testing.assert_allclose(got[real], want[real], atol=1e-5)
     assert np.isfinite(got).all()
-    # each sequence alone, from position 0 on: the same numbers
+    # each sequence processed separately, from position 0 on, gives the same numbers
     for row, start, stop in [(0, 0, 3), (0, 3, 5), (1, 0, 2), (1, 2, 7)]:
         alone = to_float64(call(layer, x[row : row + 1, start:stop]))
         np.testing.assert_allclose(got[row, start:stop], alone[0], atol=1e-5)
@@ -147,7 +147,7 @@ def test_a_mask_narrows_what_sequence_ids_allow(kind):
 @pytest.mark.parametrize("batch", [1, B])
 @pytest.mark.parametrize("heads", [1, N])
 def test_a_mask_with_an_axis_of_heads_narrows_what_sequence_ids_allow(batch, heads):
-    """Heads are as many as rows are not: where the two axes met, Keras would mostly say nothing."""
+    """The batch size differs from the number of heads: broadcasting cannot confuse the two axes."""
     x, layer, real = tensor(N, T, D), make(), np.tile(ids, (2, 1))[:N] != 0
     documents = np.tile(ids, (2, 1))[:N]
     mask = np.random.default_rng(4).random((N if batch > 1 else 1, heads, T, T)) < 0.7
@@ -174,7 +174,7 @@ def test_a_mask_with_an_axis_of_heads_narrows_what_keras_hands_on():
 
 
 def compiled(function):
-    """A function of tensors, compiled by XLA."""
+    """Compile a function of tensors by XLA."""
     if keras.backend.backend() == "jax":
         import jax
 
@@ -279,7 +279,7 @@ def test_half_precision_is_close_and_past_position_256_too(kind, half):
     x = to_float64(x)
     want, _ = attend(x, x, layer.get_weights(), visible=same(packed))
     rounded, _ = attend(x, x, layer.get_weights(), visible=same(packed), dtype=half)
-    # Partial sums are rounded, too, above all where the CPU has no instructions for bfloat16.
+    # Partial sums are rounded as well, most on CPUs without bfloat16 instructions.
     times = 1.6 if half == "float16" or multiplies_bfloat16() else 2.5
     assert np.abs(to_float64(got) - want).max() <= times * np.abs(rounded - want).max()
 
@@ -289,8 +289,8 @@ def test_half_precision_is_close_and_past_position_256_too(kind, half):
 @pytest.mark.parametrize(
     ("kind", "key_dim"),
     [
-        (RoFormerSelfAttention, 8),  # no power of 4: its root is rounded
-        (RotaryMultiHeadAttention, 16),  # of others Keras rounds 1 / √key_dim to float32
+        (RoFormerSelfAttention, 8),  # not a power of 4: its square root is rounded
+        (RotaryMultiHeadAttention, 16),  # otherwise Keras rounds 1 / √key_dim to float32
     ],
 )
 def test_in_float64_nothing_is_less(kind, key_dim, training):
@@ -369,15 +369,15 @@ def test_same_sequence_is_one_rule_for_padding_and_packing():
 
 
 def sees(kind, documents, segments, query, key):
-    """Whether one token of a row may attend to another, without sums."""
+    """Return whether one token of a sequence may attend to another, by explicit rules."""
     if documents[query] != documents[key] or documents[key] == 0:
         return False
     if key <= query or kind in (None, "bidirectional"):
         return True
-    return kind == "unilm" and not any(segments[query + 1 : key + 1])  # all of one source
+    return kind == "unilm" and not any(segments[query + 1 : key + 1])  # all of one source segment
 
 
-LENGTH = 9  # of all rows: JAX compiles every shape anew
+LENGTH = 9  # of all sequences: JAX recompiles for each shape
 ROWS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), min_size=LENGTH, max_size=LENGTH)
 PACKED = [(1, 0), (1, 0), (1, 1), (2, 0), (2, 1), (2, 1), (3, 0), (3, 0), (0, 0)]
 
@@ -428,7 +428,7 @@ def test_outputs_of_projections_are_regularised_as_keras_does():
     want = penalty(keras.layers.MultiHeadAttention)
     assert len(want) == 4
     assert min(want) > 0
-    # the last one is of what attention gives, which is rotated here
+    # the last output is that of the attention itself, which is rotated in our layer
     assert penalty(RotaryMultiHeadAttention)[:3] == pytest.approx(want[:3], rel=1e-6)
     assert penalty(RotaryMultiHeadAttention)[3] > 0
 
@@ -451,7 +451,7 @@ def test_quantized_it_answers_as_keras_projections_do(kind, mode, bound, positio
         np.abs(to_float64(getattr(layer, f"{name}_dense")(x)) - whole).max() / np.abs(whole).max()
         for name, whole in zip(projections, halves, strict=False)
     )
-    assert 0 < error < bound  # of one projection, by Keras' layer
+    assert 0 < error < bound  # error of a single projection, quantized by Keras
     assert 0 < np.abs(after - before).max() < 4 * bound * np.abs(before).max()
 
 
@@ -464,7 +464,7 @@ def test_a_subclass_rotation_is_what_runs():
     layer, backwards = Unrotated(2, 4), ops.flip(x, 1)
     flipped = keras.ops.convert_to_numpy(layer(backwards, backwards))
     y = keras.ops.convert_to_numpy(layer(x, x))
-    assert np.abs(flipped[:, ::-1] - y).max() < 1e-6  # it knows no order
+    assert np.abs(flipped[:, ::-1] - y).max() < 1e-6  # order has no effect
 
 
 @pytest.mark.parametrize("shape", [(2, 5, 5), (2, 1, 5, 5), (5, 5)])
@@ -498,7 +498,7 @@ def test_an_argument_that_keras_adds_to_its_call_reaches_it(monkeypatch):
 
 @pytest.mark.parametrize("options", [{"sliding_window": 2}, {"use_gate": True}], ids=str)
 def test_options_of_later_versions_are_keras_own(options):
-    """Queries of zeros look at all alike, turned or not: what is left is Keras' layer."""
+    """With queries of zeros, rotation has no effect: the outputs equal those of Keras."""
     try:
         theirs = keras.layers.MultiHeadAttention(N, H, **options)
     except (TypeError, ValueError):

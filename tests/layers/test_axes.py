@@ -1,4 +1,4 @@
-"""Rotation along several axes against complex numbers, and what attention may know of positions."""
+"""Tests of rotation along several axes against complex numbers, and of attention with it."""
 
 import keras
 import numpy as np
@@ -18,7 +18,7 @@ def array(x):
 
 
 def by_complex_phases(x, positions, base, style):
-    """x (B, T, N, H) float64 at positions (B, T, A): each pair times a phase, one by one."""
+    """Multiply each pair of x (B, T, N, H), float64, by its phase at positions (B, T, A)."""
     pairs = x.shape[-1] // 2
     sizes = [len(part) for part in np.array_split(range(pairs), positions.shape[-1])]
     first = slice(None, None, 2) if style == "interleaved" else slice(None, pairs)
@@ -44,7 +44,7 @@ def test_each_pair_turns_by_one_axis(axes, head, base, style):
     want = by_complex_phases(x.astype("float64"), positions, base, style)
     got = rotate_along_axes(x, positions, Rotation(head, style, base))
     np.testing.assert_allclose(array(got), want, atol=5e-5)
-    alike = rotate_along_axes(x, positions[0], Rotation(head, style, base))  # of all rows
+    alike = rotate_along_axes(x, positions[0], Rotation(head, style, base))  # shared by the batch
     np.testing.assert_allclose(array(alike)[0], want[0], atol=5e-5)
 
 
@@ -66,7 +66,7 @@ def test_only_the_share_that_turns_is_shared_out():
 
 
 def scores(query, key, at, other, style):
-    """Product of a query at one position and a key at another, both (A,)."""
+    """Return the dot product of a query at one position and a key at another, both (A,)."""
     turned = [
         array(
             rotate_along_axes(x[None, None, None], np.array([place], "int32"), Rotation(8, style))
@@ -103,7 +103,7 @@ def attention(kind, **options):
 
 
 def reference(layer, x, positions, style, base=10_000.0):
-    """Attention of x (B, T, D) at positions (B, T, A), in float64 by the weights alone."""
+    """Compute attention of x (B, T, D) at positions (B, T, A) in float64 from the weights."""
     weights = {v.path.split("/", 1)[1]: array(v).astype("float64") for v in layer.weights}
     parts = {
         name: np.einsum("btd,dnh->btnh", x, weights[f"{name}/kernel"]) + weights[f"{name}/bias"]
@@ -131,7 +131,7 @@ def test_attention_takes_positions_per_axis(style):
     for alike in (one_axis, one_axis[0]):
         again = array(layer(tensor, tensor, rotary_positions=alike))
         np.testing.assert_allclose(again, plain, atol=2e-6)
-    np.testing.assert_array_equal(array(layer(tensor, tensor)), plain)  # no state remains
+    np.testing.assert_array_equal(array(layer(tensor, tensor)), plain)  # no state is kept
 
 
 def test_positions_per_axis_are_an_input_of_a_keras_model(tmp_path):

@@ -1,4 +1,4 @@
-"""Linear attention with rotation against the sum over all pairs, in NumPy's float64."""
+"""Tests of linear attention with rotation against the sum over all pairs in NumPy's float64."""
 
 import keras
 import numpy as np
@@ -25,12 +25,12 @@ def array(x):
 
 @pytest.fixture
 def small_chunks(monkeypatch):
-    """Chunks of 4 tokens, so that short rows have many."""
+    """Set chunks of 4 tokens, so that short sequences have many."""
     monkeypatch.setattr(module, "CHUNK", 4)
 
 
 def turned(x, positions, style="interleaved", base=10_000.0):
-    """x (B, T, N, M) float64, each pair times a phase; positions ([B,] T)."""
+    """Multiply each pair of x (B, T, N, M), float64, by its phase at positions ([B,] T)."""
     half = x.shape[-1] // 2
     first = slice(None, None, 2) if style == "interleaved" else slice(None, half)
     second = slice(1, None, 2) if style == "interleaved" else slice(half, None)
@@ -42,7 +42,7 @@ def turned(x, positions, style="interleaved", base=10_000.0):
 
 
 def quadratic(q, k, v, tq, tk, ids=None, causal=False):
-    """Equation 19 pair by pair: (B, T, N, M) … → (B, T, N, V)."""
+    """Compute equation 19 pair by pair: (B, T, N, M) … → (B, T, N, V)."""
     visible = np.ones((q.shape[0], q.shape[1], k.shape[1]), bool)
     if ids is not None:
         visible &= (ids[:, :, None] == ids[:, None, :]) & (ids[:, None, :] != 0)
@@ -95,11 +95,11 @@ def test_rows_of_many_chunks_and_of_queries_apart_from_keys():
     np.testing.assert_allclose(array(got), quadratic(q[:, :7], k, v, q[:, :7], k), atol=1e-5)
 
 
-# The layer
+# Tests of the layer
 
 
 def features(layer, kind, q, k):
-    """φ in float64, without the numbers that keep an exponential in range."""
+    """Compute φ in float64, without the constants that prevent overflow of the exponential."""
     if kind == "elu":
         return (np.where(x > 0, x + 1, np.exp(np.minimum(x, 0))) for x in (q, k))
     directions = array(layer.directions).astype("float64")
@@ -134,7 +134,7 @@ def reference(layer, x, kind, positions, ids, causal, style="interleaved", base=
     return np.einsum("btnh,nhd->btd", heads, output[0]) + output[1]
 
 
-@pytest.mark.quick_cases(  # any three of the choices in each of their combinations
+@pytest.mark.quick_cases(  # each combination of any three options
     *("elu-whole-False-interleaved", "elu-whole-True-half"),
     *("elu-packed-False-half", "elu-packed-True-interleaved"),
     *("favor-whole-False-half", "favor-whole-True-interleaved"),
@@ -158,7 +158,7 @@ def test_the_layer_is_equation_19(small_chunks, kind, ids, causal, style):
     np.testing.assert_allclose(got, want, atol=bound)
     moved = where + 40
     again = array(layer(ops.convert_to_tensor(x), rotary_positions=moved[:, None], **arguments))
-    np.testing.assert_allclose(again, want, atol=2 * bound)  # distances alone are known
+    np.testing.assert_allclose(again, want, atol=2 * bound)  # the result depends only on distances
     still = array(layer(ops.convert_to_tensor(x), rotary_positions=0 * moved[:, None], **arguments))
     assert np.abs(still - want).max() > 100 * bound
 
@@ -169,7 +169,7 @@ def softmax_attention(q, k, v):
 
 
 def favor_error(count, seeds=range(32)):
-    """Error of FAVOR+ compared with softmax, root mean square: the median of some drawings."""
+    """Return the RMS error of FAVOR+ compared with softmax: the median over several seeds."""
     rng = np.random.default_rng(5)
     q, k, v = (scale * rng.normal(size=(1, 24, 1, 8)) for scale in (0.5, 0.5, 1.0))
     want = softmax_attention(q, k, v)
@@ -264,7 +264,7 @@ def test_a_saved_model_gives_the_same_and_learns(tmp_path):
 
 
 def test_gradients_are_those_of_the_quadratic_sum(small_chunks, gradient):
-    """By differences of the float64 sum; queries, keys and values in one array."""
+    """Compare with finite differences of the float64 sum; x stacks queries, keys and values."""
     rng = np.random.default_rng(0)
     x = rng.random((3, 1, 11, 1, 2)).astype("float32")
     weights = rng.normal(size=(1, 11, 1, 2))

@@ -1,4 +1,4 @@
-"""Who sees whom within a window, block by block, against a rule for two tokens."""
+"""Tests of the block masks of a local attention window against the full mask."""
 
 import numpy as np
 import pytest
@@ -21,7 +21,7 @@ def test_a_band_is_the_mask_of_the_window_in_blocks(attention_type, window, leng
     assert band.shape == (2, -(-length // rows), rows, sides * rows)
     got = np.zeros((2, length, length), bool)
     for b, block, row, key in zip(*np.nonzero(band), strict=True):
-        # visible keys are in the sequence, never in its padding
+        # visible keys are within the sequence, never in its padding
         got[b, block * rows + row, (block - 1) * rows + key] = True
     assert got.sum() == band.sum()
     near = np.abs(np.arange(length)[:, None] - np.arange(length)) <= window

@@ -1,4 +1,4 @@
-"""Rotary positions' rivals, token by token in plain Python."""
+"""Tests of the alternatives to rotary positions, token by token in plain Python."""
 
 import math
 
@@ -17,7 +17,7 @@ from roformer_tf.layers.positions import (
 
 
 def bucket(distance, buckets, furthest, bidirectional):
-    """T5's rule for one distance, key minus query, in logarithms to the base of the ratio."""
+    """Compute T5's bucket of one distance, key minus query, using a logarithm of any base."""
     first = 0
     if bidirectional:
         buckets //= 2
@@ -28,7 +28,7 @@ def bucket(distance, buckets, furthest, bidirectional):
     if distance < exact:
         return first + distance
     steps = math.log(distance / exact, furthest / exact) * (buckets - exact)
-    # a whole number may come out of the logarithm a little too small
+    # rounding can make an integral logarithm slightly too small
     return first + min(exact + math.floor(steps + 1e-9), buckets - 1)
 
 
@@ -58,7 +58,7 @@ def test_a_bias_is_that_of_its_distance(length, bidirectional, gradient):
     places = np.arange(length)[None] + np.array([[7], [0]])
     between = ops.convert_to_numpy(layer.between(places, places))
     np.testing.assert_array_equal(between, np.repeat(want, 2, axis=0))
-    if length == 40:  # a block of 10, and the 20 or 30 keys that begin 10 before it
+    if length == 40:  # a block of 10 queries, and the 20 or 30 keys that start 10 before it
         for keys in (20, 30):
             band = ops.convert_to_numpy(layer.of_band(10, keys))
             np.testing.assert_array_equal(band, want[:, :, 10:20, :keys])

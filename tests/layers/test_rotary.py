@@ -1,4 +1,4 @@
-"""The rotation against complex phases in float64, bert4keras' numbers and the paper's form."""
+"""Tests of the rotation against complex phases in float64, bert4keras and the paper's form."""
 
 import keras
 import numpy as np
@@ -20,7 +20,7 @@ def random(*shape, seed=0):
 
 
 def turned_by_complex_phases(x, positions, base, style):
-    """x (B, T, N, H) float64 → the same pairs, each times e^(iθ)."""
+    """Multiply each pair of x (B, T, N, H), float64, by e^(iθ)."""
     size = x.shape[-1]
     first, second = (
         (x[..., ::2], x[..., 1::2])
@@ -41,7 +41,7 @@ def turned_by_complex_phases(x, positions, base, style):
     ("dtype", "bound"), [("float32", 6e-5), ("bfloat16", 4e-3), ("float16", 5e-4)]
 )
 def test_rotation_multiplies_pairs_by_a_complex_phase(style, base, head_size, dtype, bound):
-    # A float32 angle of 1500 radians is off by up to 6e-5, which float32's bound allows for.
+    # In float32, an angle of 1500 radians has an error of up to 6e-5; the bound allows for it.
     positions = np.r_[0:8, 250:262, 505:512, 1530:1536]
     x = ops.cast(random(2, len(positions), 3, head_size), dtype)  # (B, T, N, H)
     want = turned_by_complex_phases(to_float64(x), positions, base, style)
@@ -101,7 +101,7 @@ def test_queries_keys_and_scores_equal_those_of_bert4keras(recorded):
 
 
 def product(query_at, key_at, style):
-    """q · k of each head, the query turned to one position and the key to another."""
+    """Return q · k of each head, the query rotated to one position and the key to another."""
     query = rotate(random(1, 1, 2, 8), np.array([query_at]), style=style)
     key = rotate(random(1, 1, 2, 8, seed=1), np.array([key_at]), style=style)
     return (to_float64(query) * to_float64(key)).sum(-1)

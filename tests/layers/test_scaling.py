@@ -1,4 +1,4 @@
-"""Scaled angles pair by pair in plain Python, and scores by the number of keys."""
+"""Tests of scaled angles against formulas in plain Python, and of scores scaled by log n."""
 
 import math
 
@@ -15,19 +15,19 @@ YARN = {"rope_type": "yarn", "factor": 4.0}
 
 
 def pair_by_pair(features, base, parameters, trained, length):
-    """Angles per position and the factor of cos and sin, by the formulas as they were published."""
+    """Return angles per position and the factor of cos and sin, by the published formulas."""
     factor, actual = parameters["factor"], []
     kind = parameters["rope_type"]
     for m in range(features // 2):
         plain = math.exp(-2 * m / features * math.log(base))
         if kind == "linear":  # position n counts as n / factor
             actual.append(plain / factor)
-        elif kind == "dynamic":  # the slowest pair is slowed by the whole ratio, the first by none
+        elif kind == "dynamic":  # from no scaling (first pair) to the full ratio (last)
             ratio = factor * max(length, trained) / trained - factor + 1
             actual.append(plain * ratio ** (-2 * m / (features - 2)))
         else:
 
-            def boundary(turns):  # the m at which a pair makes so many turns in `trained` tokens
+            def boundary(turns):  # the m whose pair makes this many turns in `trained` tokens
                 return features / 2 * math.log(trained / (2 * math.pi * turns), base)
 
             low = boundary(parameters.get("beta_fast", 32))
@@ -61,7 +61,7 @@ def test_frequencies_are_those_of_each_pair(parameters, features, base, length):
     got, scale = frequencies(features, base, parameters, 100, length)
     np.testing.assert_allclose(got, want, rtol=1e-12)
     assert scale == pytest.approx(factor)
-    # a length that is a tensor, as where no shape is known
+    # the length is a tensor where the shape is not static
     if length is not None:
         got, _ = frequencies(features, base, parameters, 100, ops.convert_to_tensor(length))
         np.testing.assert_allclose(ops.convert_to_numpy(got), want, rtol=1e-5)

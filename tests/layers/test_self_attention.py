@@ -1,6 +1,6 @@
-"""RoFormer's own attention computes what `RotaryMultiHeadAttention` computes.
+"""Tests that `RoFormerSelfAttention` computes the same as `RotaryMultiHeadAttention`.
 
-What both attention layers have in common is in `test_attention.py`.
+Tests that hold for both attention layers are in `test_attention.py`.
 """
 
 import numpy as np
@@ -19,7 +19,7 @@ def tensor(*shape):
 
 
 def make(kind=RoFormerSelfAttention, **options):
-    """A layer with weights of every sign; of one seed for all."""
+    """Return a layer with random weights, the same for every kind."""
     layer = kind(N, H, **options)
     layer.build((B, T, D), (B, T, D))
     rng = np.random.default_rng(7)
@@ -57,7 +57,7 @@ FORMS = {
 
 @pytest.mark.parametrize("form", FORMS)
 def test_keras_way_has_every_form_that_the_fused_one_has(form):
-    """The fused one is held to float64 by `tests/models/test_forms.py`."""
+    """`tests/models/test_forms.py` compares the fused form with a float64 reference."""
     x, ids = tensor(B, T, D), np.where(IDS == 0, 9, IDS)
     layers = [
         make(kind, **FORMS[form]) for kind in (RoFormerSelfAttention, RotaryMultiHeadAttention)
@@ -92,7 +92,7 @@ def test_with_lora_the_projections_answer_themselves():
     x, layer = tensor(B, T, D), make()
     before = layer(x)
     layer.query_dense.enable_lora(2)
-    assert max_difference(layer(x), before) < 5e-6  # its second matrix begins as zeros
+    assert max_difference(layer(x), before) < 5e-6  # LoRA's second matrix is initialized with zeros
     layer.query_dense.lora_kernel_b.assign(np.ones(layer.query_dense.lora_kernel_b.shape))
     assert max_difference(layer(x), before) > 1e-2
 

@@ -1,4 +1,4 @@
-"""What the recorded outputs of whole models cannot show: dropout, initializers, dtypes."""
+"""Tests of dropout, initializers and dtypes, which recorded outputs of models do not cover."""
 
 import keras
 import numpy as np
@@ -48,7 +48,7 @@ def test_each_dropout_of_a_layer_is_active_in_training_alone(config, rate):
 
 
 def test_attention_drops_as_often_as_the_config_says():
-    """Every token looks at all alike and brings a feature of its own: what it gets is weights."""
+    """Uniform attention and one-hot values: the output is the attention weights."""
     rate, size = 0.3, 32
     layer = RoFormerLayer(
         CONFIG.replace(attention_probs_dropout_prob=rate, num_attention_heads=1)
@@ -77,7 +77,7 @@ def test_hidden_dropout_follows_attention_and_feed_forward():
 
 def test_without_dropout_training_changes_nothing():
     x, layer = random(2, 6, 32), RoFormerLayer(CONFIG)
-    # other forms of the same operations run in training: equal except for rounding
+    # training runs other forms of the same operations: results are equal up to rounding
     assert max_difference(layer(x, VISIBLE, training=True), layer(x, VISIBLE)) < 5e-6
 
 
@@ -93,7 +93,7 @@ def test_embeddings_drop_in_training_alone(config, embedding_size):
 
 @BOTH
 def test_v2_drops_before_the_norm_and_v1_after_it(config):
-    """What is dropped is 0; after a norm every vector has the mean square 1."""
+    """Dropped values are 0; after a norm every vector has a mean square of 1."""
     rate = 0.4
     layer = RoFormerEmbeddings(config.replace(hidden_dropout_prob=rate))
     ids = np.arange(400).reshape(20, 20)
@@ -145,14 +145,14 @@ def test_the_rms_norm_neither_centres_nor_learns_and_gives_zeros_for_zeros():
 
 
 def test_float16_squares_do_not_overflow():
-    x = np.full((1, 32), 300.0, "float16")  # 300² is more than float16 holds
+    x = np.full((1, 32), 300.0, "float16")  # 300² is too large for float16
     got = ops.convert_to_numpy(RMSNorm(1e-12, dtype="float16")(x))
     np.testing.assert_array_equal(got, np.ones((1, 32)))
 
 
 @pytest.mark.parametrize("layers", [1, 12])
 def test_v2_starts_by_its_width_and_depth(layers):
-    """A truncated normal of deviation (inputs × layers)^-½, after the truncation."""
+    """A truncated normal with standard deviation (inputs × layers)^-½ after the truncation."""
     keras.utils.set_random_seed(0)
     config = V2.replace(
         hidden_size=64, intermediate_size=256, embedding_size=16, num_hidden_layers=layers
@@ -176,7 +176,7 @@ def test_kernels_start_truncated_normal_and_biases_at_zero():
     for weight in layer.weights:
         values = ops.convert_to_numpy(weight)
         if weight.name == "kernel":
-            assert 0.37 < values.std() < 0.5  # truncation at two deviations takes a tenth
+            assert 0.37 < values.std() < 0.5  # truncation at 2 σ reduces it by a tenth
             assert np.abs(values).max() <= 1.0
         else:
             assert (values == (1 if weight.name == "gamma" else 0)).all()
