@@ -13,7 +13,7 @@ from roformer_tf.kernels.accelerators import accelerators, device_in_words
 def gpus(monkeypatch):
     """Return a function that simulates a backend with GPUs: gpus("tensorflow", "NVIDIA L20", …)."""
 
-    def pretend(backend, *names):
+    def simulate(backend, *names):
         monkeypatch.setattr(keras.backend, "backend", lambda: backend)
         if backend == "jax":
             jax = pytest.importorskip("jax")
@@ -26,7 +26,7 @@ def gpus(monkeypatch):
         details = [{"device_name": name} if name else {} for name in names]
         monkeypatch.setattr(config.experimental, "get_device_details", details.__getitem__)
 
-    return pretend
+    return simulate
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ def inputs(dtype="float32", length=8, head_size=16):
     return *tensors, ops.convert_to_tensor(visible)
 
 
-def attended(query, key, value, visible, dtype="float64"):
+def numpy_attention(query, key, value, visible, dtype="float64"):
     """Compute attention in NumPy, in float64 with each result rounded to `dtype`."""
 
     def rounded(x):
@@ -36,18 +36,18 @@ def attended(query, key, value, visible, dtype="float64"):
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize("length", [8, 7])
-def test_it_attends_as_numpy_does(dtype, length):
+def test_attention_equals_numpy(dtype, length):
     arguments = inputs(dtype, length)
-    want = attended(*arguments)
+    want = numpy_attention(*arguments)
     got = attend(*arguments)
     assert keras.backend.standardize_dtype(got.dtype) == dtype
     bound = 1e-6
     if dtype == "bfloat16":  # partial sums are rounded as well
-        bound = 2.5 * np.abs(attended(*arguments, dtype) - want).max()
+        bound = 2.5 * np.abs(numpy_attention(*arguments, dtype) - want).max()
     np.testing.assert_allclose(ops.convert_to_numpy(ops.cast(got, "float32")), want, atol=bound)
 
 
-def test_without_a_gpu_nothing_flashes():
+def test_flash_attention_needs_a_gpu():
     assert not may_flash(8)
 
 
@@ -59,11 +59,11 @@ def gpu(monkeypatch):
 
     monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
     monkeypatch.setattr(fused_attention_stablehlo, "check_cudnn_version", lambda: 91_000)
-    for name, known in (
+    for name, supported in (
         ("check_compute_capability", ("8.0", "9.0")),  # at least
         ("is_cuda_compute_capability_equal", ("9.0",)),
     ):
-        monkeypatch.setattr(fused_attention_stablehlo, name, known.__contains__)
+        monkeypatch.setattr(fused_attention_stablehlo, name, supported.__contains__)
 
 
 def traced(*arguments):
@@ -79,7 +79,7 @@ def traced(*arguments):
 FLASH = "dot_product_attention_fwd", "dot_product_attention_bwd"
 
 
-def test_a_query_without_keys_sees_all_of_them(monkeypatch):
+def test_a_query_without_visible_keys_attends_to_all(monkeypatch):
     """Empty sequences that fill up a batch once caused a NaN loss on an H200."""
     masks = []
     monkeypatch.setattr(
@@ -95,7 +95,7 @@ def test_a_query_without_keys_sees_all_of_them(monkeypatch):
 
 
 @on_jax
-def test_on_a_gpu_cudnn_does_both_passes(gpu):
+def test_on_a_gpu_cudnn_computes_both_passes(gpu):
     operations = traced(*inputs("bfloat16"))
     assert all(name in operations for name in FLASH)
     assert "bf16[2,1,8,8]" in operations  # the mask, one for all heads
@@ -112,21 +112,21 @@ def test_on_a_gpu_cudnn_does_both_passes(gpu):
     ],
     ids=["float32", "odd length", "small heads"],
 )
-def test_what_cudnn_refuses_is_left_to_xla(gpu, changed):
+def test_xla_computes_what_cudnn_does_not_support(gpu, changed):
     operations = traced(*inputs(**changed))
     assert not any(name in operations for name in FLASH)
     assert "exp" in operations
 
 
 @on_jax
-def test_a_mask_of_keys_alone_would_not_flash(gpu):
+def test_a_mask_without_queries_prevents_flash_attention(gpu):
     """Keras falls back with only a log message, so `visible` must have an axis of queries."""
     query, key, value, visible = inputs("bfloat16")
     assert not any(name in traced(query, key, value, visible[:, :1]) for name in FLASH)
 
 
 @on_jax
-def test_keras_switch_turns_it_off(gpu):
+def test_the_keras_setting_disables_flash_attention(gpu):
     keras.config.disable_flash_attention()
     try:
         assert not any(name in traced(*inputs("bfloat16")) for name in FLASH)
@@ -135,7 +135,7 @@ def test_keras_switch_turns_it_off(gpu):
 
 
 @on_jax
-def test_on_a_tpu_keras_would_give_all_rows_one_mask(monkeypatch):
+def test_flash_attention_is_not_used_on_a_tpu(monkeypatch):
     import jax
 
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")

@@ -48,8 +48,8 @@ class Peer:
         arguments = torch.tensor(x, requires_grad=True)
         output = self.call(self.module, arguments)
         (output * torch.tensor(upstream)).sum().backward()
-        held = dict(self.module.named_parameters())
-        for parameter in held.values():
+        parameters = dict(self.module.named_parameters())
+        for parameter in parameters.values():
             parameter.data = parameter.grad
         return output.detach().numpy(), [arguments.grad.numpy(), *self.weights()]
 
@@ -58,7 +58,7 @@ def linear(layer):
     return layer.weight.detach(), None if layer.bias is None else layer.bias.detach()
 
 
-def four(*names):
+def named_layers(*names):
     return lambda module: [linear(getattr(module, name)) for name in names]
 
 
@@ -104,7 +104,7 @@ def peer(transformers):
         config = transformers.GPTJConfig(
             n_embd=256, n_head=1, rotary_dim=64, n_positions=64, attn_pdrop=0.0, resid_pdrop=0.0
         )
-        names = four("q_proj", "k_proj", "v_proj", "out_proj")
+        names = named_layers("q_proj", "k_proj", "v_proj", "out_proj")
 
         def call(module, x):
             if hasattr(code, "GPTJRotaryEmbedding"):  # since transformers 5.24
@@ -125,7 +125,7 @@ def peer(transformers):
         def call(module, x):
             return module(x, tables(x, positions()), None)[0]
 
-        names = four("q_proj", "k_proj", "v_proj", "o_proj")
+        names = named_layers("q_proj", "k_proj", "v_proj", "o_proj")
         return Peer(code.LlamaAttention(config, 0), call, names, 3)
 
     def roformer():
@@ -144,7 +144,7 @@ def peer(transformers):
             table = sinusoidal(x.shape[:2])[None, None]
             return module.dense(module(x, sinusoidal_pos=table)[0])
 
-        return Peer(attention, call, four("query", "key", "value", "dense"), 4)
+        return Peer(attention, call, named_layers("query", "key", "value", "dense"), 4)
 
     def make(name):
         result = {"GPT-NeoX": neox, "GPT-J": gptj, "Llama": llama, "RoFormer": roformer}[name]()
@@ -239,8 +239,10 @@ def test_inverse_frequencies_and_scaling_factors(
     cos, sin = rotation.tables(np.arange(length), "float32", length)
     theta = np.outer(np.arange(length), want.numpy().astype("float64"))
     for mine, other in ((cos, np.cos(theta)), (sin, np.sin(theta))):
-        turned = ops.convert_to_numpy(mine)[:, : theta.shape[1]]
-        np.testing.assert_allclose(turned, factor * other, atol=2e-4 * factor)  # angles are float32
+        rotated = ops.convert_to_numpy(mine)[:, : theta.shape[1]]
+        np.testing.assert_allclose(
+            rotated, factor * other, atol=2e-4 * factor
+        )  # angles are float32
 
 
 @pytest.mark.parametrize("bidirectional", [True, False])

@@ -11,7 +11,7 @@ from roformer_tf.layers.masks import visible_band, visible_keys
 @pytest.mark.parametrize("attention_type", ["bidirectional", "causal", "unilm"])
 @pytest.mark.parametrize("window", [1, 5, 40])
 @pytest.mark.parametrize("length", [1, 31, 32, 33, 100])
-def test_a_band_is_the_mask_of_the_window_in_blocks(attention_type, window, length):
+def test_band_masks_equal_the_full_mask_within_the_window(attention_type, window, length):
     rng = np.random.default_rng(length + window)
     ids = np.sort(rng.integers(0, 3, (2, length)), axis=1)[:, ::-1].astype("int32")
     segments = (rng.random((2, length)) < 0.2).astype("int32")
