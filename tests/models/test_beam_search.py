@@ -1,4 +1,4 @@
-"""Beam search step by step, against results worked out by hand."""
+"""Tests of beam search, step by step, against results calculated by hand."""
 
 import numpy as np
 import pytest
@@ -9,12 +9,12 @@ END, A, B, C = range(4)
 
 
 def log(*shares):
-    """Log-probabilities of END, A, B and C after each beam."""
+    """Return log-probabilities of END, A, B and C after each beam."""
     return np.log(np.array(shares) + 1e-9)
 
 
 def searched(length_penalty, *steps, beams=2, max_tokens=4):
-    """The answer to a search whose running beams meet these shares, step by step."""
+    """Return the result of a search with the given probabilities of each beam and step."""
     search = BeamSearch(beams, (END,), max_tokens, length_penalty)
     for shares in steps:
         if search.answer is not None:
@@ -24,9 +24,9 @@ def searched(length_penalty, *steps, beams=2, max_tokens=4):
 
 
 FIRST = [(0.4, 0.5, 0.1, 0.0)]
-"""END has .4 at once, second to A with .5."""
+"""END has probability .4 at the first step, second to A with .5."""
 SECOND = [(0.5, 0.2, 0.2, 0.1), (0.5, 0.2, 0.2, 0.1)]
-"""Behind A: END makes .25, less than END had at once."""
+"""After A, END reaches .5 · .5 = .25, less than the .4 of END alone."""
 
 
 def test_bert4keras_drops_an_ended_text_that_is_not_the_best():
@@ -41,7 +41,7 @@ def test_transformers_keeps_it_and_finds_it_the_better():
 
 
 def test_a_length_penalty_prefers_the_longer_text():
-    """log .4 = −.92 of one token; log .25 / 2 = −.69 of two."""
+    """The text of one token has log .4 = −.92; the text of two tokens has log .25 / 2 = −.69."""
     assert searched(1.0, FIRST, SECOND, SECOND, SECOND).token_ids == (A, END)
 
 

@@ -1,4 +1,4 @@
-"""BERT's checkpoints: read under all names they come with, and in transformers (extra [hf])."""
+"""Tests of BERT checkpoints: reading each naming scheme, and transformers (extra [hf])."""
 
 import json
 import re
@@ -34,7 +34,7 @@ BERT = {
 
 @pytest.fixture
 def bert(tiny):
-    """bert(cls, …) → a small model of ours with learned positions, weights of every sign."""
+    """Return a function: bert(cls, …) → a small model with learned positions and random weights."""
 
     def make(cls=RoFormerForMaskedLM, **options):
         keras.utils.set_random_seed(2)
@@ -47,7 +47,7 @@ def bert(tiny):
 
 
 def in_berts_names(model):
-    """Name in transformers' BERT → array, spelled out here once more."""
+    """Return the weights by their names in transformers' BERT, by a mapping of our own."""
     parts = {
         "encoder/embeddings/word/embeddings": "bert.embeddings.word_embeddings.weight",
         "encoder/embeddings/segment/embeddings": "bert.embeddings.token_type_embeddings.weight",
@@ -80,20 +80,20 @@ def in_berts_names(model):
             into = 32 if array.ndim == 3 else array.shape[0]
             array = array.reshape(into, -1).T
         names = {"kernel": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}
-        flat = array.reshape(-1) if kind == "bias" else array  # heads are one axis with theirs
+        flat = array.reshape(-1) if kind == "bias" else array  # transformers has no axis of heads
         actual[f"{place}.{names[kind]}"] = np.ascontiguousarray(flat)
     return actual
 
 
 def bare(tensors):
-    """As `BertModel.save_pretrained` writes them: no head, and no first word."""
+    """Return tensors as `BertModel.save_pretrained` writes them: without head and prefix."""
     return {
         name.removeprefix("bert."): x for name, x in tensors.items() if name.startswith("bert.")
     }
 
 
 def old(tensors):
-    """As the first PyTorch files had them: norms under TF1's names, and a buffer of positions."""
+    """Return tensors as in early PyTorch files: TF1's names of norms, and a buffer of positions."""
     renamed = {
         name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
             "LayerNorm.bias", "LayerNorm.beta"
@@ -141,11 +141,11 @@ def test_a_released_bert_is_detected_by_its_position_table(bert, tmp_path, to_fl
     with zipfile.ZipFile(zipped) as archive:
         archive.extractall(tmp_path)
     folder = tmp_path / zipped.stem
-    (folder / "bert_config.json").write_text(json.dumps(BERT))  # which says nothing of positions
+    (folder / "bert_config.json").write_text(json.dumps(BERT))  # without a position type
     again = RoFormerForMaskedLM.from_pretrained(folder)
     assert again.config.position_embedding_type == "learned"
     np.testing.assert_array_equal(to_float64(again(INPUTS)), to_float64(model(INPUTS)))
-    # another form begins with its other weights; so does a RoFormer that its name calls one
+    # With another position type, the other weights are loaded. A folder named roformer is rotary.
     for source, chosen in [
         (folder, {"position_embedding_type": "rotary"}),
         (tmp_path / "chinese_roformer_L-2", {}),
@@ -192,7 +192,7 @@ def test_it_is_saved_as_a_bert_where_it_is_one(cls, options, kind, architecture,
     assert not any("embed_positions" in name for name in names)
     if kind == "bert":
         assert written["architectures"] == [architecture]
-        assert written["position_embedding_type"] == "absolute"  # or theirs adds no positions
+        assert written["position_embedding_type"] == "absolute"  # or transformers adds none
         assert "rotary_value" not in written
     again = cls.from_pretrained(tmp_path)
     assert again.config.position_embedding_type == "learned"
@@ -220,7 +220,7 @@ def test_hidden_states_are_those_of_transformers(
     actual = compared(ours.hidden_states(INPUTS), want, to_float64)
     record_property("difference", (name, "hidden states", float(actual), 1e-5))
     assert actual <= 1e-5
-    # and back again, with nothing missing but what ours has no weights of
+    # Saved and loaded by transformers, only weights that our model does not have are missing.
     ours.save_pretrained(tmp_path / "ours")
     back, report = transformers.BertModel.from_pretrained(
         tmp_path / "ours", output_loading_info=True
@@ -251,7 +251,7 @@ def test_logits_are_those_of_transformers_both_ways(bert, tmp_path, to_float64, 
 
 
 def arguments(inputs):
-    """What a model of transformers is called with."""
+    """Return the arguments of a call of a transformers model."""
     import torch
 
     return {
@@ -262,7 +262,7 @@ def arguments(inputs):
 
 
 def states(model, inputs):
-    """Every hidden state by transformers: a list of (B, T, H)."""
+    """Return every hidden state of a transformers model: a list of (B, T, H)."""
     import torch
 
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""The losses of a language model that reads from left to right."""
+"""Tests of the losses of a causal language model."""
 
 import keras
 import numpy as np
@@ -22,13 +22,13 @@ def model(request, tiny):
 
 
 def texts(*sizes, seed=0):
-    """Token ids of texts, none of them padding."""
+    """Return random token ids of texts, without padding."""
     rng = np.random.default_rng(seed)
     return [rng.integers(1, VOCABULARY, size).astype("int32") for size in sizes]
 
 
 def row_of(documents, length):
-    """One packed row, its labels the next tokens of each document, and where they count."""
+    """Pack documents into one sequence; the labels are the next tokens within each document."""
     tokens, sequences, labels = (np.zeros((1, length), "int32") for _ in range(3))
     start = 0
     for number, ids in enumerate(documents, start=1):
@@ -44,7 +44,7 @@ def losses_of(model, inputs, training=False):
 
 
 def reference(model, inputs):
-    """−log softmax at the labels, from the logits in float64."""
+    """Return −log softmax at the labels, from the logits in float64."""
     arguments = {key: x for key, x in inputs.items() if key != "labels"}
     logits = ops.convert_to_numpy(model(arguments)).astype("float64")
     shifted = logits - logits.max(-1, keepdims=True)
@@ -92,7 +92,7 @@ def test_another_neighbour_changes_no_loss_by_a_bit(model):
 
 @pytest.mark.parametrize("place", [1, 5, 10])
 def test_no_loss_knows_the_token_that_it_is_about_or_a_later_one(model, place):
-    """The labels stay, and a token changes: predictions before it are exactly the same."""
+    """Changing a token must not change predictions of the tokens up to it by a single bit."""
     inputs = row_of(texts(11), 12)
     changed = {**inputs, "token_ids": inputs["token_ids"].copy()}
     changed["token_ids"][0, place] = inputs["token_ids"][0, place] % (VOCABULARY - 1) + 1
@@ -102,12 +102,12 @@ def test_no_loss_knows_the_token_that_it_is_about_or_a_later_one(model, place):
 
 
 def trained(rematerialize, config):
-    """Two steps of gradient descent on packed rows: losses, and all weights."""
+    """Train two steps of gradient descent on a packed sequence; return losses and all weights."""
     keras.utils.set_random_seed(1)
     model = RoFormerForCausalLM(config)
     model.encoder.rematerialize = rematerialize
     model.compile(keras.optimizers.SGD(0.5), MaskedTokenLoss(), jit_compile=True)
-    inputs = row_of(texts(7, 9), 20)  # no multiple of the chunks
+    inputs = row_of(texts(7, 9), 20)  # not a multiple of the chunk size
     weights = (inputs["labels"] != 0).astype("float32")
     losses = [model.train_on_batch(inputs, inputs["labels"], weights) for _ in range(2)]
     return np.array(losses), [ops.convert_to_numpy(v) for v in model.trainable_variables]

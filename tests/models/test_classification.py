@@ -1,4 +1,4 @@
-"""The classification heads against NumPy, and where their labels come from."""
+"""Tests of classification heads against NumPy, and of their number of labels."""
 
 import logging
 
@@ -23,7 +23,7 @@ INPUTS = {"token_ids": np.array([[2, 9, 8, 7, 3], [2, 6, 3, 0, 0]], "int32")}
 
 
 def weights(model, part):
-    """Kernel and bias of a dense layer, float64."""
+    """Return kernel and bias of a dense layer in float64."""
     variables = model.named_variables()
     return (np.asarray(variables[f"{part}/{of}"], "float64") for of in ("kernel", "bias"))
 
@@ -74,7 +74,7 @@ def test_the_head_on_every_token_is_one_dense_layer(tiny, to_float64):
 )
 @pytest.mark.slow
 def test_a_head_drops_as_often_as_the_config_says(cls, pooling, times, tiny, to_float64):
-    """Hidden states of 1, and kernels that leave them alone: a logit is 0 where one was dropped."""
+    """With hidden states of 1 and identity kernels, dropped values give logits of 0."""
     rate, size = 0.4, 32
     config = tiny(hidden_dropout_prob=rate, hidden_act="relu", num_labels=size, pooling=pooling)
     model = cls(config)

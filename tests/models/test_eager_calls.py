@@ -1,4 +1,4 @@
-"""`model(inputs)` by one graph from the second call on, and where it stays as it was."""
+"""Tests that eager calls `model(inputs)` use one graph from the second call, and of exceptions."""
 
 import keras
 import numpy as np
@@ -32,7 +32,7 @@ CLASSES = {
 
 @pytest.fixture
 def steps(monkeypatch):
-    """How often an encoder went through its layers, or was traced."""
+    """Return a list that grows each time an encoder runs its layers eagerly or is traced."""
     taken = []
     plain = RoFormerEncoder.hidden_states
 
@@ -46,7 +46,7 @@ def steps(monkeypatch):
 
 @pytest.fixture
 def make(tiny):
-    """make("encoder", **changes of the config) → a new model, always with the same weights."""
+    """Return a function: make("encoder", **config_changes) → a new model with fixed weights."""
 
     def new(name, **changes):
         keras.utils.set_random_seed(1)
@@ -68,7 +68,7 @@ def plain(model, inputs):
 
 
 def check_answers(model, inputs):
-    """The call gives what the plain one gives."""
+    """Check that the call gives the same outputs as an untraced one."""
     keras.tree.map_structure(
         lambda x, want: np.testing.assert_allclose(x, want, atol=2e-6),
         keras.tree.map_structure(ops.convert_to_numpy, model(inputs)),
@@ -153,7 +153,7 @@ def test_new_values_and_new_layers_are_seen(make, quantizing):
         ops.ones_like(model.classifier.out_proj.lora_kernel_b)
     )
     check_answers(model, rows(2, 7))
-    model(rows(2, 7))  # the second call since, which is a graph
+    model(rows(2, 7))  # the second call after the change, which uses a graph
     model.classifier.activation = ops.relu
     check_answers(model, rows(2, 7))
     model.encoder.quantize("int8")

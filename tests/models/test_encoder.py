@@ -1,4 +1,4 @@
-"""RoFormerEncoder as a Keras model. What was recorded of it is in test_families.py."""
+"""Tests of RoFormerEncoder as a Keras model. Its recorded outputs are in test_families.py."""
 
 import contextlib
 import io
@@ -39,7 +39,7 @@ def test_dropout_is_on_in_training_alone(tiny, to_float64):
 
 
 def functional_model(config, length=None, name="encoder"):
-    """A classifier of rows around an encoder, as a user would write it."""
+    """Return a sequence classifier around an encoder, as users write it."""
     inputs = {
         name: keras.Input((length,), dtype="int32", name=name)
         for name in ("token_ids", "segment_ids", "sequence_ids")
@@ -56,7 +56,7 @@ def functional_model(config, length=None, name="encoder"):
 def test_it_is_part_of_a_functional_model_that_is_trained_saved_and_loaded(
     changes, length, tiny, tmp_path, request
 ):
-    if length:  # one of them is traced
+    if length:  # one of the cases is traced
         request.getfixturevalue("eager_steps")
     config = tiny(num_hidden_layers=1, **changes)
     model = functional_model(config, length)
@@ -70,7 +70,7 @@ def test_it_is_part_of_a_functional_model_that_is_trained_saved_and_loaded(
     model.compile("sgd", keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     model.fit(inputs, rng.integers(0, 3, 4), verbose=0)
     after = model.get_layer("encoder").get_weights()
-    assert all((a != b).any() for a, b in zip(after, before, strict=True))  # every weight learns
+    assert all((a != b).any() for a, b in zip(after, before, strict=True))  # all are trained
     with contextlib.redirect_stdout(io.StringIO()) as shown:
         model.summary(expand_nested=True)
     assert "RoFormerEncoder" in shown.getvalue()

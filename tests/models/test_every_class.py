@@ -1,4 +1,4 @@
-"""What all models do alike, of RoFormer and of RoFormerV2: train, be saved, be loaded, be part."""
+"""Tests that hold for all model classes, RoFormer and RoFormerV2: training, saving, composition."""
 
 import json
 import logging
@@ -23,7 +23,7 @@ from roformer_tf.pretraining.train_step import MaskedTokenLoss, PretrainingModel
 from roformer_tf.training.optimizers import make_finetune_optimizer, make_optimizer
 from roformer_tf.training.settings import FinetuneOptimizerConfig, OptimizerConfig
 
-CLASSES = {  # and the shape of what each gives, by its axes
+CLASSES = {  # each with the axes of its output
     "encoder": (RoFormerEncoder, {}, "BTH"),
     "masked_lm": (RoFormerForMaskedLM, {}, "BTV"),
     "causal_lm": (RoFormerForCausalLM, {}, "BTV"),
@@ -36,7 +36,7 @@ CLASSES = {  # and the shape of what each gives, by its axes
 SIZES = {"B": 4, "T": 6, "H": 32, "V": 50, "C": 3, "P": 2 * (64 + 3)}
 VERSIONS = {"v1": {}, "v2": {"norm_type": "rms_norm", "use_bias": False}}
 
-# Traced anew, a call costs ten; tests/models/test_eager_calls.py is about traces.
+# Tracing takes as long as ten calls; tests/models/test_eager_calls.py tests traced calls.
 untraced = pytest.mark.usefixtures("eager_steps")
 every_class = pytest.mark.parametrize("name", CLASSES)
 both_versions = pytest.mark.parametrize("version", VERSIONS)
@@ -44,7 +44,7 @@ both_versions = pytest.mark.parametrize("version", VERSIONS)
 
 @pytest.fixture
 def make(tiny):
-    """make("encoder", "v2", **changes of the config) → a new model; dtype goes to the class."""
+    """Return a function: make("encoder", "v2", **config_changes) → a new model."""
 
     def new(name, version, dtype=None, **changes):
         keras.utils.set_random_seed(1)
@@ -56,7 +56,7 @@ def make(tiny):
 
 @pytest.fixture(scope="module")
 def inputs():
-    """Rows of two segments; the last has padding."""
+    """Return sequences of two segments; the last one has padding."""
     token_ids = np.random.default_rng(0).integers(1, SIZES["V"], (SIZES["B"], SIZES["T"]))
     token_ids[-1, 4:] = 0
     segment_ids = np.repeat([[0, 0, 0, 1, 1, 1]], SIZES["B"], 0)
@@ -64,7 +64,7 @@ def inputs():
 
 
 def flat(outputs):
-    """Outputs as NumPy by name."""
+    """Return outputs as NumPy arrays by name."""
     outputs = outputs if isinstance(outputs, dict) else {"": outputs}
     return {name: ops.convert_to_numpy(ops.cast(x, "float32")) for name, x in outputs.items()}
 
@@ -77,7 +77,7 @@ def assert_equal(first, second):
 
 
 def shapes(name):
-    """What a class gives, by name → shape."""
+    """Return the shape of each output of a class, by name."""
     axes = CLASSES[name][2]
     axes = axes if isinstance(axes, dict) else {"": axes}
     return {key: tuple(SIZES[axis] for axis in letters) for key, letters in axes.items()}
@@ -102,7 +102,7 @@ def test_only_hidden_states_are_less_than_float32(name, dtype, make, inputs):
     model = make(name, "v2", dtype, num_hidden_layers=1)
     outputs = model(inputs)
     outputs = outputs if isinstance(outputs, dict) else {"": outputs}
-    on_jax = keras.backend.backend() == "jax"  # which has float64 only if enabled
+    on_jax = keras.backend.backend() == "jax"  # JAX has float64 only if enabled
     want = model.compute_dtype if name == "encoder" else "float32"
     want = "float32" if on_jax and want == "float64" else want
     assert {keras.backend.standardize_dtype(x.dtype) for x in outputs.values()} == {want}
@@ -123,15 +123,15 @@ def test_saved_and_loaded_it_is_the_same_model(name, version, make, inputs, tmp_
     model.save_pretrained(tmp_path)
     with caplog.at_level(logging.WARNING):
         again = type(model).from_pretrained(tmp_path)
-    assert caplog.text == ""  # nothing new, nothing left over
-    assert again.config.replace(unknown={}) == model.config  # transformers' own words are kept
+    assert caplog.text == ""  # no new and no unused weights
+    assert again.config.replace(unknown={}) == model.config  # it keeps transformers' keys as well
     for mine, other in zip(model.weights, again.weights, strict=True):
         assert mine.path == other.path
         np.testing.assert_array_equal(*map(ops.convert_to_numpy, (mine, other)))
     assert_equal(again(inputs), model(inputs))
 
 
-@pytest.mark.quick_cases("causal_lm", "similarity", "of_tokens")  # masked_lm: see there
+@pytest.mark.quick_cases("causal_lm", "similarity", "of_tokens")  # masked_lm: test_masked_lm.py
 @every_class
 def test_it_is_saved_as_a_keras_file_and_made_again_from_its_config(name, make, inputs, tmp_path):
     model = make(name, "v2", num_hidden_layers=1)
@@ -146,7 +146,7 @@ def test_it_is_saved_as_a_keras_file_and_made_again_from_its_config(name, make, 
 
 
 def compiled(model, name, **arguments):
-    """The model ready for `fit`, and targets."""
+    """Compile the model and return targets for `fit`."""
     scores = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     losses = {"encoder": "mse", "similarity": {"embedding": "mse", "logits": scores}}
     model.compile(keras.optimizers.SGD(0.01), losses.get(name, scores), **arguments)
@@ -165,7 +165,7 @@ def compiled(model, name, **arguments):
 @pytest.mark.parametrize(
     ("version", "jit"),
     [
-        ("v2", False),  # RoFormer's layers learn in many other tests
+        ("v2", False),  # many other tests train RoFormer (v1)
         pytest.param("v1", True, marks=pytest.mark.slow),
         pytest.param("v2", True, marks=pytest.mark.slow),
     ],
@@ -246,7 +246,7 @@ def test_quantized_it_answers_nearly_as_before(name, mode, bound, make, inputs, 
     before = flat(model(needed))[""]
     kernels = [layer for layer in model._flatten_layers() if isinstance(layer, keras.layers.Dense)]
     model.quantize(mode)
-    assert {layer.quantization_mode for layer in kernels} == {mode}  # ours are no less than Keras'
+    assert {layer.quantization_mode for layer in kernels} == {mode}  # also our subclasses of Dense
     after = flat(model(needed))[""]
     assert 0 < relative(after, before) < bound
     with pytest.raises(InputError, match=r"the model is quantized.* Save before `quantize`"):
@@ -286,7 +286,7 @@ def test_it_is_exported_with_the_inputs_that_it_had(name, after, make, inputs, t
 
 
 @untraced
-@pytest.mark.quick_cases("similarity", "of_tokens")  # encoder and masked_lm: see there
+@pytest.mark.quick_cases("similarity", "of_tokens")  # other files test encoder and masked_lm
 @every_class
 def test_it_is_part_of_a_functional_model(name, make, inputs):
     model = make(name, "v1", num_hidden_layers=1)
@@ -313,7 +313,7 @@ def test_it_is_part_of_a_functional_model(name, make, inputs):
 @every_class
 def test_dropout_is_on_in_training_alone(name, version, make, inputs):
     model = make(name, version, num_hidden_layers=1, hidden_dropout_prob=0.3)
-    model(inputs)  # the first call of all is untraced, and rounds otherwise
+    model(inputs)  # the first call is not traced and rounds differently
     quiet, trained = flat(model(inputs, training=False)), flat(model(inputs, training=True))
     assert_equal(model(inputs), quiet)
     for key in quiet:

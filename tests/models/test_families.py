@@ -1,6 +1,6 @@
-"""Every family of released models against every output that was recorded of it.
+"""Tests of every family of released models against every output recorded of it.
 
-The run ends with a table of what was found: family × output × largest difference.
+The run prints a table at the end: family × output × largest difference.
 """
 
 import re
@@ -22,11 +22,11 @@ from roformer_tf.models.heads import (
 
 pytestmark = pytest.mark.usefixtures("eager_steps")
 HIDDEN, LOGITS, EXACT = 1e-5, 2e-5, 0.0
-"""Bounds on the largest difference."""
+"""Bounds of the largest difference."""
 
 
 class Recording(dict):
-    """The arrays recorded of one family, and the checkpoint that they were computed from."""
+    """The arrays recorded of one family, and the checkpoint from which they were computed."""
 
     def __init__(self, arrays, source):
         super().__init__(arrays)
@@ -34,23 +34,23 @@ class Recording(dict):
         self._computed = {}
 
     def inputs(self, of=""):
-        """What a model is called with; `of` is the beginning of the keys of other rows."""
+        """Return the inputs of a model; `of` is the key prefix of a second set of sequences."""
         return {key: self[of + key] for key in ("token_ids", "segment_ids")}
 
     def once(self, name, compute):
-        """compute(), which several keys have need of: computed for the first."""
+        """Return compute(), cached for the keys that share it."""
         if name not in self._computed:
             self._computed[name] = compute()
         return self._computed[name]
 
     def real(self, of=""):
-        """(B, T) bool: where the outputs count. The first position always does."""
+        """Return (B, T) bool: the positions to compare, always including the first."""
         real = self[f"{of}token_ids"] != 0
         real[:, 0] = True
         return real
 
 
-# --- For the key of a recorded array: what we give, and the array, where they count ---------------
+# --- Functions of a recorded key: our output and the recorded one, at the positions to compare ----
 
 
 def attended(model, recording, key):
@@ -115,11 +115,11 @@ def continued(model, recording, key):
 
 
 def _continued(model, recording):
-    """Eight times the likeliest next token, after the second row without its [SEP]."""
+    """Generate eight most likely tokens after the second sequence without its [SEP]."""
     length = recording.real()[1].sum() - 1
     ids, likely = np.zeros((1, length + 8), "int32"), []
     ids[:, :length] = recording["token_ids"][1, :length]
-    for last in range(length - 1, length + 7):  # later tokens are invisible
+    for last in range(length - 1, length + 7):  # causal attention ignores later tokens
         logits = array(model({"token_ids": ids}))[:, last]
         ids[:, last + 1] = logits.argmax(-1)
         likely.append(np.sort(softmax(logits)[0])[:-3:-1])
@@ -140,7 +140,7 @@ def sentence(model, recording, key):
 
 
 def pair_head(model, recording, key):
-    """BERT's pooler and its head for pairs of sentences, which no class of ours has."""
+    """Compute BERT's pooler and its next-sentence head, for which we have no class."""
     vectors = np.tanh(array(model(recording.inputs())["embedding"]))
     if key == "pooled_tanh":
         return vectors, recording[key]
@@ -155,7 +155,7 @@ def labels(model, recording, key):
 
 
 def scores(model, recording):
-    """Logits (B, T, V) float64."""
+    """Return logits (B, T, V) in float64."""
 
     def compute():
         arguments = model(recording.inputs())
@@ -202,7 +202,7 @@ for head in ("mlm", "lm"):
         f"{head}_argmax": (likeliest, EXACT),
     }
 
-# --- Which of them each family has ---------------------------------------------------------------
+# --- The recorded outputs of each family ---------------------------------------------------------
 
 ENCODER = ["attended", "hidden", "edge_hidden_last"]
 MASKED_LM = [output for output in OUTPUTS if output.startswith("mlm_")]
@@ -210,7 +210,7 @@ CAUSAL_LM = [output for output in OUTPUTS if output.startswith(("lm_", "greedy_"
 SIMILARITY = [output for output in OUTPUTS if output.startswith(("lm_", "sentence"))]
 SIMILARITY += ["attended", "unilm_mask", "hidden", "pooled", "similarity"]
 WITHOUT_TRANSFORM = [output for output in MASKED_LM if output != "mlm_transform"]
-FAMILIES = {  # the class that opens it, and the outputs recorded of it
+FAMILIES = {  # the class that loads it, and its recorded outputs
     "word": (RoFormerForMaskedLM, ENCODER + MASKED_LM),
     "char": (RoFormerForMaskedLM, ENCODER + MASKED_LM),
     "gpt_char": (RoFormerForCausalLM, ["attended", "hidden", *CAUSAL_LM]),
@@ -229,7 +229,7 @@ FAMILIES = {  # the class that opens it, and the outputs recorded of it
 
 @pytest.fixture(scope="module")
 def recording(released, recorded):
-    """recording("word"); the V2 folder's is that of the zip with the same weights."""
+    """Return a function: recording("word"). The V2 folder shares the recording of the V2 zip."""
 
     def load(family):
         if not released(family).exists():
@@ -242,7 +242,7 @@ def recording(released, recorded):
 
 @pytest.fixture(scope="module")
 def opened():
-    """opened("word", recording) → its model, loaded once; not to be changed."""
+    """Return a function: opened("word", source) → its model, loaded once (do not change)."""
     return cache(lambda family, source: FAMILIES[family][0].from_pretrained(source))
 
 
@@ -253,7 +253,7 @@ def opened():
 def test_what_is_computed_is_what_was_recorded(family, output, recording, opened, record_property):
     arrays, (compute, bound) = recording(family), OUTPUTS[output]
     if family == "word_long" and bound:
-        bound = LOGITS  # bert4keras' float32 angles grow inexact with the position
+        bound = LOGITS  # errors of bert4keras' float32 angles grow with the position
     got, want = compute(opened(family, arrays.source), arrays, output)
     assert got.shape == want.shape
     difference = float(np.abs(got.astype("float64") - want).max())

@@ -1,4 +1,4 @@
-"""Encoders of every form against one encoder in plain NumPy, float64, which knows them all."""
+"""Tests of encoders of every form against one float64 encoder in NumPy that supports all forms."""
 
 import dataclasses
 import json
@@ -52,7 +52,7 @@ LENGTH, TRAINED = 70, 16
 
 @pytest.fixture
 def encoder_of(tiny):
-    """encoder_of("yarn", …) → a small encoder of that form, trained at 16 as far as it knows."""
+    """Return a function: encoder_of("yarn", …) → a small encoder with a trained length of 16."""
 
     def make(form, cls=RoFormerEncoder, dtype="float32", **options):
         keras.utils.set_random_seed(5)
@@ -71,7 +71,7 @@ def rows(seed=0, length=LENGTH):
 
 
 def expected(encoder, inputs):
-    """Hidden states (B, T, H) of the last layer, float64."""
+    """Return the hidden states (B, T, H) of the last layer in float64."""
     config = encoder.config
     weights = {
         name.removeprefix("encoder/"): ops.convert_to_numpy(x).astype("float64")
@@ -101,7 +101,7 @@ def expected(encoder, inputs):
     visible &= documents[:, None, :] != 0
     if config.attention_type == "causal":
         visible &= np.tri(length, dtype=bool)
-    if config.attention_type == "unilm":  # segments that begin at every token
+    if config.attention_type == "unilm":  # every 1 starts a new segment
         began = segments.cumsum(axis=1)
         visible &= began[:, None, :] <= began[:, :, None]
     for number in range(config.num_hidden_layers):
@@ -154,7 +154,7 @@ def _norm(weights, name, x, config):
 
 
 def _turned(x, config):
-    """Pair by pair, as complex numbers; angles by the row, not by the document."""
+    """Rotate by complex numbers; positions are counted per sequence, not per document."""
     features = round(config.head_size * config.rotary_share)
     pairs, length = features // 2, x.shape[1]
     base, factor = config.rotary_base, 1.0
@@ -165,7 +165,7 @@ def _turned(x, config):
     if scaling["rope_type"] == "dynamic":
         longer = scaling["factor"] * max(length, TRAINED) / TRAINED - scaling["factor"] + 1
         speed = (base * longer ** (features / (features - 2))) ** (-np.arange(pairs) * 2 / features)
-    if scaling["rope_type"] == "yarn":  # at 16 trained tokens no pair of 4 turns even once
+    if scaling["rope_type"] == "yarn":  # no pair completes a rotation in 16 tokens
         speed = np.where(np.arange(pairs) > 0, speed / scaling["factor"], speed)
         factor = 1 + 0.1 * math.log(scaling["factor"])
     x = x.copy()
@@ -194,7 +194,7 @@ def _bucket(distance, config):
     return first + min(side // 2 + wider, side - 1)
 
 
-@pytest.mark.quick_cases(  # each form once, where two come together in one case
+@pytest.mark.quick_cases(  # each form once, combined where possible
     *("a half of values*", "linear-*", "dynamic in*", "yarn-*", "log-n of*"),
     *("a window and*unilm", "learned, projected*"),
     *("sinusoidal-*", "t5 in a window-causal", "t5-unilm", "none-*"),
@@ -216,7 +216,7 @@ def test_hidden_states_are_those_of_plain_numpy(
     actual = np.abs(got - want).max()
     record_property("difference", (form[:15], attention_type, float(actual), 5e-5))
     assert actual <= 5e-5
-    # the forms of training, and only what is asked for
+    # the training path, and the output at selected positions
     np.testing.assert_allclose(to_float64(encoder(inputs, training=True)), want, atol=5e-5)
     at = np.array([[0, 3, 69], [40, 5, 8]], "int32")
     some = to_float64(encoder(inputs, positions=at, training=True))
@@ -238,7 +238,7 @@ def test_a_document_in_a_packed_row_is_what_it_is_alone(form, encoder_of, to_flo
     got = to_float64(encoder(inputs))
     real = inputs["sequence_ids"] != 0
     np.testing.assert_allclose(got[real], expected(encoder, inputs)[real], atol=5e-5)
-    # But for angles by the row's length, and values that turn by their place in it.
+    # Except for angles that depend on the full length, and values rotated by absolute position.
     if "dynamic" not in form and "rotary_value" not in FORMS[form]:
         alone = {key: x[:1, 40:65] for key, x in inputs.items() if key != "sequence_ids"}
         np.testing.assert_allclose(got[:1, 40:65], to_float64(encoder(alone)), atol=5e-5)
@@ -261,7 +261,7 @@ def test_gradients_are_those_of_the_plain_forms(form, encoder_of, weight_gradien
 
 @pytest.fixture
 def weight_gradients():
-    """weight_gradients(encoder, inputs, plain) → name: ∂ Σ random · hidden, in training."""
+    """Return a function: weight_gradients(encoder, inputs, plain) → gradients by name."""
 
     def by_name(encoder, inputs, plain):
         import tensorflow as tf
@@ -286,7 +286,7 @@ def weight_gradients():
         return {
             name: x.numpy()
             for name, x in zip(variables, actual, strict=True)
-            if not name.endswith("key/bias")  # 0 except for rounding
+            if not name.endswith("key/bias")  # 0 except for rounding errors
         }
 
     if keras.backend.backend() != "tensorflow":
@@ -357,7 +357,7 @@ def test_a_default_model_writes_none_of_their_keys(tiny, tmp_path):
     assert keys & written.keys() == {
         *("rotary_style", "rotary_value", "embedding_size", "max_position_embeddings")
     }
-    assert written["rotary_value"] is False  # transformers' own key, which it had before
+    assert written["rotary_value"] is False  # a key of transformers
 
 
 @pytest.mark.quick_cases(
@@ -379,7 +379,7 @@ def test_what_is_kept_while_writing_gives_the_whole_rows_logits(form, attention_
     written = np.random.default_rng(0).integers(1, 50, (2, 7))
     ids, segments = np.zeros((2, 2, 28), "int32")
     for row, prompt in enumerate(prompts):
-        end = len(prompt) + 7  # the padding after it is invisible
+        end = len(prompt) + 7  # the padding after it has no effect
         ids[row, :end] = [*prompt, *written[row]]
         segments[row, len(prompt) : end] = attention_type == "unilm"
     whole = ops.convert_to_numpy(model({"token_ids": ids, "segment_ids": segments}))
