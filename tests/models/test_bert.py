@@ -46,16 +46,16 @@ def bert(tiny):
     return make
 
 
-def in_berts_names(model):
+def named_as_in_bert(model):
     """Return the weights by their names in transformers' BERT, by a mapping of our own."""
-    parts = {
+    renamed = {
         "encoder/embeddings/word/embeddings": "bert.embeddings.word_embeddings.weight",
         "encoder/embeddings/segment/embeddings": "bert.embeddings.token_type_embeddings.weight",
         "encoder/embeddings/position/embeddings": "bert.embeddings.position_embeddings.weight",
         "mlm/bias": "cls.predictions.bias",
     }
     ours, theirs = r"encoder/layer_(\d+)", r"bert.encoder.layer.\1"
-    places = [
+    patterns = [
         (r"encoder/embeddings/norm", "bert.embeddings.LayerNorm"),
         (rf"{ours}/attention/attention_output", f"{theirs}.attention.output.dense"),
         (rf"{ours}/attention/(\w+)", rf"{theirs}.attention.self.\2"),
@@ -68,20 +68,20 @@ def in_berts_names(model):
     actual = {}
     for name, variable in model.named_variables().items():
         array = ops.convert_to_numpy(variable)
-        if name in parts:
-            actual[parts[name]] = array
+        if name in renamed:
+            actual[renamed[name]] = array
             continue
-        place, kind = name.rsplit("/", 1)
-        for pattern, other in places:
-            if re.fullmatch(pattern, place):
-                place = re.sub(pattern, other, place)
+        prefix, kind = name.rsplit("/", 1)
+        for pattern, other in patterns:
+            if re.fullmatch(pattern, prefix):
+                prefix = re.sub(pattern, other, prefix)
                 break
         if kind == "kernel":  # (in, out) flat, and transposed
-            into = 32 if array.ndim == 3 else array.shape[0]
-            array = array.reshape(into, -1).T
+            inputs = 32 if array.ndim == 3 else array.shape[0]
+            array = array.reshape(inputs, -1).T
         names = {"kernel": "weight", "bias": "bias", "gamma": "weight", "beta": "bias"}
         flat = array.reshape(-1) if kind == "bias" else array  # transformers has no axis of heads
-        actual[f"{place}.{names[kind]}"] = np.ascontiguousarray(flat)
+        actual[f"{prefix}.{names[kind]}"] = np.ascontiguousarray(flat)
     return actual
 
 
@@ -92,7 +92,7 @@ def bare(tensors):
     }
 
 
-def old(tensors):
+def early_pytorch(tensors):
     """Return tensors as in early PyTorch files: TF1's names of norms, and a buffer of positions."""
     renamed = {
         name.replace("LayerNorm.weight", "LayerNorm.gamma").replace(
@@ -114,17 +114,19 @@ def folder_of(tmp_path, tensors, **config):
     return tmp_path
 
 
-@pytest.mark.parametrize("named", [dict, bare, old], ids=["whole", "bare", "old"])
+@pytest.mark.parametrize("named", [dict, bare, early_pytorch], ids=["whole", "bare", "old"])
 @pytest.mark.parametrize("message", [{}, {"position_embedding_type": "absolute"}])
-def test_a_folder_of_transformers_bert_is_read(named, message, bert, tmp_path, to_float64, caplog):
+def test_a_bert_folder_of_transformers_is_loaded(
+    naming, message, bert, tmp_path, to_float64, caplog
+):
     model = bert()
-    folder = folder_of(tmp_path, named(in_berts_names(model)), **message)
+    folder = folder_of(tmp_path, naming(named_as_in_bert(model)), **message)
     encoder = RoFormerEncoder.from_pretrained(folder)
     assert encoder.config.position_embedding_type == "learned"
     assert encoder.config.attention_type == "bidirectional"
     want = to_float64(model.encoder(INPUTS))
     np.testing.assert_array_equal(to_float64(encoder(INPUTS)), want)
-    if named is not bare:
+    if naming is not bare:
         again = RoFormerForMaskedLM.from_pretrained(folder)
         np.testing.assert_array_equal(to_float64(again(INPUTS)), to_float64(model(INPUTS)))
     else:
@@ -136,22 +138,22 @@ def test_a_released_bert_is_detected_by_its_position_table(bert, tmp_path, to_fl
     arrays = {
         name: ops.convert_to_numpy(variable) for name, variable in model.named_variables().items()
     }
-    zipped = tmp_path / "chinese_L-2_H-32_A-4.zip"
-    tf1.write(zipped, model.config, arrays)
-    with zipfile.ZipFile(zipped) as archive:
+    archive_path = tmp_path / "chinese_L-2_H-32_A-4.zip"
+    tf1.write(archive_path, model.config, arrays)
+    with zipfile.ZipFile(archive_path) as archive:
         archive.extractall(tmp_path)
-    folder = tmp_path / zipped.stem
+    folder = tmp_path / archive_path.stem
     (folder / "bert_config.json").write_text(json.dumps(BERT))  # without a position type
     again = RoFormerForMaskedLM.from_pretrained(folder)
     assert again.config.position_embedding_type == "learned"
     np.testing.assert_array_equal(to_float64(again(INPUTS)), to_float64(model(INPUTS)))
     # With another position type, the other weights are loaded. A folder named roformer is rotary.
-    for source, chosen in [
+    for source, options in [
         (folder, {"position_embedding_type": "rotary"}),
         (tmp_path / "chinese_roformer_L-2", {}),
     ]:
         source = source if source.exists() else folder.rename(source)
-        encoder = RoFormerEncoder.from_pretrained(source, **chosen)
+        encoder = RoFormerEncoder.from_pretrained(source, **options)
         assert encoder.config.position_embedding_type == "rotary"
         want = RoFormerEncoder(model.config.replace(position_embedding_type="rotary"))
         for name, variable in want.named_variables().items():
@@ -159,8 +161,8 @@ def test_a_released_bert_is_detected_by_its_position_table(bert, tmp_path, to_fl
         np.testing.assert_array_equal(to_float64(encoder(INPUTS)), to_float64(want(INPUTS)))
 
 
-def test_a_model_of_another_form_keeps_its_form_when_saved(bert, tmp_path, to_float64):
-    folder = folder_of(tmp_path, in_berts_names(bert()))
+def test_another_position_type_is_saved(bert, tmp_path, to_float64):
+    folder = folder_of(tmp_path, named_as_in_bert(bert()))
     model = RoFormerForMaskedLM.from_pretrained(folder, position_embedding_type="rotary")
     model.save_pretrained(tmp_path / "again")
     again = RoFormerForMaskedLM.from_pretrained(tmp_path / "again")
@@ -182,7 +184,7 @@ def test_a_model_of_another_form_keeps_its_form_when_saved(bert, tmp_path, to_fl
         (RoFormerForMaskedLM, {"embedding_size": 16}, "roformer_tf", None),
     ],
 )
-def test_it_is_saved_as_a_bert_where_it_is_one(cls, options, kind, architecture, bert, tmp_path):
+def test_a_model_is_saved_as_bert_if_compatible(cls, options, kind, architecture, bert, tmp_path):
     bert(cls, **options).save_pretrained(tmp_path)
     written = json.loads((tmp_path / "config.json").read_text())
     assert written["model_type"] == kind
@@ -198,14 +200,14 @@ def test_it_is_saved_as_a_bert_where_it_is_one(cls, options, kind, architecture,
     assert again.config.position_embedding_type == "learned"
 
 
-def test_rows_longer_than_the_table_are_refused(bert):
+def test_sequences_longer_than_the_table_are_refused(bert):
     with pytest.raises(InputError, match="sequences have 41 tokens, but the model has learned 40"):
         bert()({"token_ids": np.ones((1, 41), "int32")})
 
 
 @pytest.mark.hf
 @pytest.mark.parametrize("name", ["BertModel", "BertForMaskedLM", "BertForPreTraining"])
-def test_hidden_states_are_those_of_transformers(
+def test_hidden_states_equal_transformers(
     name, tmp_path, to_float64, transformers, record_property
 ):
     import torch
@@ -217,22 +219,26 @@ def test_hidden_states_are_those_of_transformers(
     theirs.save_pretrained(tmp_path / "theirs")
     want = states(theirs, INPUTS)
     ours = RoFormerEncoder.from_pretrained(tmp_path / "theirs")
-    actual = compared(ours.hidden_states(INPUTS), want, to_float64)
+    actual = max_difference(ours.hidden_states(INPUTS), want, to_float64)
     record_property("difference", (name, "hidden states", float(actual), 1e-5))
     assert actual <= 1e-5
     # Saved and loaded by transformers, only weights that our model does not have are missing.
     ours.save_pretrained(tmp_path / "ours")
-    back, report = transformers.BertModel.from_pretrained(
+    reloaded, report = transformers.BertModel.from_pretrained(
         tmp_path / "ours", output_loading_info=True
     )
     assert {x for x in report["missing_keys"] if not x.startswith("pooler")} == set()
     assert not report["unexpected_keys"]
-    again = compared([torch.tensor(x) for x in states(back.eval(), INPUTS)], want, to_float64)
+    again = max_difference(
+        [torch.tensor(x) for x in states(reloaded.eval(), INPUTS)], want, to_float64
+    )
     assert again <= 1e-6
 
 
 @pytest.mark.hf
-def test_logits_are_those_of_transformers_both_ways(bert, tmp_path, to_float64, transformers):
+def test_transformers_loads_saved_models_with_equal_logits(
+    bert, tmp_path, to_float64, transformers
+):
     import torch
 
     model = bert()
@@ -270,6 +276,6 @@ def states(model, inputs):
     return [state.numpy() for state in actual]
 
 
-def compared(ours, theirs, to_float64):
+def max_difference(ours, theirs, to_float64):
     pairs = zip(ours, theirs, strict=True)
-    return max(np.abs(to_float64(mine) - other)[REAL].max() for mine, other in pairs)
+    return max(np.abs(to_float64(ours_state) - other)[REAL].max() for ours_state, other in pairs)

@@ -37,7 +37,7 @@ class Recording(dict):
         """Return the inputs of a model; `of` is the key prefix of a second set of sequences."""
         return {key: self[of + key] for key in ("token_ids", "segment_ids")}
 
-    def once(self, name, compute):
+    def cached(self, name, compute):
         """Return compute(), cached for the keys that share it."""
         if name not in self._computed:
             self._computed[name] = compute()
@@ -98,7 +98,7 @@ def log_sum_of_exponents(model, recording, key):
     return np.log(np.exp(logits[real]).sum(-1)), recording[key][real]
 
 
-def likeliest(model, recording, key):
+def most_likely(model, recording, key):
     logits, real = scores(model, recording), recording.real()
     return logits[real].argmax(-1), recording[key][real]
 
@@ -109,21 +109,23 @@ def logits_of_tokens(model, recording, key):
     return arguments[real], recording[key][real]
 
 
-def continued(model, recording, key):
-    ids, probabilities = recording.once("continued", lambda: _continued(model, recording))
+def greedy_continuation(model, recording, key):
+    ids, probabilities = recording.cached(
+        "continued", lambda: _greedy_continuation(model, recording)
+    )
     return (ids if key == "greedy_ids" else probabilities), recording[key]
 
 
-def _continued(model, recording):
+def _greedy_continuation(model, recording):
     """Generate eight most likely tokens after the second sequence without its [SEP]."""
     length = recording.real()[1].sum() - 1
-    ids, likely = np.zeros((1, length + 8), "int32"), []
+    ids, top_two = np.zeros((1, length + 8), "int32"), []
     ids[:, :length] = recording["token_ids"][1, :length]
     for last in range(length - 1, length + 7):  # causal attention ignores later tokens
         logits = array(model({"token_ids": ids}))[:, last]
         ids[:, last + 1] = logits.argmax(-1)
-        likely.append(np.sort(softmax(logits)[0])[:-3:-1])
-    return ids, np.stack(likely)
+        top_two.append(np.sort(softmax(logits)[0])[:-3:-1])
+    return ids, np.stack(top_two)
 
 
 def pooled(model, recording, key):
@@ -131,7 +133,7 @@ def pooled(model, recording, key):
 
 
 def sentence(model, recording, key):
-    vectors = recording.once(
+    vectors = recording.cached(
         "sentence", lambda: array(model(recording.inputs("sentence_"))["embedding"])
     )
     units = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -163,7 +165,7 @@ def scores(model, recording):
             "float64"
         )
 
-    return recording.once("scores", compute)
+    return recording.cached("scores", compute)
 
 
 def softmax(logits):
@@ -182,8 +184,8 @@ OUTPUTS = {
     "hidden_last": (hidden_last, HIDDEN),
     "edge_hidden_last": (hidden_last, HIDDEN),
     "mlm_transform": (transform, HIDDEN),
-    "greedy_ids": (continued, EXACT),
-    "greedy_top2_probs": (continued, HIDDEN),
+    "greedy_ids": (greedy_continuation, EXACT),
+    "greedy_top2_probs": (greedy_continuation, HIDDEN),
     "pooled": (pooled, HIDDEN),
     "sentence_hidden": (hidden, HIDDEN),
     "sentence": (sentence, HIDDEN),
@@ -199,7 +201,7 @@ for head in ("mlm", "lm"):
         f"{head}_logsumexp": (log_sum_of_exponents, LOGITS),
         f"{head}_token_logit": (logits_of_tokens, LOGITS),
         f"{head}_probs": (some_probabilities, LOGITS),
-        f"{head}_argmax": (likeliest, EXACT),
+        f"{head}_argmax": (most_likely, EXACT),
     }
 
 # --- The recorded outputs of each family ---------------------------------------------------------
@@ -241,8 +243,8 @@ def recording(released, recorded):
 
 
 @pytest.fixture(scope="module")
-def opened():
-    """Return a function: opened("word", source) → its model, loaded once (do not change)."""
+def loaded_model():
+    """Return a function: loaded_model("word", source) → its model, loaded once (do not change)."""
     return cache(lambda family, source: FAMILIES[family][0].from_pretrained(source))
 
 
@@ -250,11 +252,11 @@ def opened():
     ("family", "output"),
     [(family, output) for family, (_, outputs) in FAMILIES.items() for output in outputs],
 )
-def test_what_is_computed_is_what_was_recorded(family, output, recording, opened, record_property):
+def test_outputs_equal_the_recorded_ones(family, output, recording, loaded_model, record_property):
     arrays, (compute, bound) = recording(family), OUTPUTS[output]
     if family == "word_long" and bound:
         bound = LOGITS  # errors of bert4keras' float32 angles grow with the position
-    got, want = compute(opened(family, arrays.source), arrays, output)
+    got, want = compute(loaded_model(family, arrays.source), arrays, output)
     assert got.shape == want.shape
     difference = float(np.abs(got.astype("float64") - want).max())
     record_property("difference", (family, output, float(difference), bound))

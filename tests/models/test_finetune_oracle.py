@@ -68,8 +68,8 @@ def recorded_weights(steps, kind):
 
 def compare(got, want, word_rows):
     for name, value in want.items():
-        mine = got[name][word_rows] if name == "bert/embeddings/word_embeddings" else got[name]
-        np.testing.assert_allclose(mine, value, rtol=0, atol=BOUND, err_msg=name)
+        actual = got[name][word_rows] if name == "bert/embeddings/word_embeddings" else got[name]
+        np.testing.assert_allclose(actual, value, rtol=0, atol=BOUND, err_msg=name)
 
 
 @pytest.mark.quick_cases("masked positions")
@@ -82,7 +82,7 @@ def test_twenty_steps_give_the_recorded_losses_and_weights(released, batch, step
 
 
 @pytest.mark.usefixtures("eager_steps")
-def test_the_first_gradient_is_the_recorded_one(released, batch, steps, masked_lm):
+def test_the_first_gradient_equals_the_recorded_one(released, batch, steps, masked_lm):
     after = tf1_arrays(trained(released("word"), batch, 1.0, 1)[0])
     compare_gradients(tf1_arrays(masked_lm("word")), after, steps)
 
@@ -128,7 +128,7 @@ def arrays_with_head(model):
     }
 
 
-def test_the_mean_of_the_tokens_and_its_probability_are_the_recorded_ones(released, classified):
+def test_mean_pooling_and_probabilities_equal_the_recorded_ones(released, classified):
     model, (inputs, _) = classifier(released("word"), classified), batch_of(classified)
     real = inputs["token_ids"] != 0
     mean = ops.convert_to_numpy(mean_of_tokens(model.encoder(inputs), real.astype("int32")))
@@ -148,7 +148,7 @@ def test_twenty_steps_of_a_classifier_give_the_recorded_losses_and_weights(relea
 
 
 @pytest.mark.usefixtures("eager_steps")
-def test_the_first_gradient_of_a_classifier_is_the_recorded_one(released, classified):
+def test_the_first_gradient_of_a_classifier_equals_the_recorded_one(released, classified):
     model = classifier(released("word"), classified, 1.0)
     before = arrays_with_head(model)
     inputs, labels = batch_of(classified)
