@@ -78,7 +78,7 @@ def test_losses_equal_the_enumeration_and_are_at_labelled_positions():
         assert len(set(row[mask].tolist())) == bool(mask.any())
 
 
-@pytest.mark.parametrize("place", range(4), ids=["emissions", "start", "transitions", "end"])
+@pytest.mark.parametrize("index", range(4), ids=["emissions", "start", "transitions", "end"])
 def test_gradients_equal_central_differences(index, gradient):
     """The upstream gradient differs between examples."""
     arguments = weights(seed=1)

@@ -114,7 +114,7 @@ def folder_of(tmp_path, tensors, **config):
     return tmp_path
 
 
-@pytest.mark.parametrize("named", [dict, bare, early_pytorch], ids=["whole", "bare", "old"])
+@pytest.mark.parametrize("naming", [dict, bare, early_pytorch], ids=["whole", "bare", "old"])
 @pytest.mark.parametrize("message", [{}, {"position_embedding_type": "absolute"}])
 def test_a_bert_folder_of_transformers_is_loaded(
     naming, message, bert, tmp_path, to_float64, caplog

@@ -90,7 +90,7 @@ def test_another_neighbouring_document_does_not_change_losses(model):
     assert (original[7:12] != replaced[7:12]).all()
 
 
-@pytest.mark.parametrize("place", [1, 5, 10])
+@pytest.mark.parametrize("position", [1, 5, 10])
 def test_losses_do_not_depend_on_the_predicted_or_later_tokens(model, position):
     """Changing a token must not change predictions of the tokens up to it by a single bit."""
     inputs = packed_inputs(texts(11), 12)

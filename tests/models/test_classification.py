@@ -42,7 +42,7 @@ def test_the_head_on_cls_equals_transformers(act, tiny, to_float64):
 
 
 @pytest.mark.parametrize(
-    ("inputs", "counted"),
+    ("inputs", "mask"),
     [
         (INPUTS, [[1, 1, 1, 1, 1], [1, 1, 1, 0, 0]]),
         ({**INPUTS, "sequence_ids": np.array([[1, 1, 0, 0, 0]] * 2)}, [[1, 1, 0, 0, 0]] * 2),
