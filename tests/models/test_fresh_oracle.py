@@ -1,4 +1,4 @@
-"""Recordings that bert4keras makes now, of other weights and rows than the fixtures'."""
+"""Tests against new recordings of bert4keras, with other weights and inputs than the fixtures."""
 
 import os
 import subprocess
@@ -23,14 +23,14 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def fresh(tmp_path_factory):
-    """A folder that make_oracle.py wrote."""
+    """A folder written by make_oracle.py."""
     folder = tmp_path_factory.mktemp("oracle")
     run_python(TESTS / "support" / "make_oracle.py", folder, "--seed", 20, **LEGACY)
     return folder
 
 
 def run_python(*arguments, **environment):
-    """Run this Python; give what it printed."""
+    """Run this Python and return its output."""
     done = subprocess.run(
         [sys.executable, *map(str, arguments)],
         capture_output=True,
@@ -45,7 +45,7 @@ def run_python(*arguments, **environment):
 
 def test_it_holds_what_the_fixtures_hold(fresh):
     for path in (TESTS / "fixtures" / "oracle").glob("*.npz"):
-        if not path.name.startswith("hf_"):  # made by transformers
+        if not path.name.startswith("hf_"):  # recorded from transformers
             with np.load(path) as recorded, np.load(fresh / path.name) as result:
                 assert recorded.keys() == result.keys(), path.name
                 for key in result:

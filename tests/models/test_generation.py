@@ -1,4 +1,4 @@
-"""What models write: as bert4keras writes it, and by the settings that say how."""
+"""Tests of text generation against bert4keras, and of its settings."""
 
 import keras
 import numpy as np
@@ -18,7 +18,7 @@ CLASSES = {
     "sim_char": RoFormerForSentenceSimilarity,
     "sim_char_ft": RoFormerForSentenceSimilarity,
 }
-WRITTEN = 12  # tokens, at most, in the recordings
+WRITTEN = 12  # maximum number of tokens in the recordings
 
 
 @pytest.fixture(scope="module", params=CLASSES)
@@ -38,16 +38,16 @@ def recording(family, recorded):
 
 @pytest.fixture(scope="module")
 def gpt(released):
-    """To be read by tests and not changed."""
+    """The gpt checkpoint, shared by tests that do not change it."""
     return RoFormerForCausalLM.from_pretrained(released("gpt_char"))
 
 
 def rows(padded):
-    """Rows of ids without the −1 after them."""
+    """Remove the padding (−1) after each sequence of ids."""
     return [row[row >= 0].tolist() for row in padded]
 
 
-@pytest.mark.quick_cases("gpt_char-*", "sim_char-*")  # the third differs in its weights alone
+@pytest.mark.quick_cases("gpt_char-*", "sim_char-*")  # the third family differs only in its weights
 @pytest.mark.parametrize("beams", [1, 4])
 @pytest.mark.parametrize("ended", ["", "_ended"])
 def test_it_writes_what_bert4keras_writes(writer, recording, ended, beams):
@@ -56,7 +56,7 @@ def test_it_writes_what_bert4keras_writes(writer, recording, ended, beams):
     config = GenerationConfig(max_tokens=WRITTEN, beams=beams, stop=stop)
     written = writer.generate_ids(rows(recording["prompts"]), config)
     sep = writer.tokenizer.sep_id
-    if ended:  # to bert4keras that token is the end, and [SEP] is any other
+    if ended:  # bert4keras ends only at that token and treats [SEP] as any other token
         compared = [i for i, ids in enumerate(expected) if sep not in ids]
         assert len(compared) > len(expected) // 2
     else:
@@ -89,7 +89,7 @@ def test_a_prompt_gives_in_a_batch_what_it_gives_alone(gpt, settings):
 
 @pytest.mark.slow
 def test_a_model_draws_as_often_as_its_settings_say():
-    """4,000 draws after one prompt, by all three cuts, against the model's own logits."""
+    """Compare 4,000 samples after one prompt, with all three cuts, with the model's own logits."""
     keras.utils.set_random_seed(5)
     tokenizer = tokenizer_of()
     model = RoFormerForCausalLM(RoFormerConfig(**TINY, vocab_size=tokenizer.vocab_size))
@@ -136,7 +136,7 @@ def test_the_score_is_the_mean_log_probability_of_a_token(gpt):
 
 
 def test_rows_that_end_leave_the_others_as_they_are(gpt):
-    """Of six rows most have ended early; those that go on do so in a smaller batch."""
+    """Most of the six texts end early; the rest continue in a smaller batch."""
     prompts = [[101, 300 + i] for i in range(6)]
     configs = [GenerationConfig(max_tokens=most) for most in (3, 12, 2, 3, 1, 2)]
     for prompt, config, written in zip(
@@ -163,7 +163,7 @@ def test_a_text_ends_after_a_stop_string_but_not_before_the_minimum(gpt):
 def test_a_stop_string_may_be_several_tokens_or_a_part_of_one(gpt, monkeypatch):
     ((whole,),) = gpt.generate_ids(PROMPTS[1:2], GenerationConfig(max_tokens=12))
     tokenizer, ids = gpt.tokenizer, whole.token_ids
-    # "甲乙" becomes a token, and that together with the one before it another one
+    # "甲乙" becomes a token, and "甲乙" with the previous token another one
     spelled = ["甲乙" if i == ids[6] else x for i, x in enumerate(tokenizer.tokens)]
     monkeypatch.setattr(tokenizer, "tokens", spelled)
     word = tokenizer.decode(ids[5:7])
@@ -230,10 +230,10 @@ def test_each_token_is_streamed_when_it_is_generated(gpt):
 
 
 def test_what_is_no_token_is_not_written():
-    """Rows of the checkpoint that the vocabulary has no token for, and a gap in it."""
+    """Some logits have no token: after the end of the vocabulary, and at a gap in it."""
     keras.utils.set_random_seed(0)
     tokenizer = tokenizer_of()
-    vocabulary = {x: i + (i > 10) for x, i in tokenizer.vocabulary.items()}  # none has the id 11
+    vocabulary = {x: i + (i > 10) for x, i in tokenizer.vocabulary.items()}  # without the id 11
     size = len(vocabulary) + 1
     model = RoFormerForCausalLM(RoFormerConfig(**TINY, vocab_size=size + 30))
     model.tokenizer = RoFormerTokenizer(vocabulary, "char")

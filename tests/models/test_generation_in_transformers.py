@@ -1,6 +1,6 @@
-"""What we save of a model that writes, and what transformers' `generate` writes with it.
+"""Tests that transformers' `generate` gives the same text with our exported models.
 
-Needs the extra [hf]. Prompts are ids: [CLS] and a text, without the [SEP] that would end it.
+They need the extra [hf]. Prompts are ids: [CLS] and a text, without the final [SEP].
 """
 
 from itertools import chain
@@ -21,9 +21,9 @@ PROMPTS, MOST = 20, 16
 
 @pytest.fixture(scope="module", params=["gpt_char", "random"])
 def exported(request, released, transformers, tmp_path_factory):
-    """Our model of a checkpoint, and transformers' of the folder that it was exported to.
+    """Our model of a checkpoint, and the same model exported and loaded by transformers.
 
-    The released gpt model, recognized by its name only, and a fresh one.
+    The released gpt model, recognized only by its name, and a model with random weights.
     """
     folder = tmp_path_factory.mktemp(request.param)
     source = folder / "own"
@@ -43,7 +43,7 @@ def exported(request, released, transformers, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def prompts(exported):
-    """Twenty of them, of 1 to 12 ids: [CLS], and what is no special token."""
+    """Twenty prompts of 1 to 12 ids: [CLS] and ordinary tokens."""
     tokenizer = exported[0].tokenizer
     special = [tokenizer.vocabulary[token] for token in tokenizer.tokens if token[0] == "["]
     plain = np.setdiff1d(np.arange(tokenizer.vocab_size), special)
@@ -54,7 +54,7 @@ def prompts(exported):
 
 
 def greedy(model, prompts):
-    """The most probable ids after each prompt, up to [SEP]: the whole row anew for every one."""
+    """Return the most probable ids after each prompt, up to [SEP], without a cache of keys."""
     rows = np.zeros((len(prompts), max(map(len, prompts)) + MOST), "int32")
     ends = np.array([len(prompt) for prompt in prompts])
     for row, prompt in zip(rows, prompts, strict=True):
@@ -72,7 +72,7 @@ def greedy(model, prompts):
 
 
 def generated(model, torch, prompt, **settings):
-    """What transformers writes after one prompt."""
+    """Return the ids that transformers generates after one prompt."""
     arguments = torch.tensor([prompt])
     ids = model.generate(
         arguments,
@@ -100,7 +100,7 @@ def test_its_logits_are_ours_at_every_position(exported, prompts, torch):
         actual = theirs(torch.tensor([tokens])).logits.numpy()
     want = np.asarray(ours({"token_ids": np.array([tokens], "int32")}))
     np.testing.assert_allclose(actual, want, rtol=0, atol=5e-5)
-    changed = [*tokens[:-1], tokens[-1] + 1]  # which those before it do not see
+    changed = [*tokens[:-1], tokens[-1] + 1]  # tokens before it do not attend to it
     with torch.no_grad():
         rest = theirs(torch.tensor([changed])).logits.numpy()
     np.testing.assert_allclose(rest[:, :-1], actual[:, :-1], rtol=0, atol=1e-6)
@@ -111,7 +111,7 @@ def test_it_writes_what_is_likeliest_to_us(exported, prompts, torch):
     want = greedy(ours, prompts)
     assert [generated(theirs, torch, prompt) for prompt in prompts] == want
     assert any(len(ids) == MOST for ids in want)
-    if ours.tokenizer.vocab_size < 100:  # where [SEP] is likely now and then
+    if ours.tokenizer.vocab_size < 100:  # then [SEP] is sometimes the most likely
         assert any(ids[-1] == ours.tokenizer.sep_id for ids in want)
 
 
@@ -141,7 +141,7 @@ def test_it_writes_what_was_recorded_of_bert4keras(exported, recorded, torch):
 
 
 def test_a_model_that_transformers_made_is_causal_to_us(transformers, torch, tmp_path):
-    """Its config.json has no word of ours, only `is_decoder`."""
+    """Its config.json has only `is_decoder`, none of our keys."""
     torch.manual_seed(0)
     sizes = {"vocab_size": 40, "hidden_size": 16, "embedding_size": 16, "num_hidden_layers": 1}
     sizes |= {"num_attention_heads": 2, "intermediate_size": 24, "initializer_range": 0.5}

@@ -1,4 +1,4 @@
-"""What a model reads with its keys and values kept, against what it gives for the whole row."""
+"""Tests of incremental decoding with cached keys and values against calls on full sequences."""
 
 import keras
 import numpy as np
@@ -12,12 +12,12 @@ from roformer_tf.models.onnx_step import OnnxStep
 
 VOCABULARY = 50
 PROMPTS = [[1, 7, 8, 9, 10], [1, 11], [1, *range(20, 20 + STEP)], [1, 12, 13, 0, 14]]
-"""Of several lengths, one as long as slots are counted in, one with a token that is padding."""
+"""Prompts of several lengths: one fills the slots exactly, one contains a padding token."""
 
 
 @pytest.fixture(autouse=True)
 def without_onnx(monkeypatch):
-    """Several rows are read on by the model itself; by ONNX Runtime in `test_onnx_step.py`."""
+    """Keras decodes several sequences here; `test_onnx_step.py` tests decoding by ONNX Runtime."""
     monkeypatch.setattr(OnnxStep, "can_read", lambda model: False)
 
 
@@ -28,11 +28,11 @@ def model_of(tiny, style="interleaved", attention_type="causal", dtype="float32"
 
 
 def whole(model, prompts, written):
-    """Per row the logits after its prompt and after each new token, from one call on all."""
+    """Return logits after each prompt and each new token, from one call on full sequences."""
     ids = np.zeros((len(prompts), max(map(len, prompts)) + len(written[0])), "int32")
     segments = np.zeros_like(ids)
     for row, (prompt, tokens) in enumerate(zip(prompts, written, strict=True)):
-        end = len(prompt) + len(tokens)  # the padding after it is invisible
+        end = len(prompt) + len(tokens)  # the padding after it has no effect
         ids[row, :end] = [*prompt, *tokens]
         segments[row, len(prompt) : end] = model.config.attention_type == "unilm"
     logits = ops.convert_to_numpy(model({"token_ids": ids, "segment_ids": segments}))
@@ -49,13 +49,13 @@ def test_each_step_gives_the_logits_of_the_whole_row(tiny, style, attention_type
     model = model_of(tiny, style, attention_type)
     decoder = IncrementalDecoder(model)
     written = np.random.default_rng(0).integers(1, VOCABULARY, (len(PROMPTS), 6))
-    written[1, 2] = 0  # read as padding
+    written[1, 2] = 0  # treated as padding
     logits = decoder.begin(PROMPTS, room=6)
     worst, expected = 0.0, whole(model, PROMPTS, written)
     for step in range(7):
         for row in range(len(PROMPTS)):
             if step and written[row, step - 1] == 0:
-                continue  # what padding itself sees is not specified
+                continue  # the logits at padding are not specified
             worst = max(worst, float(np.abs(logits[row] - expected[row][step]).max()))
         if step < 6:
             logits = decoder.append(written[:, step])
@@ -78,7 +78,7 @@ def test_a_row_gives_in_a_batch_what_it_gives_alone(tiny):
     model = model_of(tiny)
     together = IncrementalDecoder(model)
     logits = together.begin(PROMPTS, room=3)
-    for row in (1, 3):  # the shortest, and one with padding inside
+    for row in (1, 3):  # the shortest prompt, and one with padding inside
         alone = IncrementalDecoder(model).begin([PROMPTS[row]], room=3)
         np.testing.assert_allclose(logits[row], alone[0], atol=1e-5)
 

@@ -1,4 +1,4 @@
-"""What a model may be called with; anything else is one message that names the expected keys."""
+"""Tests of the inputs of models: invalid ones give an error that lists the expected keys."""
 
 import keras
 import numpy as np
@@ -57,7 +57,7 @@ def encoder(tiny):
 @pytest.mark.parametrize("what", WRONG)
 def test_other_inputs_are_refused(what, encoder):
     inputs, message = WRONG[what]
-    for _ in range(2):  # the second call of a kind may be a compiled one
+    for _ in range(2):  # the second call may be traced
         with pytest.raises(InputError, match=message):
             encoder(inputs)
 

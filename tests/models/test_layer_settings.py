@@ -1,4 +1,4 @@
-"""What is set on layers is kept by a `.keras` file, or refused; our own format merges LoRA."""
+"""Tests that a `.keras` file keeps the settings of layers or refuses, and that LoRA is merged."""
 
 import keras
 import numpy as np
@@ -22,7 +22,7 @@ def classifier(tiny):
 
 
 def state(model):
-    """What trains, in the order of the weights."""
+    """Return which layers and weights are trainable, in order."""
     layers = [layer.trainable for layer in model._flatten_layers()]
     return layers, [weight.trainable for weight in model.weights], len(model.trainable_weights)
 
@@ -58,7 +58,7 @@ FREEZE = {
 def test_what_is_frozen_stays_frozen(what, around, classifier, tmp_path):
     FREEZE[what](classifier)
     model = classifier
-    if around:  # as a part of a user's own model
+    if around:  # as part of a user's own model
         ids = keras.Input((None,), dtype="int32", name="token_ids")
         model = keras.Model({"token_ids": ids}, keras.layers.Dense(2)(model({"token_ids": ids})))
     before = state(classifier)
@@ -135,7 +135,7 @@ def test_lora_is_merged_into_our_format(trained, classifier, tmp_path):
     classifier.save_pretrained(tmp_path / "model")
     again = RoFormerForSequenceClassification.from_pretrained(tmp_path / "model")
     np.testing.assert_allclose(np.asarray(again(INPUTS)), want, atol=1e-5)
-    assert all(layer.lora_enabled for layer in adapted)  # the model itself goes on as it was
+    assert all(layer.lora_enabled for layer in adapted)  # the model itself is unchanged
 
 
 def test_lora_on_the_words_is_merged_too(tiny, tmp_path):

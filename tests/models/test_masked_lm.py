@@ -1,4 +1,4 @@
-"""RoFormerForMaskedLM as a Keras model. What was recorded of it is in test_families.py."""
+"""Tests of RoFormerForMaskedLM as a Keras model. Its recorded outputs are in test_families.py."""
 
 import contextlib
 import io
@@ -38,7 +38,7 @@ def test_logits_at_masked_positions_are_those_of_the_whole_row(
 
 @pytest.mark.usefixtures("eager_steps")
 def test_gradients_through_masked_positions_are_those_of_the_whole_row(tiny):
-    """The last layer, which computes those positions alone, changes no weight's gradient."""
+    """The last layer computes only the masked positions, which must not change gradients."""
     rng = np.random.default_rng(1)
     token_ids = rng.integers(1, 60, (4, 12)).astype("int32")
     token_ids[:, 9:] = 0
@@ -103,7 +103,7 @@ def test_the_decoder_is_tied_to_the_word_embeddings(tiny, to_float64):
     before = to_float64(model(inputs))
     table = model.encoder.embeddings.word.embeddings
     values = ops.convert_to_numpy(table).copy()
-    values[49] *= 3.0  # of a token that the input does not hold
+    values[49] *= 3.0  # of a token that is not in the input
     table.assign(values)
     changed = np.abs(to_float64(model(inputs)) - before).max((0, 1)) > 1e-6
     np.testing.assert_array_equal(np.flatnonzero(changed), [49])
@@ -150,7 +150,7 @@ def test_a_half_and_half_model_of_a_released_zip_gives_the_same_numbers(
         to_float64(model.named_variables()["encoder/layer_0/attention/query/kernel"])
         for model in (half, masked_lm(name))
     ]
-    assert (kernels[0] != kernels[1]).any()  # it is another model indeed
+    assert (kernels[0] != kernels[1]).any()  # the weights do differ
 
 
 def test_parts_that_a_file_lacks_are_new_and_named(tiny, tmp_path, caplog, to_float64):
@@ -270,7 +270,7 @@ def test_with_labels_it_returns_losses_whole_or_in_chunks(released, chunks, dtyp
         model.mlm.token_losses(hidden, words, labels, chunks=chunks),
     ):
         assert keras.backend.standardize_dtype(got.dtype) == "float32"
-        # the logits of bfloat16 products carry its rounding into both alike
+        # both have the same rounding of the bfloat16 products
         np.testing.assert_allclose(keras.ops.convert_to_numpy(got), want, rtol=1e-5, atol=1e-5)
 
 
@@ -286,7 +286,7 @@ def test_large_logits_are_computed_in_chunks_by_jax_alone(monkeypatch):
             intermediate_size=8,
         )
     )
-    monkeypatch.setattr(cross_entropy, "CHUNK_BYTES", 4 * 50 * 2 * 3)  # three of both rows
+    monkeypatch.setattr(cross_entropy, "CHUNK_BYTES", 4 * 50 * 2 * 3)  # three of both sequences
     monkeypatch.setattr(head_layers, "token_losses", lambda *x: result.append(x[4]) or x[3])
     row = np.ones((2, 9), "int32")
     inputs = {"token_ids": row, "masked_positions": row[:, :7], "labels": row[:, :7]}

@@ -1,4 +1,4 @@
-"""The next token by ONNX Runtime, against the model's own call on the whole row."""
+"""Tests of decoding by ONNX Runtime against the model's own call on the full sequence."""
 
 import keras
 import numpy as np
@@ -17,14 +17,14 @@ pytestmark = [
     pytest.mark.usefixtures("eager_steps"),
 ]
 PROMPTS = [[1, 7, 8, 9, 10], [1, 11], [1, *range(20, 20 + STEP)], [1, 12, 13, 0, 14]]
-"""Of several lengths, one beyond what slots are counted in, one with a token that is padding."""
+"""Prompts of several lengths: one exceeds the slots, one contains a padding token."""
 V2 = {"norm_type": "rms_norm", "use_bias": False, "hidden_act": "relu"}
 
 
 def model_of(tiny, **changes):
     keras.utils.set_random_seed(3)
     model = RoFormerForCausalLM(tiny(**{"attention_type": "causal"} | changes))
-    rng = np.random.default_rng(0)  # so that norms and biases show
+    rng = np.random.default_rng(0)  # random, so that norms and biases affect the result
     for variable in model.variables:
         if variable.name in ("gamma", "beta", "bias"):
             variable.assign(variable + rng.normal(0, 0.2, variable.shape).astype("float32"))
@@ -32,7 +32,7 @@ def model_of(tiny, **changes):
 
 
 def every(model, prompt, written):
-    """Logits after each new token, from one call on the whole row."""
+    """Return logits after each new token, from one call on the full sequence."""
     ids = np.array([[*prompt, *written]], "int32")
     segments = (np.arange(ids.shape[1]) >= len(prompt))[None].astype("int32")
     segments *= model.config.attention_type == "unilm"
@@ -41,7 +41,7 @@ def every(model, prompt, written):
 
 
 class Texts:
-    """Rows of a decoder, with the new tokens of each, and the logits of each token."""
+    """Sequences of a decoder, with the new tokens of each, and the logits of each token."""
 
     def __init__(self, model, prompts):
         self.model, self.decoder = model, IncrementalDecoder(model)
@@ -61,7 +61,7 @@ class Texts:
             arguments.append(row)
 
     def difference(self):
-        """The largest from the logits of whole rows; what padding itself sees is not specified."""
+        """Return the largest difference from the logits of full sequences, except at padding."""
         worst = 0.0
         for prompt, written, arguments in self.rows:
             seen = np.array(written) != 0
@@ -72,7 +72,7 @@ class Texts:
 
 @pytest.fixture
 def counted(monkeypatch):
-    """What ONNX Runtime read: the rows of each step."""
+    """The batch size of each step that ONNX Runtime computed."""
     rows, read = [], OnnxStep.read
 
     def counting(self, token_ids, *rest):
@@ -106,9 +106,9 @@ def test_each_token_gives_the_logits_of_the_whole_row(
         model_of(tiny, rotary_style=style, attention_type=attention_type, **options), PROMPTS
     )
     texts.append([5, 30, 6, 44])
-    texts.append([9, 0, 31, 8])  # written, and read as padding
+    texts.append([9, 0, 31, 8])  # 0 is treated as padding
     texts.append([7, 45, 3, 2])
-    texts.choose([1, 0, 3, 3])  # as beams do
+    texts.choose([1, 0, 3, 3])  # as beam search does
     texts.append([4, 5, 6, 7])
     texts.choose([0, 1, 2, 3, 1, 0])
     texts.append([8, 9, 0, 11, 12, 13])
@@ -138,7 +138,7 @@ def test_keys_and_values_come_from_keras_and_are_reordered(tiny, style, counted)
     texts.append([19, 20])
     assert counted == [4, 3, 3, 4, 2]
     assert texts.difference() <= 1e-5
-    texts.decoder.begin([[1, 2, 3], [1, 4]], room=1)  # which find nothing of the ones before
+    texts.decoder.begin([[1, 2, 3], [1, 4]], room=1)  # does not reuse the previous cache
     texts.rows = [([1, 2, 3], [], []), ([1, 4], [], [])]
     texts.append([5, 6])
     assert texts.difference() <= 1e-5
@@ -166,7 +166,7 @@ def test_it_reads_by_the_weights_of_now_and_packs_them_once(tiny, way, monkeypat
         decoder.end()
     assert len(result) == 1
     for variable in model.variables:
-        getattr(variable.value, way)(variable.value * 0.1)  # the second writes into memory
+        getattr(variable.value, way)(variable.value * 0.1)  # assign_sub changes the memory in place
     decoder.begin(PROMPTS[:2], room=1)
     logits = decoder.append(np.array([5, 6]))
     np.testing.assert_allclose(logits[:1], every(model, PROMPTS[0], [5]), atol=1e-5)
@@ -179,7 +179,7 @@ def test_what_it_cannot_read_is_left_to_keras(tiny, quantizing, monkeypatch):
     with plain_forms():  # as on a GPU
         assert not OnnxStep.can_read(model)
     assert not OnnxStep.can_read(RoFormerForCausalLM(tiny(), dtype="bfloat16"))
-    assert not OnnxStep.can_read(model_of(tiny, num_attention_heads=8))  # heads of 4
+    assert not OnnxStep.can_read(model_of(tiny, num_attention_heads=8))  # heads of size 4
     assert not OnnxStep.can_read(model_of(tiny, position_embedding_type="learned"))
     with monkeypatch.context() as patch:
         patch.setattr("onnxruntime.__version__", "1.21.1")

@@ -1,4 +1,4 @@
-"""Neither padding nor a neighbour document changes what a token gives."""
+"""Tests that neither padding nor other documents of a packed sequence change a token's output."""
 
 import keras
 import numpy as np
@@ -10,8 +10,8 @@ from roformer_tf.models.encoder import RoFormerEncoder
 from roformer_tf.models.heads import RoFormerForMaskedLM
 
 LENGTH, VOCABULARY = 24, 50
-# In bfloat16 a hidden state of 2 or 3 is a multiple of 1/64: rotated by other angles, for
-# positions do not restart in a packed row, queries and keys round elsewhere.
+# In bfloat16 a hidden state of 2 or 3 is a multiple of 1/64. Positions do not restart in a packed
+# sequence, so the angles differ, and queries and keys are rounded differently.
 BOUNDS = {"float32": 5e-6, "mixed_bfloat16": 0.15}
 
 
@@ -43,7 +43,7 @@ def bound(model):
 
 @st.composite
 def packed_rows(draw):
-    """A list of documents of at least one token that fit into one row together."""
+    """Draw a list of documents of at least one token that fit into one sequence."""
     sizes = draw(st.lists(st.integers(1, 12), min_size=1, max_size=5))
     while sum(sizes) > LENGTH:
         sizes.pop()
@@ -52,7 +52,7 @@ def packed_rows(draw):
 
 
 def pack(documents, numbers):
-    """Documents → the inputs of one row, padded to LENGTH; segments alternate inside each."""
+    """Pack documents into one sequence of LENGTH; segments alternate within each document."""
     row = {
         name: np.zeros((1, LENGTH), "int32")
         for name in ("token_ids", "segment_ids", "sequence_ids")
@@ -72,7 +72,7 @@ def pack(documents, numbers):
 def test_a_document_in_a_packed_row_gives_what_it_gives_alone(
     model, bound, to_float64, documents, data
 ):
-    numbers = data.draw(st.permutations(range(1, len(documents) + 1)))  # any that differ will do
+    numbers = data.draw(st.permutations(range(1, len(documents) + 1)))  # in any order
     hidden = to_float64(model.encoder(pack(documents, numbers)))[0]
     start = 0
     for document in documents:
@@ -96,7 +96,7 @@ def test_another_neighbour_changes_nothing_at_all(model, to_float64, documents, 
 
 @st.composite
 def texts(draw):
-    """Four token sequences of few different lengths: every new shape is compiled anew by JAX."""
+    """Draw four token sequences of few different lengths: JAX recompiles for each shape."""
     sizes = st.sampled_from([1, 2, 7, LENGTH])
     token = st.integers(1, VOCABULARY - 1)
     return [draw(st.lists(token, min_size=n, max_size=n)) for n in [draw(sizes) for _ in range(4)]]
@@ -105,7 +105,7 @@ def texts(draw):
 @settings(deadline=None, max_examples=5)
 @given(texts=texts())
 def test_padding_changes_no_real_token(model, bound, to_float64, texts):
-    """Padding is recognized by its id only, as bert4keras does."""
+    """Without sequence_ids, padding is recognized by its id, as in bert4keras."""
     token_ids = np.array([text + [0] * (LENGTH - len(text)) for text in texts], "int32")
     hidden = to_float64(model.encoder({"token_ids": token_ids}))
     for row, text in enumerate(texts):
@@ -138,7 +138,7 @@ def test_a_released_model_gives_each_text_what_it_gives_alone(
         np.testing.assert_allclose(
             to_float64(encoder(alone))[0], padded[row, :size], rtol=0, atol=BOUNDS[dtype]
         )
-    # and all of them packed into one row
+    # and all of them packed into one sequence
     sizes, numbers = real.sum(1), np.arange(1, len(real) + 1)
     packed = {name: ids[real][None] for name, ids in inputs.items()}
     packed["sequence_ids"] = np.repeat(numbers, sizes)[None].astype("int32")

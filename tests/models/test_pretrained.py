@@ -1,4 +1,4 @@
-"""Weights go from the file into the model one by one, and nothing is made to be thrown away."""
+"""Tests of `from_pretrained`: it loads each weight directly and initializes only missing ones."""
 
 import zipfile
 

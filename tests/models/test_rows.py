@@ -1,3 +1,5 @@
+"""Tests of grouping sequences into batches of similar length and running a model on them."""
+
 import keras
 import numpy as np
 import pytest
@@ -21,7 +23,7 @@ def nothing(inputs):
 
 
 class Recorder:
-    """Answers a row with its number of tokens, or each token with itself; keeps the shapes."""
+    """Return each sequence's number of tokens, or each token itself; record the shapes."""
 
     def __init__(self, each_token=False):
         self.each_token, self.shapes = each_token, []
@@ -49,7 +51,7 @@ def new_encoder(**kwargs):
         num_hidden_layers=2,
         num_attention_heads=4,
         intermediate_size=48,
-        initializer_range=0.3,  # large, so that every weight shows
+        initializer_range=0.3,  # large, so that every weight affects the output
     )
     return RoFormerEncoder(config, **kwargs)
 
@@ -130,7 +132,7 @@ def test_a_new_shape_is_no_new_trace():
         run_rows(model, rows_of([length] * (1 + length % 3)))
     if ON_TENSORFLOW:
         assert len(traces) <= 3
-    else:  # a shape for each bucket, twice where rows differ
+    else:  # one shape per bucket, two where batch sizes differ
         assert len(traces) < len(shapes)
 
 
@@ -151,4 +153,4 @@ def test_in_bfloat16_the_states_are_nearly_the_same(encoder):
     rows = rows_of(LENGTHS)
     pairs = zip(run_rows(model, rows), run_rows(encoder, rows), strict=True)
     errors = [np.abs(got.astype("float32") - want).mean() for got, want in pairs]
-    assert 1e-4 < np.mean(errors) < 0.02  # of states whose deviation is 1
+    assert 1e-4 < np.mean(errors) < 0.02  # the standard deviation of the states is 1

@@ -1,4 +1,4 @@
-"""What is drawn, against the probabilities that the settings define."""
+"""Tests of sampling against the probabilities defined by its settings."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ DRAWS = 20_000
 
 
 def expected(logits, temperature=1.0, top_k=None, top_p=None):
-    """Word for word: heat, keep the k likeliest, keep the fewest of those that have the share p."""
+    """Apply temperature, then top_k, then top_p, exactly as defined."""
     shares = np.exp(logits.astype("float64") / temperature)
     shares /= shares.sum()
     order = np.argsort(-shares, kind="stable")
@@ -34,7 +34,7 @@ def expected(logits, temperature=1.0, top_k=None, top_p=None):
 
 
 def drawn(seed=0, **settings):
-    """How often each token is drawn."""
+    """Return how often each token is sampled."""
     shares = distribution(np.tile(LOGITS, (DRAWS, 1)), **settings)
     tokens = draw(shares, np.random.default_rng(seed).random(DRAWS))
     return np.bincount(tokens, minlength=len(LOGITS))
@@ -47,7 +47,7 @@ def p_value(counts, shares):
 
 
 ALL_THREE = {"temperature": 1.5, "top_k": 5, "top_p": 0.8}
-"""Leaves four tokens; top_p before top_k leaves five, and before the temperature three."""
+"""Four tokens remain; with top_p before top_k five, with top_p before the temperature three."""
 CUTS = [
     {},
     {"temperature": 0.5},
@@ -81,7 +81,7 @@ def test_another_order_of_the_cuts_would_be_seen():
     st.none() | st.floats(0.05, 1),
 )
 def test_the_distribution_is_that_of_the_definition(logits, temperature, top_k, top_p):
-    logits = (logits / 8).astype("float32")  # none so near another that rounding makes them equal
+    logits = (logits / 8).astype("float32")  # distinct enough that rounding does not make two equal
     actual = distribution(logits, temperature, top_k, top_p)
     for row in range(2):
         shares = np.zeros(12)

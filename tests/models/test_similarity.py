@@ -1,4 +1,4 @@
-"""RoFormerForSentenceSimilarity: vectors of texts."""
+"""Tests of RoFormerForSentenceSimilarity: sentence embeddings."""
 
 import logging
 
@@ -24,7 +24,7 @@ def model(released):
 
 
 def one_by_one(model, texts, to_float64, max_length=None):
-    """Each text alone and unpadded: the pooler's output, made one long."""
+    """Return the normalized pooler output of each text, encoded separately without padding."""
     rows = [model.tokenizer.encode(text, max_length=max_length)[0] for text in texts]
     vectors = np.stack(
         [to_float64(model({"token_ids": np.array([r])})["embedding"])[0] for r in rows]

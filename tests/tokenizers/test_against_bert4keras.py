@@ -1,4 +1,4 @@
-"""Random Unicode text against bert4keras itself, which runs in a process of its own."""
+"""Tests of random Unicode text against bert4keras, which runs in a subprocess."""
 
 import gzip
 import json
@@ -39,7 +39,7 @@ def test_random_text_equals_bert4keras(count, tmp_path):
             assert tokenizer.tokenize(text) == tokens[1:-1], ascii(text)
             assert tokenizer.encode(text)[0] == ids
             assert tokenizer.decode(ids) == decoded
-            # It counts in the lower-cased text, and fails where sorting moved a mark.
+            # bert4keras counts in lower-cased text, and fails if normalization reorders marks.
             if rematch is not None and "İ" not in text:
                 spans = [(place[0], place[-1] + 1) for place in rematch[1:-1]]
                 assert tokenizer.offsets(text) == spans, ascii(text)
@@ -48,9 +48,9 @@ def test_random_text_equals_bert4keras(count, tmp_path):
 
 
 def random_rows(tokenizer, count):
-    """Ids that no text has, but a model may generate: subwords at the start, special tokens."""
+    """Return ids that a model may generate but no text has, such as subwords at the start."""
     random_ = random.Random(count)
-    kinds = ("", "##", "[", "'", "3", ".", "s", "，")  # the last ones for what is put together anew
+    kinds = ("", "##", "[", "'", "3", ".", "s", "，")  # the last five concern the joining of tokens
     known = [
         [i for i, token in enumerate(tokenizer.tokens) if token and token.startswith(kind)]
         for kind in kinds
@@ -62,7 +62,7 @@ def random_rows(tokenizer, count):
 
 
 def bert4keras_results(texts, rows, folder):
-    """What the script gives for all settings; `rows`: ids to decode, for each of them."""
+    """Return bert4keras' results for all settings; `rows` are ids to decode, for each setting."""
     jobs = [
         {
             "vocabulary": str(GOLDENS / tokenization / "vocab.txt"),
@@ -87,7 +87,7 @@ def bert4keras_results(texts, rows, folder):
 
 
 def random_texts(count, seed):
-    """Texts of a few runs, each of one kind of characters, as all of Unicode and news have them."""
+    """Return texts of a few parts; each part is from a Unicode block or category, or news."""
     random_ = random.Random(seed)
     kinds = kinds_of_characters()
     with gzip.open(GOLDENS / "word" / "cases.json.gz", "rt", encoding="utf-8") as file:
@@ -111,11 +111,11 @@ def random_texts(count, seed):
         return random_.choice("aé1") * random_.choice([1, 50, 199, 200, 201, 250])
 
     texts = ["".join(run() for _ in range(random_.randint(1, 8))) for _ in range(count)]
-    return json.loads(json.dumps(texts))  # which joins pairs of surrogates: all see the same
+    return json.loads(json.dumps(texts))  # joins surrogate pairs for both tokenizers
 
 
 def kinds_of_characters():
-    """Strings of characters to draw from."""
+    """Return strings of characters to sample from."""
     everything = [chr(code) for code in range(0x110000)]
     by_category = {}
     for character in everything:

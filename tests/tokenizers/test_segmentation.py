@@ -1,4 +1,4 @@
-"""Words: jieba's, whichever of the two jiebas finds them, and BERT's."""
+"""Tests of word segmentation against jieba, in both implementations, and of BERT's basic tokens."""
 
 import gzip
 import json
@@ -29,7 +29,7 @@ any_text = st.text(
 
 
 def run_python(code):
-    """What code of its own process prints."""
+    """Run code in a subprocess and return the completed process."""
     run = subprocess.run(
         [sys.executable, "-c", code], cwd=ROOT, capture_output=True, encoding="utf-8", check=False
     )
@@ -45,7 +45,7 @@ def test_words_of_any_text_are_those_of_jieba_and_leave_nothing_out(text):
 
 @given(any_text)
 def test_each_part_is_of_the_word_of_its_first_character(text):
-    owners = [  # the word of every character that is visible
+    owners = [  # the number of the word of each visible character
         number
         for number, word in enumerate(jieba.cut(text, HMM=False))
         for _ in "".join(split(word))
@@ -132,7 +132,7 @@ def test_aligned_normalization_equals_the_plain_one(text):
     assert len(origins) == len(plain)
     for part, origin in zip(plain, origins, strict=True):
         source = text[origin]
-        # Sigma alone: how it ends depends on its neighbours.
+        # A sigma depends on its neighbours: at the end of a word it is "ς".
         assert part in normalize(source) or (source == "Σ" and part == "ς")
 
 
@@ -157,7 +157,7 @@ def test_no_block_that_is_taken_to_hold_no_marks_holds_one():
     ("text", "words"),
     [
         ("Hi,世界", ["Hi", ",", "世", "界"]),
-        ("p\u200dp\x1cq\ufffd\0r", ["ppqr"]),  # controls go without a break
+        ("p\u200dp\x1cq\ufffd\0r", ["ppqr"]),  # control characters are removed
         ("a\u3000b\u2028c\td", ["a", "b", "c", "d"]),
         ("a$b¥c×d〇々e", ["a", "$", "b¥c×d〇々e"]),
         ("か\u30ab\uac00", ["か\u30ab\uac00"]),

@@ -1,4 +1,4 @@
-"""The recorded cases of bert4keras, and what must hold for any text."""
+"""Tests of the tokenizer against recorded cases of bert4keras, and of properties of any text."""
 
 import gzip
 import json
@@ -29,7 +29,7 @@ TOKENIZERS = {
 WORD, CHAR, CASED = TOKENIZERS.values()
 
 any_tokenizer = st.sampled_from([WORD, CHAR, CASED])
-any_text = st.text(  # surrogates too, and often what the rules are about
+any_text = st.text(  # with surrogates, and often with characters of special rules
     st.characters(exclude_categories=())
     | st.sampled_from(
         "中国人民日报的 aAÉİΣσ１1.,#'[]\u0301\u302e각が𠀀龜\u200d\0\ufffd\u2028\u3000\ue000😀"
@@ -39,7 +39,7 @@ any_text = st.text(  # surrogates too, and often what the rules are about
 
 @pytest.fixture(params=SETTINGS)
 def golden(request):
-    """A tokenizer and what was recorded of its bert4keras counterpart."""
+    """Return a tokenizer and the recorded cases of its bert4keras counterpart."""
     with gzip.open(GOLDENS / f"{request.param}.json.gz", "rt", encoding="utf-8") as file:
         return TOKENIZERS[request.param], json.load(file)
 
@@ -64,7 +64,7 @@ def test_offsets_equal_rematch_in_the_original_text(golden):
     differing = set()
     for case in cases["single"]:
         text, places = case["text"], case["rematch"][1:-1]
-        # bert4keras counts in the lower-cased text, which differs after "İ" alone.
+        # bert4keras counts in the lower-cased text, whose length differs only for "İ".
         origin = [i for i, c in enumerate(text) for _ in (c.lower() if tokenizer.lower_case else c)]
         spans = tokenizer.offsets(text)
         assert spans == [(origin[place[0]], origin[place[-1]] + 1) for place in places]
@@ -79,7 +79,7 @@ def test_truncation_from_the_right_equals_bert4keras(golden):
     checked = 0
     for case in cases["truncate"]:
         if case.get("truncate_from", "right") != "right":
-            continue  # our tokenizer has no such choice
+            continue  # our tokenizer does not have this option
         want = ids_of(tokenizer, case["tokens"]) if "tokens" in case else case["ids"]
         if case["maxlen"] < 2:
             with pytest.raises(InputError, match=r"max_length is 1, .* Give 2 or more"):
@@ -95,7 +95,7 @@ def test_pairs_equal_bert4keras(golden):
     checked = 0
     for case in cases["pairs"]:
         if case["pattern"] != "S*E*E" or case["truncate_from"] != "right":
-            continue  # our tokenizer has no such choice
+            continue  # our tokenizer does not have this option
         arguments = case["first"], case["second"], case["maxlen"]
         if case["maxlen"] is not None and case["maxlen"] < 3:
             with pytest.raises(InputError, match=r"max_length is 2, .* Give 3 or more"):
@@ -148,7 +148,7 @@ def test_a_control_character_in_the_vocabulary_is_a_word_level_token_with_a_plac
 
 
 def test_sorted_combining_marks_keep_their_places():
-    # NFD puts U+1D165 before U+302E; the word is unknown, so one token of three characters.
+    # NFD orders U+1D165 before U+302E; the unknown word is one token of three characters.
     assert CHAR.tokenize("x\u302e\U0001d165") == ["x\U0001d165\u302e"]
     assert CHAR.offsets("x\u302e\U0001d165") == [(0, 3)]
 
@@ -255,7 +255,7 @@ def test_decoding_gives_plain_chinese_text_back(data, tokenizer):
 
 
 CHINESE = r"[\u4e00-\u9fff]"
-WRITTEN = {  # tokens, as a model with a vocabulary of words writes them: what is to be read
+WRITTEN = {  # generated tokens of a word-level vocabulary: the expected text
     "今天 天气 很 好 。": "今天天气很好。",
     "今天 ， 天气 很 好": "今天，天气很好",
     "deep learning 模型": "deep learning 模型",
@@ -278,7 +278,7 @@ def test_words_are_joined_and_latin_ones_stay_separate(tokens):
 
 
 def spaces(text, kind):
-    """Positions of the spaces between two characters of that kind, counted without spaces."""
+    """Return the positions of spaces between two characters of a kind, counted without spaces."""
     actual = re.finditer(rf"(?<={kind}) +(?={kind})", text)
     return {len(text[: match.start()].replace(" ", "")) for match in actual}
 
@@ -326,7 +326,7 @@ def test_what_it_remembers_is_bounded(monkeypatch):
 
 def test_saved_tokenizer_is_read_back(tmp_path):
     for name, tokenizer in TOKENIZERS.items():
-        folder = tmp_path / name  # new, and two levels deep
+        folder = tmp_path / name  # does not exist yet, and is nested
         tokenizer.save_pretrained(folder)
         copy = RoFormerTokenizer.from_pretrained(folder)
         assert copy.vocabulary == tokenizer.vocabulary
@@ -342,7 +342,7 @@ def test_arguments_win_over_the_folder_and_the_folder_over_the_guess(tmp_path):
     assert (read(tmp_path).tokenization, read(tmp_path).lower_case) == ("char", False)
     argued = read(tmp_path, tokenization="word", lower_case=True)
     assert (argued.tokenization, argued.lower_case) == ("word", True)
-    guessed = read(tmp_path / "vocab.txt")  # a file says nothing of its own
+    guessed = read(tmp_path / "vocab.txt")  # a single file has no settings
     assert (guessed.tokenization, guessed.lower_case) == ("word", True)
     assert read(GOLDENS / "char").tokenization == "char"
 

@@ -1,4 +1,4 @@
-"""Saved folders in transformers."""
+"""Tests that transformers and tokenizers load saved tokenizers."""
 
 import gzip
 import json
@@ -22,7 +22,7 @@ def saved(folder, tokenization, lower_case, units=None):
     vocabulary = read_vocabulary(GOLDENS / tokenization)
     tokenizer = RoFormerTokenizer(vocabulary, tokenization, lower_case, units)
     tokenizer.save_pretrained(folder)
-    (folder / "config.json").write_text('{"model_type": "roformer"}')  # as in our folders
+    (folder / "config.json").write_text('{"model_type": "roformer"}')  # our model folders have one
     return tokenizer
 
 
@@ -39,7 +39,7 @@ def test_transformers_gives_our_ids(tmp_path, tokenization, lower_case, transfor
         assert getattr(theirs, f"{name}_token_id") == getattr(ours, f"{name}_id")
     pair = theirs("今天", "天气 Good")
     assert (pair["input_ids"], pair["token_type_ids"]) == ours.encode("今天", "天气 Good")
-    theirs.save_pretrained(tmp_path / "again")  # as after a training in transformers
+    theirs.save_pretrained(tmp_path / "again")  # as a user does after training in transformers
     again = transformers.AutoTokenizer.from_pretrained(tmp_path / "again")
     assert again(sentences()[:20])["input_ids"] == theirs(sentences()[:20])["input_ids"]
 
@@ -114,7 +114,7 @@ def test_other_programs_are_given_segments_and_the_longest_sequence(tokenization
     ours = saved(tmp_path, tokenization, True, units)
     config = json.loads((tmp_path / "tokenizer_config.json").read_text(encoding="utf-8"))
     assert config["model_input_names"] == ["input_ids", "token_type_ids", "attention_mask"]
-    assert "model_max_length" not in config  # of a vocabulary without a model
+    assert "model_max_length" not in config  # a tokenizer without a model has no maximum length
     ours.save_pretrained(tmp_path, max_length=96)
     config = json.loads((tmp_path / "tokenizer_config.json").read_text(encoding="utf-8"))
     assert config["model_max_length"] == 96
@@ -147,7 +147,7 @@ def test_the_reason_is_what_transformers_shows(tmp_path, transformers):
         transformers.AutoTokenizer.from_pretrained(tmp_path)
 
 
-ODD = [  # BERT's own cleaning keeps private use, and drops controls
+ODD = [  # BERT's own cleaning keeps private-use characters and removes control characters
     "价格\ue5e5元",
     "\ue000私",
     "\uf8ff",

@@ -1,4 +1,4 @@
-"""Vocabularies: reading as bert4keras does, refusing what is none, building from a corpus."""
+"""Tests of vocabularies: reading them as bert4keras does, refusing others, building from text."""
 
 import gzip
 import json
@@ -137,7 +137,7 @@ def test_a_vocabulary_is_special_tokens_then_words_by_frequency():
     built = build_vocabulary(counts, LEAST + 4, "word")
     assert built[:10] == [*SPECIAL_TOKENS, "中", "国", "中国", "##b", "a"]
     assert set(built[10:]) == {"ab"} | {p + c for p in ("", "##") for c in LETTERS} - {"##b", "a"}
-    assert len(built) == LEAST + 4  # 家 and 国家 are rarer
+    assert len(built) == LEAST + 4  # 家 and 国家 are less frequent
     assert "中国" not in build_vocabulary(counts, LEAST + 4, "char")
     assert len(build_vocabulary(counts, 10_000, "word")) == LEAST + 6
 
@@ -163,7 +163,7 @@ def test_built_vocabularies_depend_on_the_counts_alone(counts, size, tokenizatio
     assert built == build_vocabulary(dict(reversed(counts.items())), size, tokenization)
     assert len(built) == len(set(built)) <= size
     for word in counts.keys() & set(built):
-        for part in split(word):  # a character is in before any word that holds it
+        for part in split(word):  # a character comes before any word that contains it
             assert {part[0], *("##" + character for character in part[1:])} <= set(built)
 
 
