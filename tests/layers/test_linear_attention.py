@@ -51,7 +51,7 @@ def quadratic(q, k, v, tq, tk, ids=None, causal=False):
     above = np.einsum("btnm,bsnm->btsn", tq, tk) * visible[..., None]
     below = (np.einsum("btnm,bsnm->btsn", q, k) * visible[..., None]).sum(2)
     sums = np.einsum("btsn,bsnv->btnv", above, v)
-    return sums / np.positions_along(below == 0, 1, below)[..., None]
+    return sums / np.where(below == 0, 1, below)[..., None]
 
 
 PACKED = np.array([[1] * 7 + [2] * 2 + [3] * 9 + [0] * 3, [5] * 21])
@@ -101,7 +101,7 @@ def test_many_chunks_and_fewer_queries_than_keys():
 def features(layer, kind, q, k):
     """Compute φ in float64, without the constants that prevent overflow of the exponential."""
     if kind == "elu":
-        return (np.positions_along(x > 0, x + 1, np.exp(np.minimum(x, 0))) for x in (q, k))
+        return (np.where(x > 0, x + 1, np.exp(np.minimum(x, 0))) for x in (q, k))
     directions = array(layer.directions).astype("float64")
     y = (x / x.shape[-1] ** 0.25 for x in (q, k))
     return (np.exp(x @ directions.T - (x**2).sum(-1, keepdims=True) / 2) for x in y)

@@ -16,7 +16,7 @@ from tests.support.random_model import random_writer
 
 pytestmark = pytest.mark.hf
 
-PROMPTS, MOST = 20, 16
+PROMPTS, MAX_TOKENS = 20, 16
 
 
 @pytest.fixture(scope="module", params=["gpt_char", "random"])
@@ -55,18 +55,19 @@ def prompts(exported):
 
 def greedy(model, prompts):
     """Return the most probable ids after each prompt, up to [SEP], without a cache of keys."""
-    rows = np.zeros((len(prompts), max(map(len, prompts)) + MOST), "int32")
+    sequences = np.zeros((len(prompts), max(map(len, prompts)) + MAX_TOKENS), "int32")
     ends = np.array([len(prompt) for prompt in prompts])
-    for row, prompt in zip(rows, prompts, strict=True):
-        row[: len(prompt)] = prompt
-    lines = np.arange(len(prompts))
-    for _ in range(MOST):
-        logits = np.asarray(model({"token_ids": rows}))[lines, ends - 1]
-        rows[lines, ends] = logits.argmax(-1)
+    for sequence, prompt in zip(sequences, prompts, strict=True):
+        sequence[: len(prompt)] = prompt
+    indices = np.arange(len(prompts))
+    for _ in range(MAX_TOKENS):
+        logits = np.asarray(model({"token_ids": sequences}))[indices, ends - 1]
+        sequences[indices, ends] = logits.argmax(-1)
         ends += 1
     eos = model.tokenizer.sep_id
     written = [
-        row[len(prompt) :][:MOST].tolist() for row, prompt in zip(rows, prompts, strict=True)
+        sequence[len(prompt) :][:MAX_TOKENS].tolist()
+        for sequence, prompt in zip(sequences, prompts, strict=True)
     ]
     return [ids[: ids.index(eos) + 1] if eos in ids else ids for ids in written]
 
@@ -77,14 +78,14 @@ def generated(model, torch, prompt, **settings):
     ids = model.generate(
         arguments,
         attention_mask=torch.ones_like(arguments),
-        max_new_tokens=MOST,
+        max_new_tokens=MAX_TOKENS,
         do_sample=False,
         **settings,
     )
     return ids[0, len(prompt) :].tolist()
 
 
-def test_it_knows_that_it_writes_and_where_a_text_ends(exported):
+def test_the_exported_config_is_a_decoder_with_special_tokens(exported):
     ours, theirs = exported
     assert theirs.config.is_decoder
     generation = theirs.generation_config
@@ -93,7 +94,7 @@ def test_it_knows_that_it_writes_and_where_a_text_ends(exported):
     assert generation.pad_token_id == ours.tokenizer.vocabulary["[PAD]"]
 
 
-def test_its_logits_are_ours_at_every_position(exported, prompts, torch):
+def test_logits_are_equal_at_every_position(exported, prompts, torch):
     ours, theirs = exported
     tokens = list(chain.from_iterable(prompts))  # one long text
     with torch.no_grad():
@@ -106,17 +107,17 @@ def test_its_logits_are_ours_at_every_position(exported, prompts, torch):
     np.testing.assert_allclose(rest[:, :-1], actual[:, :-1], rtol=0, atol=1e-6)
 
 
-def test_it_writes_what_is_likeliest_to_us(exported, prompts, torch):
+def test_transformers_generates_our_most_probable_ids(exported, prompts, torch):
     ours, theirs = exported
     want = greedy(ours, prompts)
     assert [generated(theirs, torch, prompt) for prompt in prompts] == want
-    assert any(len(ids) == MOST for ids in want)
+    assert any(len(ids) == MAX_TOKENS for ids in want)
     if ours.tokenizer.vocab_size < 100:  # then [SEP] is sometimes the most likely
         assert any(ids[-1] == ours.tokenizer.sep_id for ids in want)
 
 
 @pytest.mark.parametrize(
-    ("ours_given", "theirs_given"),
+    ("our_settings", "their_settings"),
     [
         ({}, {}),
         ({"beams": 4, "length_penalty": 0.0}, {"num_beams": 4, "length_penalty": 0.0}),
@@ -124,23 +125,23 @@ def test_it_writes_what_is_likeliest_to_us(exported, prompts, torch):
     ],
     ids=["greedy", "beams", "beams by length"],
 )
-def test_both_write_the_same(ours_given, theirs_given, exported, prompts, torch):
+def test_both_generate_the_same_ids(our_settings, their_settings, exported, prompts, torch):
     ours, theirs = exported
-    config = GenerationConfig(max_tokens=MOST, **ours_given)
+    config = GenerationConfig(max_tokens=MAX_TOKENS, **our_settings)
     actual = [list(item.token_ids) for (item,) in ours.generate_ids(prompts, config)]
     eos = ours.tokenizer.sep_id
-    want = [generated(theirs, torch, prompt, **theirs_given) for prompt in prompts]
+    want = [generated(theirs, torch, prompt, **their_settings) for prompt in prompts]
     assert actual == [[i for i in ids if i != eos] for ids in want]
 
 
 @pytest.mark.parametrize("exported", ["gpt_char"], indirect=True)
-def test_it_writes_what_was_recorded_of_bert4keras(exported, recorded, torch):
+def test_transformers_generates_the_ids_recorded_from_bert4keras(exported, recorded, torch):
     ids = recorded("gpt_char")["greedy_ids"][0].tolist()
     written = generated(exported[1], torch, ids[:6])
     assert written[: len(ids) - 6] == ids[6:]
 
 
-def test_a_model_that_transformers_made_is_causal_to_us(transformers, torch, tmp_path):
+def test_a_causal_model_saved_by_transformers_is_loaded_as_causal(transformers, torch, tmp_path):
     """Its config.json has only `is_decoder`, none of our keys."""
     torch.manual_seed(0)
     sizes = {"vocab_size": 40, "hidden_size": 16, "embedding_size": 16, "num_hidden_layers": 1}

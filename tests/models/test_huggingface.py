@@ -16,7 +16,7 @@ from roformer_tf.models.heads import (
 pytestmark = pytest.mark.hf
 
 
-def loaded_whole(cls, folder):
+def load_completely(cls, folder):
     """Load with transformers; no weight may be missing, unused or of another shape."""
     model, report = cls.from_pretrained(folder, output_loading_info=True)
     assert not any(report.values()), report
@@ -51,7 +51,7 @@ def test_transformers_gives_the_same_hidden_states(
     encoder.save_pretrained(tmp_path)
     inputs = inputs_of(recorded(name))
     real = real_positions(inputs["token_ids"])
-    theirs = hidden_states(loaded_whole(transformers.RoFormerModel, tmp_path), inputs, real)
+    theirs = hidden_states(load_completely(transformers.RoFormerModel, tmp_path), inputs, real)
     ours = encoder.hidden_states(inputs)
     for mine, other in zip(ours[1:], theirs[1:], strict=True):  # theirs[0] has size E, not H
         np.testing.assert_allclose(to_float64(mine)[real], other[real], rtol=0, atol=1e-5)
@@ -66,7 +66,7 @@ def test_transformers_gives_the_same_logits(
     model.save_pretrained(tmp_path)
     inputs = inputs_of(recorded(name))
     real = real_positions(inputs["token_ids"])
-    theirs = outputs(loaded_whole(transformers.RoFormerForMaskedLM, tmp_path), inputs, real)
+    theirs = outputs(load_completely(transformers.RoFormerForMaskedLM, tmp_path), inputs, real)
     ours = to_float64(model(inputs))
     np.testing.assert_allclose(ours[real], theirs.logits.numpy()[real], rtol=0, atol=2e-5)
 
@@ -98,12 +98,12 @@ def test_transformers_gives_the_same_logits_of_every_head(
     model.save_pretrained(tmp_path / "ours")
     inputs = inputs_of(recorded(source))
     real = real_positions(inputs["token_ids"])
-    theirs = loaded_whole(getattr(transformers, cls.__name__), tmp_path / "ours")
+    theirs = load_completely(getattr(transformers, cls.__name__), tmp_path / "ours")
     ours = to_float64(model(inputs))
     got = outputs(theirs, inputs, real).logits.numpy()
     assert got.shape == ours.shape
-    counted = real if got.ndim == 3 else slice(None)
-    np.testing.assert_allclose(ours[counted], got[counted], rtol=0, atol=2e-5)
+    compared = real if got.ndim == 3 else slice(None)
+    np.testing.assert_allclose(ours[compared], got[compared], rtol=0, atol=2e-5)
     # We load the same model from what transformers saves.
     theirs.save_pretrained(tmp_path / "theirs")
     again = cls.from_pretrained(tmp_path / "theirs")
@@ -115,7 +115,7 @@ def test_transformers_gives_the_same_logits_of_every_head(
 @pytest.mark.parametrize(
     "labels", [{}, {"id2label": {0: "差", 1: "好"}, "label2id": {"差": 0, "好": 1}}]
 )
-def test_transformers_knows_the_labels_by_their_names(labels, tiny, tmp_path, transformers):
+def test_transformers_reads_the_label_names(labels, tiny, tmp_path, transformers):
     model = RoFormerForSequenceClassification(tiny(unknown=labels), num_labels=2)
     model.save_pretrained(tmp_path)
     config = transformers.AutoConfig.from_pretrained(tmp_path)
@@ -123,7 +123,7 @@ def test_transformers_knows_the_labels_by_their_names(labels, tiny, tmp_path, tr
     assert config.num_labels == 2
 
 
-def test_transformers_turns_by_another_base_too(
+def test_transformers_uses_another_rotary_base(
     tiny, real_positions, to_float64, tmp_path, transformers
 ):
     encoder = RoFormerEncoder(tiny(rotary_base=50.0, hidden_act="gelu_new"))
@@ -131,12 +131,12 @@ def test_transformers_turns_by_another_base_too(
     ids = np.random.default_rng(0).integers(1, 50, (2, 30))
     inputs = {"token_ids": ids, "segment_ids": np.zeros_like(ids)}
     theirs = hidden_states(
-        loaded_whole(transformers.RoFormerModel, tmp_path), inputs, real_positions(ids)
+        load_completely(transformers.RoFormerModel, tmp_path), inputs, real_positions(ids)
     )
     np.testing.assert_allclose(theirs[-1], to_float64(encoder(inputs)), rtol=0, atol=1e-5)
 
 
-def test_a_model_with_a_head_opens_as_the_bare_encoder_and_back(
+def test_a_model_with_a_head_is_loaded_as_encoder_and_saved_again(
     released, recorded, inputs_of, real_positions, to_float64, tmp_path, transformers
 ):
     """We load the same checkpoint from what transformers saves of our model."""
@@ -147,11 +147,11 @@ def test_a_model_with_a_head_opens_as_the_bare_encoder_and_back(
     ]
     inputs = inputs_of(recorded("char"))
     real = real_positions(inputs["token_ids"])
-    bare = transformers.RoFormerModel.from_pretrained(tmp_path / "ours").eval()
+    encoder = transformers.RoFormerModel.from_pretrained(tmp_path / "ours").eval()
     want = to_float64(model.encoder(inputs))
-    got = hidden_states(bare, inputs, real)[-1]
+    got = hidden_states(encoder, inputs, real)[-1]
     np.testing.assert_allclose(got[real], want[real], rtol=0, atol=1e-5)
-    loaded_whole(transformers.RoFormerForMaskedLM, tmp_path / "ours").save_pretrained(
+    load_completely(transformers.RoFormerForMaskedLM, tmp_path / "ours").save_pretrained(
         tmp_path / "theirs"
     )
     again = RoFormerForMaskedLM.from_pretrained(tmp_path / "theirs")
