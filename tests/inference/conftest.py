@@ -1,4 +1,4 @@
-"""Fine-tuned models that several tests read and none changes."""
+"""Fine-tuned models shared by several tests, which do not change them."""
 
 from functools import cache
 
@@ -27,7 +27,7 @@ TASKS = {
 
 @pytest.fixture(scope="session")
 def finetuned(tmp_path_factory):
-    """finetuned("tagging") → a folder as `finetune` writes it, of a random model."""
+    """Return a function: finetuned("tagging") → a random model's folder as `finetune` writes it."""
 
     @cache
     def make(name):

@@ -1,3 +1,5 @@
+"""Tests of how predictions are written: columns of TSV files and JSON objects."""
+
 import json
 
 import numpy as np
@@ -21,7 +23,7 @@ TAGGED = Example(("北京 你好",), None, "x:1", ("北京", "你", "好"))
 
 
 def answer(name, label, scores, example=TEXT, **settings):
-    """Columns, and the one line of TSV and of JSON under them."""
+    """Return the columns, and one prediction as a line of TSV and as JSON."""
     task = TASKS[name](**settings)
     actual = cells(example, Prediction(label, np.float32(scores)), task)
     assert list(actual) == cell_names(task)
@@ -78,7 +80,7 @@ def test_so_many_labels_as_are_asked_for_are_listed(name):
     task = TASKS[name](**few, top_k=2)
     actual = task.decoding.as_json(TEXT, Prediction("好", np.float32(scores)))
     assert actual == {"label": "好", "scores": {"好": 0.625, "坏": 0.25}}
-    assert [*actual["scores"]] == ["好", "坏"]  # the likeliest first
+    assert [*actual["scores"]] == ["好", "坏"]  # the most likely first
 
 
 def test_a_service_lists_the_likeliest_and_all_that_are_answered():

@@ -1,6 +1,6 @@
-"""Labels that are named with the texts, by load, predict and the service.
+"""Tests of zero-shot labels, passed with the texts to load, predict and the service.
 
-Predictions are compared with plain Keras calls of each text and the sentence about each label.
+Predictions are compared with plain Keras calls for each text and the sentence of each label.
 """
 
 import re
@@ -38,7 +38,7 @@ def folders(tmp_path_factory):
 
 
 def plain(folder, template, column, texts=TEXTS):
-    """Scores (texts, labels) float64: a softmax of logits, each of a single unpadded sequence."""
+    """Return scores (texts, labels) float64: a softmax of logits of unpadded sequences."""
     model = RoFormerForSequenceClassification.from_pretrained(folder)
     pairs = [(text, template.replace("{}", label)) for text in texts for label in LABELS]
     logits = [np.asarray(model(TOKENIZER([pair])), "float64")[0, column] for pair in pairs]

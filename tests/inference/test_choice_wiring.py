@@ -1,4 +1,4 @@
-"""What is asked of an engine reaches it: from flags to the choice, from the choice to the graph."""
+"""Tests that the requested engine and precision are used, from flags to the compiled graph."""
 
 import dataclasses
 import json
@@ -46,7 +46,7 @@ def flags(name, engine, precision):
 
 @pytest.fixture
 def processor(monkeypatch, automatic):
-    """processor(native, accelerator=False) → what `auto` sees of the machine."""
+    """processor(native, accelerator=False) sets the hardware that `auto` detects."""
 
     def be(native, accelerator=False):
         monkeypatch.setattr(engine_choice, "_automatic", automatic)
@@ -58,7 +58,7 @@ def processor(monkeypatch, automatic):
 
 @pytest.fixture
 def computed(monkeypatch):
-    """computed() → (engine, precision) of each graph that computed since it was last asked."""
+    """Return a function: (engine, precision) of each graph that ran since its last call."""
     seen, call = [], GraphModel.__call__
 
     def watched(self, rows):
@@ -89,7 +89,7 @@ USUAL = {"labels": ("openvino", "bfloat16"), "vectors": ("onnx", "float32")}
 def test_what_is_asked_for_computes(
     kind, way, asked, processor, computed, finetuned, released, tmp_path
 ):
-    """Where nothing is asked for, labels may be in bfloat16, vectors and shares of words not."""
+    """By default, labels may be computed in bfloat16, embeddings and mask probabilities may not."""
     processor(True)
     engine, precision = asked
     masked = "fill" in way
@@ -110,7 +110,7 @@ def test_what_is_asked_for_computes(
     else:
         pooling = None if kind == "labels" else "mean"
         config = ServeConfig(model=(folder,), engine=engine, precision=precision, pooling=pooling)
-        open_service(config)  # it predicts once before anyone asks
+        open_service(config)  # the service predicts once at start
     wanted = {USUAL[kind]} if engine == "auto" else {asked} if engine != "keras" else set()
     assert computed() == wanted
 
@@ -175,7 +175,7 @@ def test_openvino_gets_precision_and_threads(
 
 @needs_both
 def test_openvino_is_given_few_shapes(finetuned):
-    """Each is compiled, and kept."""
+    """OpenVINO compiles each shape and keeps it."""
     model = open_finetuned(finetuned("classification"), "openvino", "float32").model
     lengths = set()
 
@@ -256,7 +256,7 @@ def test_a_worker_predicts_by_what_was_chosen_with_its_part_of_the_cores(
     monkeypatch.setattr(engine_model, "session_options", seen)
     command.worker_app(config, [WorkerPart(2, shared)])
     assert threads == [2]
-    assert capsys.readouterr().err == ""  # the first process has printed what there is to know
+    assert capsys.readouterr().err == ""  # the first process has printed the messages
     assert opened[1] == (str(folder), "onnx", precision, 2)
     part = served_task(folder, precision=precision, engine="onnx", part=WorkerPart(1, shared))
     texts = [Example((text,), None, "") for text in ("今天", "天气很好", "北京" * 20)]
@@ -265,7 +265,7 @@ def test_a_worker_predicts_by_what_was_chosen_with_its_part_of_the_cores(
 
 
 def test_a_service_batches_by_tokens(monkeypatch):
-    """A batch holds as many texts as --batch-size, and fewer if they are long."""
+    """A batch has up to --batch-size texts, and fewer if they are long."""
     pytest.importorskip("fastapi", reason="needs the extra [serve]")
     created = []
     plain = serve_predictions.Batcher
@@ -287,7 +287,7 @@ def test_a_service_batches_by_tokens(monkeypatch):
     widths = [width_of("好" * n) for n in (1, 100, 129, 5000)]
     assert widths == [BATCH_TOKENS // 16, BATCH_TOKENS // 16, 129, 5000]
     assert width_of("好" * 100, "坏" * 60) == 160
-    assert width_of("好" * 129, asked=task) == 2 * 129  # a sequence for each label
+    assert width_of("好" * 129, asked=task) == 2 * 129  # one sequence per label
 
 
 @needs_onnx
@@ -328,7 +328,7 @@ def test_masks_are_filled_by_a_graph_as_by_keras(name, released, capsys, monkeyp
 
 
 def test_a_limit_of_onednn_is_seen_by_the_choice(monkeypatch, automatic):
-    """As on a CPU without instructions newer than AVX2."""
+    """Simulate a CPU without instructions newer than AVX2."""
     monkeypatch.setattr(engine_choice, "_automatic", automatic)
     monkeypatch.setattr(engine_choice, "has_accelerator", lambda: False)
     monkeypatch.setattr(engine_choice, "installed", lambda engine: True)
@@ -343,9 +343,9 @@ def test_a_limit_of_onednn_is_seen_by_the_choice(monkeypatch, automatic):
 def test_a_run_is_tested_with_what_predict_takes_and_reports_it(
     processor, shallow, tmp_path, monkeypatch
 ):
-    """Also where that is bfloat16."""
+    """This holds for bfloat16 as well."""
     processor(True)
-    monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")  # which takes long
+    monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")  # slow
     for name, size in (("train", 48), ("valid", 16)):
         lines = [f"{'今天' * (i % 5 + 1)}\t{'好坏'[i % 3 == 0]}\n" for i in range(size)]
         (tmp_path / f"{name}.tsv").write_text("text\tlabel\n" + "".join(lines), encoding="utf-8")

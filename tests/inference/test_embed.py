@@ -1,4 +1,4 @@
-"""`VectorSettings`: vectors of texts, against bert4keras' and plain calls of each text alone."""
+"""Tests of embeddings by `VectorSettings`, against bert4keras and calls of each text alone."""
 
 import json
 import shutil
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("eager_steps")
 
 @pytest.fixture(scope="module")
 def own(released, tmp_path_factory):
-    """own(name) → a released checkpoint in our layout, a copy that a test may change."""
+    """Return a function: converted(name) → a copy of a released checkpoint in our layout."""
     result = {}
 
     def make(name):
@@ -46,7 +46,7 @@ def own(released, tmp_path_factory):
 
 
 def alone(folder, texts, pooling, max_length=512, dimensions=None):
-    """Each text by itself: a plain call, pooled in float64."""
+    """Return the vector of each text, from a separate call and pooled in float64."""
     encoder = RoFormerEncoder.from_pretrained(folder)
     actual = []
     for text in texts:
@@ -97,7 +97,7 @@ def test_texts_in_many_chunks_keep_their_order(released, monkeypatch):
 def test_what_is_too_long_is_cut_and_counted(own):
     folder = own("char")
     EmbeddingConfig("mean", 10).save(folder)
-    texts = [*TEXTS, "今天去北京公园了"]  # 8 tokens, [CLS] and [SEP]: it just fits
+    texts = [*TEXTS, "今天去北京公园了"]  # 8 tokens, [CLS] and [SEP]: the text just fits
     (block,) = VectorSettings().open(folder).blocks(texts)
     want = alone(folder, texts, "mean", max_length=10)
     np.testing.assert_allclose(block.vectors, want, rtol=0, atol=1e-5)
@@ -109,7 +109,7 @@ def test_a_fingerprint_is_of_what_decides_on_vectors(released, own, tmp_path):
     folder = own("sim_char")
     assert VectorSettings().open(folder).fingerprint == zipped
     assert VectorSettings(precision="bfloat16").open(folder).fingerprint == zipped
-    EmbeddingConfig("pooler", 512, (8, 16)).save(folder)  # which cuts nothing
+    EmbeddingConfig("pooler", 512, (8, 16)).save(folder)  # which truncates nothing
     assert VectorSettings().open(folder).fingerprint == zipped
     rest = [
         VectorSettings(pooling="mean").open(folder).fingerprint,

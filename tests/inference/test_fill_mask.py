@@ -1,3 +1,5 @@
+"""Tests of `fill-mask`: candidates against full logits, and the models that are refused."""
+
 import json
 import re
 import shutil
@@ -36,7 +38,7 @@ def model(request, released):
 
 
 def reference(masked, text, top):
-    """Run one text alone, all positions, in float64; [(token, probability)] for each mask."""
+    """Process a single text in float64; return [(token, probability)] for each mask."""
     model, tokenizer = masked.model, masked.tokenizer
     ids = [tokenizer.cls_id]
     for number, piece in enumerate(text.split("[MASK]")):
@@ -54,7 +56,7 @@ def reference(masked, text, top):
 
 
 def test_candidates_are_the_likeliest_tokens_of_each_mask(model):
-    """Several texts at once give what each gives alone: padding changes nothing."""
+    """A batch of several texts gives the same as each text alone."""
     for got, text in zip(candidates(model, TEXTS, top=4), TEXTS, strict=True):
         want = reference(model, text, 4)
         assert [[c.token for c in mask] for mask in got] == [[t for t, _ in mask] for mask in want]
@@ -119,13 +121,13 @@ def test_the_command_prints_text_and_candidates(released, capsys):
 
 
 def saved(folder, source, cls, **overrides):
-    """The folder of what a class makes of a checkpoint."""
+    """Load a checkpoint by a class and save it; return the folder."""
     cls.from_pretrained(source, **overrides).save_pretrained(folder)
     return folder
 
 
 CAUSAL = "trained to predict the next token"
-REFUSED = {  # why it fills no masks: what makes such a source of (folder, released)
+REFUSED = {  # part of the message: a function of (folder, released) that returns such a source
     "by its name it is a gpt model": lambda folder, released: released("gpt_char"),
     CAUSAL: lambda folder, released: saved(folder, released("gpt_char"), RoFormerForCausalLM),
     "is a sim model": lambda folder, released: released("sim_char"),
@@ -133,7 +135,7 @@ REFUSED = {  # why it fills no masks: what makes such a source of (folder, relea
         folder, released("char"), RoFormerEncoder
     ),
     "it has a classifier": lambda folder, released: released("hf_word_seqcls"),
-    # whose head has no weights of its own, so that none of them would be new
+    # its head has no weights of its own, so no weight would be reported as new
     "it has a token_classifier": lambda folder, released: saved(
         folder, released("v2_char"), RoFormerForTokenClassification, num_labels=3
     ),

@@ -1,4 +1,4 @@
-"""Folders that transformers' own classes and tokenizers saved, opened with `roformer_tf.load`."""
+"""Tests that `roformer_tf.load` opens folders saved by transformers and predicts the same."""
 
 import json
 from pathlib import Path
@@ -32,13 +32,13 @@ pytestmark = pytest.mark.hf
 
 @pytest.fixture(params=["word", "char"])
 def saved(request, tmp_path, torch, transformers):
-    """saved("SequenceClassification", labels, …) → folder, model, tokenizer; all transformers'."""
+    """save_model("SequenceClassification", labels, …) → folder, model, tokenizer."""
 
     def save(head, labels, **settings):
         vocabulary = read_vocabulary(GOLDENS / request.param)
         if request.param == "word":
             tokenizer = transformers.RoFormerTokenizer(vocabulary)
-        else:  # transformers has no tokenizer of characters: that of a checkpoint of ours
+        else:  # transformers has no character tokenizer; it loads one that we saved
             RoFormerTokenizer(vocabulary, "char").save_pretrained(tmp_path / "base")
             (tmp_path / "base/config.json").write_text('{"model_type": "roformer"}')
             tokenizer = transformers.AutoTokenizer.from_pretrained(tmp_path / "base")
@@ -55,7 +55,7 @@ def saved(request, tmp_path, torch, transformers):
             part.save_pretrained(tmp_path / "model")
         assert not (tmp_path / "model/vocab.txt").exists()
         pair = transformers.AutoTokenizer.from_pretrained(tmp_path / "model")("好", "好")
-        # transformers 5 gives no segments, unless the tokenizer's settings name them.
+        # transformers 5 returns no segments unless the settings of the tokenizer list them.
         assert ("token_type_ids" in pair) == (request.param == "char")
         return tmp_path / "model", model, tokenizer
 
@@ -86,7 +86,7 @@ def test_a_text_classifier(saved, torch):
 
 
 def test_a_tagger(saved, torch):
-    """By characters of texts that both tokenizers split alike."""
+    """The texts are split into the same characters by both tokenizers."""
     folder, model, tokenizer = saved("TokenClassification", TAGS)
     load = roformer_tf.load(folder, engine="keras")
     for text in TEXTS[1], "今天", "天气很好":
@@ -122,7 +122,7 @@ def test_an_answer_to_a_question(saved, torch):
 
 @pytest.mark.parametrize("summary", ["last", "first", "mean"])
 def test_multiple_choice(summary, saved, torch):
-    """Each candidate alone; and all together with padding on the left, as its own users do."""
+    """Compare with each candidate alone, and with the left-padded batch that is usual."""
     settings = {} if summary == "last" else {"summary_type": summary}
     folder, model, tokenizer = saved("MultipleChoice", LABELS, **settings)
     answer = roformer_tf.load(folder, engine="keras")((QUESTION, CHOICES))

@@ -1,4 +1,4 @@
-"""mteb evaluates a folder of ours on a task of one's own, and gives the figures of our report."""
+"""Tests that mteb evaluates our folders on custom tasks with the metrics of our report."""
 
 import json
 
@@ -23,7 +23,7 @@ def texts(count, seed):
 
 
 def pairs(count, seed, scored):
-    """Different texts; scores of 0 to 4, or the second text is a shuffled first one."""
+    """Return different texts with scores of 0 to 4, or with a shuffled first text as the second."""
     first, chance = list(dict.fromkeys(texts(count, seed))), np.random.default_rng(seed)
     second = ["".join(chance.permutation(list(text))) + "了" for text in first]
     if not scored:
@@ -34,7 +34,7 @@ def pairs(count, seed, scored):
 
 @pytest.fixture
 def run(released, tmp_path, eagerly):
-    """run(training, test) → the test's figures in report.json."""
+    """Return a function: run(training, test) → the test metrics in report.json."""
 
     def finetune(training, test):
         with eagerly():
@@ -46,7 +46,7 @@ def run(released, tmp_path, eagerly):
 
 
 def evaluated(mteb, folder, kind, metric, dataset):
-    """The scores that mteb gives the folder on a task of this kind."""
+    """Return the scores of the folder on an mteb task of this kind."""
     from sentence_transformers import SentenceTransformer
 
     class OwnTask(getattr(mteb.abstasks, f"AbsTask{kind}")):

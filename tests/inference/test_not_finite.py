@@ -1,4 +1,4 @@
-"""Weights that are not finite are refused where a model is opened; outputs, where they are read."""
+"""Tests that non-finite weights are refused on opening, and non-finite outputs when computed."""
 
 import shutil
 from importlib.util import find_spec
@@ -28,7 +28,7 @@ KERNEL = "roformer.encoder.layer.0.output.dense.weight"
 
 @pytest.fixture(scope="module")
 def sound(finetuned, tmp_path_factory):
-    """One folder of each kind, whose weights are finite."""
+    """One folder of each kind, with finite weights."""
     folder = tmp_path_factory.mktemp("sound")
     tokenizer = tokenizer_of()
     config = RoFormerConfig(**TINY, vocab_size=tokenizer.vocab_size)
@@ -45,7 +45,7 @@ def sound(finetuned, tmp_path_factory):
 
 @pytest.fixture
 def damaged(sound, tmp_path):
-    """damaged("masked", value, name) → a copy in which one number of one tensor is the value."""
+    """damaged("masked", value, name) → a copy with one number replaced by value."""
 
     def copy(kind, value=np.nan, name=KERNEL):
         target = shutil.copytree(sound[kind], tmp_path / f"{kind}-damaged")
@@ -114,7 +114,7 @@ def test_so_do_the_classes(damaged):
 
 
 def test_inspect_shows_them_all_the_same(damaged, capsys):
-    """It is for finding out what is wrong with a file."""
+    """`inspect` is for finding out what is wrong with a file."""
     assert main(["checkpoints", "inspect", str(damaged("masked"))]) == 0
     out = capsys.readouterr().out
     assert "nan" in out
@@ -126,7 +126,7 @@ def test_inspect_shows_them_all_the_same(damaged, capsys):
 
 @needs_onnx
 def test_outputs_of_an_exported_graph_are_checked_too(sound, tmp_path):
-    """Its weights are read by ONNX Runtime alone."""
+    """Only ONNX Runtime reads the weights of an exported graph."""
     import onnx
     from onnx import numpy_helper
 

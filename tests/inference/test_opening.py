@@ -1,4 +1,4 @@
-"""A model is opened once: no file is read twice, and what is missing is named in one way."""
+"""Tests that a model is opened once without reading a file twice, and of consistent errors."""
 
 import json
 import shutil
@@ -20,7 +20,7 @@ watched: list[list[str]] = []
 
 
 def _record(event, arguments):
-    """An audit hook, which cannot be removed again."""
+    """Record opened files. An audit hook cannot be removed."""
     if watched and event == "open" and isinstance(arguments[0], str):
         watched[-1].append(arguments[0])
 
@@ -30,7 +30,7 @@ sys.addaudithook(_record)
 
 @contextmanager
 def reads_of(folder):
-    """Counter of how often each file of a folder is opened by Python."""
+    """Return a counter of how often Python opens each file of a folder."""
     reads = Counter()
     watched.append([])
     try:
@@ -42,7 +42,7 @@ def reads_of(folder):
 
 
 def commands(tmp_path):
-    """Command → its flags after the model."""
+    """Return the flags of each command after the model."""
     (tmp_path / "texts.txt").write_text("今天\n天气\n", encoding="utf-8")
     (tmp_path / "labelled.tsv").write_text("text\tlabel\n今天\t好\n天气\t坏\n", encoding="utf-8")
     texts, labelled, out = tmp_path / "texts.txt", tmp_path / "labelled.tsv", tmp_path / "out"
@@ -67,7 +67,7 @@ KINDS = {
 
 @pytest.fixture
 def folder_of(finetuned, unpacked, tmp_path):
-    """folder_of("predict") → a folder that the command can open."""
+    """Return a function: folder_of("predict") → a folder that the command can open."""
 
     def make(command):
         kind = KINDS[command]
@@ -120,7 +120,7 @@ def test_what_is_open_says_what_it_is(finetuned, released):
 
 
 def test_a_tokenizer_without_segments_puts_a_pair_into_one(finetuned, tmp_path):
-    """As transformers trained it: its tokenizers may give no `token_type_ids`."""
+    """Models trained by transformers may have a tokenizer that returns no `token_type_ids`."""
     without, alike = (Path(shutil.copytree(finetuned("pair"), tmp_path / x)) for x in "ab")
     settings = json.loads((without / "tokenizer_config.json").read_text("utf-8"))
     settings["model_input_names"] = ["input_ids", "attention_mask"]

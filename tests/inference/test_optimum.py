@@ -1,4 +1,4 @@
-"""Our exports to ONNX in optimum, which needs transformers 4: an environment of its own."""
+"""Tests of our ONNX exports in optimum, which needs transformers 4 in a separate environment."""
 
 from pathlib import Path
 
@@ -36,7 +36,7 @@ def optimum():
 
 @pytest.fixture
 def exported(tmp_path):
-    """exported("classification") → the model's folder and that of its export to ONNX."""
+    """Return a function: exported("classification") → folders of model and export."""
 
     def make(name):
         tokenizer = RoFormerTokenizer(read_vocabulary(VOCABULARY), "char")
@@ -49,7 +49,7 @@ def exported(tmp_path):
 
 
 def opened(optimum, kind, folder):
-    """The model of optimum, and the tokenizer that transformers finds in the same folder."""
+    """Load the model by optimum, and the tokenizer by transformers from the same folder."""
     from transformers import AutoTokenizer
 
     model = getattr(optimum, f"ORTModelFor{kind}").from_pretrained(folder)
@@ -78,7 +78,7 @@ def test_a_tagger(optimum, exported):
 
 
 def test_question_answering(optimum, exported):
-    """With our segments, which config.json announces by another model type."""
+    """config.json announces our segments by another model type."""
     ours, folder = exported("question-answering")
     model, _ = opened(optimum, "QuestionAnswering", folder)
     own = RoFormerForQuestionAnswering.from_pretrained(ours)

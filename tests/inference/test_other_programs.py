@@ -1,8 +1,7 @@
-"""Every kind of folder that we write, opened in transformers and sentence-transformers.
+"""Tests of every kind of model folder in transformers and sentence-transformers.
 
-Each in that program's usual way: no setting of ours, and no argument but the program's own
-`truncation=True` for a pipeline that truncates nothing unless asked. What it computes is compared
-with `roformer_tf.load` of the same folder.
+Each program is used in its usual way, without arguments of ours; only a pipeline that does not
+truncate by default gets `truncation=True`. Its outputs are compared with `roformer_tf.load`.
 """
 
 from functools import cache
@@ -53,11 +52,11 @@ TEXTS = [
     "😀👨‍👩‍👧 emoji，，。。！！",
 ]
 PRIVATE = "价格\ue5e5元，\ue000私\U0010fffd"
-"""Private use: transformers' tokenizer of words, which no file of ours reaches, drops it."""
+"""Private-use characters. The word tokenizer of transformers removes them in any case."""
 PAIRS = [
     ("今天天气很好", "天气不错"),
     ("好", "坏"),
-    ("好", LONG),  # the longer one is cut
+    ("好", LONG),  # the longer text is truncated
     (LONG, "好"),
     ("北京" * 40, "上海" * 60),
     ("Hello world", "2023年 café"),
@@ -70,7 +69,10 @@ def tokenizer_of(tokenization):
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """folder(task or model class, "word") → a random model's folder, written as commands write."""
+    """Return a function: folder(task or model class, "word") → a random model's folder.
+
+    The folder is written as our commands write it.
+    """
 
     @cache
     def make(kind, tokenization, **settings):
@@ -145,7 +147,7 @@ def test_the_cross_encoder(name, tokenization, folder, torch):
     source = folder(CLASSIFIERS[name], tokenization)
     ours = roformer_tf.load(source, engine="keras")
     model = CrossEncoder(str(source), device="cpu")
-    if name == "pair":  # two logits: the lines of the model card
+    if name == "pair":  # two logits: as shown in the model card
         actual = model.predict(PAIRS, apply_softmax=True)
         want = [[item["scores"][label] for label in ("0", "1")] for item in ours(PAIRS)]
         np.testing.assert_allclose(actual, want, atol=2e-5)
@@ -174,7 +176,7 @@ def test_the_pipeline_of_token_classification(tokenization, folder, transformers
         return [(x["start"], x["end"], x.get("entity_group") or x["label"]) for x in predictions]
 
     texts = texts_for(tokenization)
-    # A pipeline without a stride reads the beginning; we read all, in windows.
+    # A pipeline without a stride reads only the beginning; `load` reads the full text in windows.
     want = [entities(ours(text[:62])["entities"]) for text in texts]
     assert [entities(tags) for tags in tag(texts)] == want
     assert sum(map(len, want)) > 10
@@ -197,7 +199,7 @@ def test_the_pipeline_that_fills_masks(tokenization, folder, transformers):
         ids = np.array([[special[0], *before, special[1], *after, special[2]]])
         logits = np.asarray(model({"token_ids": ids}), np.float64)[0, len(before) + 1]
         scores = np.exp(logits) / np.exp(logits).sum()
-        # Special tokens are among them here; `roformer_tf.load` gives none of these.
+        # The pipeline includes special tokens; `roformer_tf.load` excludes them.
         assert [item["token"] for item in actual] == scores.argsort()[::-1][:5].tolist(), text
         np.testing.assert_allclose(
             [item["score"] for item in actual], np.sort(scores)[::-1][:5], 1e-3
@@ -243,7 +245,7 @@ def test_sentence_transformers(kind, tokenization, folder, torch):
 
 @pytest.mark.hf
 def test_a_classifier_of_the_mean_is_refused(tmp_path, transformers):
-    """transformers has a head on the first token alone, and would make up what it lacks."""
+    """transformers has only a head on the first token, and would initialize the missing weights."""
     from sentence_transformers import CrossEncoder
 
     task = Ranking(text_columns=("a", "b", "c"))

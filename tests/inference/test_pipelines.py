@@ -1,4 +1,4 @@
-"""Fine-tuned folders in transformers' own pipelines: what they say is what we say."""
+"""Tests that transformers' pipelines predict as we do with fine-tuned folders."""
 
 import dataclasses
 import gzip
@@ -32,7 +32,7 @@ MORE = ["Ｈello 2023年，在 New York，北京 \u200b欢迎 café 你！", "�
 
 @pytest.fixture(scope="module")
 def texts():
-    """Real sentences of several lengths, and some with spaces, digits, Latin and marks."""
+    """Real sentences of several lengths, and some with spaces, digits, Latin letters and marks."""
     with gzip.open(GOLDENS / "word" / "cases.json.gz", "rt", encoding="utf-8") as file:
         cases = json.load(file)["single"]
     return [case["text"][:200] for case in cases if case["kind"] == "real"][:60] + MORE
@@ -40,7 +40,7 @@ def texts():
 
 @pytest.fixture
 def tuned(tmp_path):
-    """tuned(task, "word", text lengths…) → the folder of a random model that was saved for it."""
+    """Return a function: saved_model(task, "word") → the folder of a random model."""
 
     def make(task, tokenization):
         keras.utils.set_random_seed(1)
@@ -63,7 +63,7 @@ def answers(folder, texts):
 @pytest.mark.hf
 @pytest.mark.parametrize("tokenization", ["word", "char"])
 def test_ner_finds_our_entities(tokenization, tuned, texts, tmp_path, transformers):
-    """In the model's folder, and in one that `checkpoints convert` made of it."""
+    """Test the model's folder, and its conversion by `checkpoints convert`."""
     folder = tuned(Tagging(labels=BIO), tokenization)
     other = tmp_path / "other"
     assert main(["checkpoints", "convert", str(folder), str(other), "--to", "huggingface"]) == 0
@@ -83,8 +83,8 @@ def test_ner_finds_our_entities(tokenization, tuned, texts, tmp_path, transforme
 
 @pytest.mark.hf
 def test_ner_differs_where_the_likeliest_tags_are_illegal_alone(tuned, texts, transformers):
-    """A pipeline cannot decode, as the card of every model folder explains."""
-    often = ("I-LOC", "B-LOC", "O", "B-PER", "I-PER")  # such that "O" is what it mostly says
+    """Pipelines have no constrained decoding, as the card of every model folder explains."""
+    often = ("I-LOC", "B-LOC", "O", "B-PER", "I-PER")  # with these labels, most predictions are "O"
     folder = tuned(Tagging(labels=often, scheme="IOB2"), "char")
     tag = transformers.pipeline("ner", model=str(folder), aggregation_strategy="simple")
     model, tokenizer, task = load_finetuned(folder)
@@ -104,7 +104,7 @@ def test_ner_differs_where_the_likeliest_tags_are_illegal_alone(tuned, texts, tr
 
 @pytest.mark.hf
 def test_ner_of_a_conditional_random_field_is_refused(tuned, texts, torch, transformers):
-    """The field would be ignored without a warning; the encoder is read like any other."""
+    """A pipeline would ignore the CRF without a warning; the encoder can be loaded as usual."""
     folder = tuned(Tagging(labels=BIO, scheme="IOB2", crf=True), "char")
     with pytest.raises(ValueError, match="model type `roformer_crf`"):
         transformers.pipeline("ner", model=str(folder))
@@ -118,7 +118,7 @@ def test_ner_of_a_conditional_random_field_is_refused(tuned, texts, torch, trans
 
 @pytest.mark.hf
 def test_ner_reads_bmes_as_we_do(tuned, texts, transformers):
-    """The scores of valid tags, since an untrained model would give invalid ones."""
+    """The scores are of valid tags, since an untrained model would predict invalid ones."""
     folder = tuned(Tagging(labels=BMES), "word")
     tag = transformers.pipeline("ner", model=str(folder), aggregation_strategy="simple")
     scores = np.eye(len(BMES))

@@ -1,3 +1,5 @@
+"""Tests of predictions by fine-tuned models, and of invalid model folders."""
+
 import dataclasses
 import json
 import shutil
@@ -16,7 +18,7 @@ from tests.support.random_model import LETTERS, random_model, tokenizer_of
 from tests.support.service_app import served_task
 
 TOKENIZER = tokenizer_of()
-SIZES = {  # of two layers, whose weights all show
+SIZES = {  # two layers, with weights large enough to affect the result
     "hidden_size": 32,
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
@@ -46,7 +48,7 @@ def models():
 
 @pytest.fixture(scope="module")
 def folder(models, tmp_path_factory):
-    """What `finetune` writes, of a random model."""
+    """A folder with a random model, as `finetune` writes it."""
     path = tmp_path_factory.mktemp("finetuned") / "model"
     models["classification"].save_pretrained(path)
     TASKS["classification"].save(path)
@@ -130,7 +132,7 @@ def without(name):
 
 def without_a_vocabulary(folder):
     (folder / "vocab.txt").unlink()
-    (folder / "tokenizer.json").unlink(missing_ok=True)  # has one, too
+    (folder / "tokenizer.json").unlink(missing_ok=True)  # it has a vocabulary as well
 
 
 def with_another_label(folder):
@@ -161,7 +163,7 @@ def test_a_folder_that_is_not_whole_is_refused(folder, tmp_path, change, message
 
 @pytest.mark.usefixtures("eager_steps")
 def test_labels_are_answered_by_the_thresholds_in_the_folder(finetuned, tmp_path):
-    """As far as a folder has any: those from before have none, and answer from 0.5 on."""
+    """Folders of earlier versions have no thresholds; 0.5 is used."""
     folder = shutil.copytree(finetuned("multilabel"), tmp_path / "model")
     values = json.loads((folder / "task.json").read_text(encoding="utf-8"))
     texts, names = texts_of([9] * 40), np.array(values["labels"])

@@ -1,3 +1,5 @@
+"""Tests of the files that predictions are written to: CSV, TSV, JSON lines and spreadsheets."""
+
 import csv
 import gc
 import json
@@ -64,7 +66,7 @@ def test_a_spreadsheet_stores_every_text_unchanged_as_text(tmp_path):
 
 def test_text_that_no_spreadsheet_can_store_is_truncated_or_escaped_and_reported(tmp_path):
     path = tmp_path / "a.xlsx"
-    long = "😀" * MAX_CELL  # two units each
+    long = "😀" * MAX_CELL  # two UTF-16 units each
     (note,) = write(path, [{"text": long}, {"text": "长" * MAX_CELL}, {"text": "a\x08\ud83db"}])
     column = [cell for (cell,) in openpyxl.load_workbook(path).active.iter_rows(values_only=True)]
     assert len(column[1].encode("utf-16-le")) <= 2 * MAX_CELL

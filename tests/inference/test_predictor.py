@@ -1,7 +1,7 @@
-"""`roformer_tf.load`: what it answers for each kind of model, and what it refuses.
+"""Tests of `roformer_tf.load`: predictions of each kind of model, and errors.
 
-Answers are compared with plain calls of the Keras model, one text at a time, and with what
-bert4keras and transformers have recorded.
+Predictions are compared with plain calls of the Keras model, one text at a time, and with
+recordings of bert4keras and transformers.
 """
 
 import json
@@ -30,13 +30,13 @@ TAGS = ("O", "B-LOC", "I-LOC")
 
 @pytest.fixture(scope="module")
 def loaded(finetuned):
-    """loaded("tagging") → a fine-tuned model as a function of texts."""
+    """Return a function: loaded("tagging") → a fine-tuned model as a function of texts."""
     return cache(lambda name: roformer_tf.load(finetuned(name)))
 
 
 @pytest.fixture(scope="module")
 def plain(finetuned):
-    """plain("tagging", text, pair=None) → logits of a plain Keras call, float64, unpadded."""
+    """Return a function: plain("tagging", text, pair=None) → logits of an unpadded Keras call."""
 
     @cache
     def model(name):
@@ -52,7 +52,7 @@ def plain(finetuned):
 
 @pytest.fixture
 def spelled(monkeypatch):
-    """spelled({"甲": [7, 8]}): the ids that the tokenizer gives a text from now on."""
+    """Return a function: set_token_ids({"甲": [7, 8]}) sets the tokenizer's ids of texts."""
 
     def spell(known):
         usual = RoFormerTokenizer.ids
@@ -78,7 +78,7 @@ def assert_scores(answer, want):
     assert answer["scores"] == pytest.approx(want, abs=1e-5)
 
 
-# Fine-tuned
+# Fine-tuned models
 
 
 def test_a_label_and_the_scores_of_all(loaded, plain):
@@ -176,10 +176,10 @@ def test_what_is_loaded_has_its_plan_and_makes_no_other(finetuned, monkeypatch):
         classify(text)
     classify(TEXTS)
     assert result <= 3
-    assert len(calls) == result  # no eager call, and no new trace
+    assert len(calls) == result  # neither an eager call nor a new trace
 
 
-# Not fine-tuned
+# Models that are not fine-tuned
 
 
 @pytest.mark.quick_cases("v2_char", "word_adam")
@@ -248,7 +248,7 @@ def test_a_model_without_a_head_gives_mean_states_with_a_message(
 
 
 def test_a_classifier_of_transformers_answers_as_there(released, recorded, spelled):
-    """One text, and pairs: nothing in the folder shows which it was trained on."""
+    """Single texts and pairs: the folder does not show which of them the model was trained on."""
     rows, logits = recorded("hf_word_seqcls")["token_ids"], recorded("hf_word_seqcls")["logits"]
     sep = RoFormerTokenizer.from_pretrained(released("hf_word_seqcls")).sep_id
     parts = {}
@@ -281,7 +281,7 @@ def test_a_classifier_of_transformers_has_the_task_of_its_problem_type(finetuned
         assert answer["scores"] == pytest.approx(want["scores"], abs=1e-6)
 
 
-# What is refused
+# Errors
 
 
 @pytest.mark.parametrize(
@@ -315,7 +315,7 @@ def test_what_is_no_text_is_refused(loaded, name, texts, message):
 
 
 def test_a_table_is_not_answered_by_its_columns_names(loaded):
-    class DataFrame:  # as those of pandas and polars
+    class DataFrame:  # like those of pandas and polars
         columns = ("text",)
 
         def __iter__(self):

@@ -1,6 +1,6 @@
-"""Tags that follow each other legally, wherever a tagging model is asked.
+"""Tests of constrained decoding of tags in load, predict, serve and exports.
 
-What is right is found by trying every sequence of tags that the scheme allows.
+The expected tags are the best of all sequences that the scheme allows, by enumeration.
 """
 
 import dataclasses
@@ -45,7 +45,7 @@ def log_softmax(x):
 
 
 def by_hand(emissions, start=0.0, transitions=None, end=0.0):
-    """The best legal tags, and the probability of each when all legal sequences are weighed."""
+    """Return the best legal tags, and the probability of each over all legal sequences."""
     transitions = np.zeros((len(TAGS), len(TAGS))) if transitions is None else transitions
     start, end = (np.broadcast_to(x, len(TAGS)) for x in (start, end))
     paths, totals = [], []
@@ -66,7 +66,7 @@ def by_hand(emissions, start=0.0, transitions=None, end=0.0):
 
 @pytest.fixture(scope="module")
 def folders(finetuned, tmp_path_factory):
-    """folders[crf]: a random model of five tags as `finetune` writes it, without and with a CRF."""
+    """Folders by `crf`: a random model of five tags, as `finetune` writes it."""
     source, result = finetuned("tagging"), {}
     encoder = roformer_tf.RoFormerEncoder.from_pretrained(source)
     for crf in (False, True):
@@ -100,11 +100,11 @@ def test_tags_are_the_best_legal_ones(crf, folders):
         tags, shares = by_hand(log_softmax(logits), **weights)
         assert list(answer.label) == tags
         output = [item["probability"] for item in task.decoding.as_json(example, answer)["tags"]]
-        if not crf:  # each unit's own
+        if not crf:  # without a CRF, the unit's own probability
             shares = np.exp(log_softmax(logits))[range(len(tags)), [TAGS.index(x) for x in tags]]
         assert output == pytest.approx(shares, abs=1e-5)
         rest += [TAGS[i] for i in logits.argmax(-1)] != tags
-    assert rest >= 2  # else nothing would be shown
+    assert rest >= 2  # the test data must include illegal most likely tags
 
 
 @pytest.mark.parametrize("crf", [False, True])
@@ -131,7 +131,7 @@ def test_all_who_answer_give_the_same_tags(crf, folders, tmp_path):
 
 
 def test_a_text_read_in_windows_is_decoded_as_one(folders, tmp_path):
-    """The scores of each unit come from one window; what follows what is seen across them."""
+    """Each unit gets its emissions from one window; the CRF then decodes across windows."""
     model, tokenizer, task = load_finetuned(folders[True])
     task = dataclasses.replace(task, max_length=8)
     (example,) = [task.labelling.for_prediction(Example((TEXTS[0] + TEXTS[2],), None, ""))]
@@ -154,7 +154,7 @@ ODD = st.text(st.sampled_from("北京 \u3000\u200b①１Ａａ,，\u0301é𠀀�
 
 @given(ODD.filter(str.strip), st.randoms(use_true_random=False))
 def test_positions_of_entities_are_those_of_the_original_text(text, chance):
-    """Whatever the tokenizer makes of its characters: places count code points of the original."""
+    """Positions count code points of the original text, for any characters."""
     for task in (TASK, dataclasses.replace(TASK, spaced_units=True)):
         example = task.labelling.for_prediction(Example((text,), None, ""))
         units = len(example.units)
@@ -173,7 +173,7 @@ def test_positions_of_entities_are_those_of_the_original_text(text, chance):
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow writes exports")
 @pytest.mark.parametrize("crf", [False, True])
 def test_an_exported_graph_tags_alike(crf, folders, tmp_path, monkeypatch):
-    """Read by us, and by the lines of its README, which know nothing of us."""
+    """Predict with `load`, and with the code of its README, which does not use this package."""
     to = "onnxruntime" if crf and find_spec("onnxruntime") else "savedmodel"
     export(folders[crf], tmp_path / "out", to)
     want = [
@@ -194,7 +194,7 @@ def test_an_exported_graph_tags_alike(crf, folders, tmp_path, monkeypatch):
 
 
 def test_a_checkpoint_alone_keeps_what_is_learnt_of_order(folders, tmp_path):
-    """Its tensors say that there is a conditional random field; no task does."""
+    """The tensors show that there is a CRF; there is no task."""
     folder = shutil.copytree(folders[True], tmp_path / "model")
     (folder / "task.json").unlink()
     model, tokenizer, task = load_finetuned(folders[True])
@@ -209,7 +209,7 @@ def test_a_checkpoint_alone_keeps_what_is_learnt_of_order(folders, tmp_path):
 
 
 def test_parts_that_do_not_belong_together_are_refused(folders, tmp_path):
-    """A task that knows of a conditional random field, and weights without it; and other ways."""
+    """The CRF is in the task or in the weights, but not in both."""
     for crf in (False, True):
         folder = shutil.copytree(folders[crf], tmp_path / str(crf))
         dataclasses.replace(TASK, crf=not crf).save(folder)
