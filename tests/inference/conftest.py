@@ -30,10 +30,10 @@ def finetuned(tmp_path_factory):
     """Return a function: finetuned("tagging") → a random model's folder as `finetune` writes it."""
 
     @cache
-    def make(name):
+    def save(name):
         result = save_random_models(
             {name: TASKS[name]}, tmp_path_factory.mktemp(name), TOKENIZER, seed=1, **SIZES
         )
         return result[name]
 
-    return make
+    return save

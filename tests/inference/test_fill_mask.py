@@ -41,21 +41,21 @@ def reference(masked, text, top):
     """Process a single text in float64; return [(token, probability)] for each mask."""
     model, tokenizer = masked.model, masked.tokenizer
     ids = [tokenizer.cls_id]
-    for number, piece in enumerate(text.split("[MASK]")):
-        ids += [tokenizer.mask_id] * (number > 0) + tokenizer.encode(piece)[0][1:-1]
+    for number, part in enumerate(text.split("[MASK]")):
+        ids += [tokenizer.mask_id] * (number > 0) + tokenizer.encode(part)[0][1:-1]
     ids = np.array([[*ids, tokenizer.sep_id]], "int32")
     logits = np.asarray(model({"token_ids": ids}), "float64")[0]  # (T, V)
     plain = [i for i, t in enumerate(tokenizer.tokens) if t and not (t[0] == "[" and t[-1] == "]")]
-    answers = []
-    for place in np.flatnonzero(ids[0] == tokenizer.mask_id):
-        shares = np.exp(logits[place, plain])
-        shares /= shares.sum()
-        best = np.argsort(-shares)[:top]
-        answers.append([(tokenizer.tokens[plain[i]], shares[i]) for i in best])
-    return answers
+    result = []
+    for position in np.flatnonzero(ids[0] == tokenizer.mask_id):
+        probabilities = np.exp(logits[position, plain])
+        probabilities /= probabilities.sum()
+        best = np.argsort(-probabilities)[:top]
+        result.append([(tokenizer.tokens[plain[i]], probabilities[i]) for i in best])
+    return result
 
 
-def test_candidates_are_the_likeliest_tokens_of_each_mask(model):
+def test_candidates_are_the_most_likely_tokens_of_each_mask(model):
     """A batch of several texts gives the same as each text alone."""
     for got, text in zip(candidates(model, TEXTS, top=4), TEXTS, strict=True):
         want = reference(model, text, 4)
@@ -65,15 +65,15 @@ def test_candidates_are_the_likeliest_tokens_of_each_mask(model):
         )
 
 
-def test_special_tokens_are_no_candidates(model):
+def test_special_tokens_are_not_candidates(model):
     masks = candidates(model, ["今天[MASK]"], top=10**9)
     tokens = [candidate.token for candidate in masks[0][0]]
-    known = [t for t in model.tokenizer.tokens if t and not (t[0] == "[" and t[-1] == "]")]
-    assert sorted(tokens) == sorted(known)
+    ordinary = [t for t in model.tokenizer.tokens if t and not (t[0] == "[" and t[-1] == "]")]
+    assert sorted(tokens) == sorted(ordinary)
     assert sum(candidate.probability for candidate in masks[0][0]) == pytest.approx(1)
 
 
-def test_the_likeliest_token_is_put_into_the_text():
+def test_the_most_likely_token_replaces_the_mask():
     masks = [[Candidate("气", 0.7), Candidate("日", 0.2)], [Candidate("##ing", 0.5)]]
     assert filled("天[MASK]go[MASK]。", masks) == "天［气］go［ing］。"
 
@@ -86,7 +86,7 @@ def test_a_text_without_a_mask_is_refused(model):
 
 
 @pytest.mark.parametrize("settings", [{"text": ()}, {"text": ("[MASK]",), "top": 0}])
-def test_settings_that_ask_for_nothing_are_refused(settings):
+def test_empty_requests_are_refused(settings):
     with pytest.raises(InputError):
         FillMaskConfig(model="x", **settings)
 
@@ -120,7 +120,7 @@ def test_the_command_prints_text_and_candidates(released, capsys):
     )
 
 
-def saved(folder, source, cls, **overrides):
+def convert(folder, source, cls, **overrides):
     """Load a checkpoint by a class and save it; return the folder."""
     cls.from_pretrained(source, **overrides).save_pretrained(folder)
     return folder
@@ -129,21 +129,21 @@ def saved(folder, source, cls, **overrides):
 CAUSAL = "trained to predict the next token"
 REFUSED = {  # part of the message: a function of (folder, released) that returns such a source
     "by its name it is a gpt model": lambda folder, released: released("gpt_char"),
-    CAUSAL: lambda folder, released: saved(folder, released("gpt_char"), RoFormerForCausalLM),
+    CAUSAL: lambda folder, released: convert(folder, released("gpt_char"), RoFormerForCausalLM),
     "is a sim model": lambda folder, released: released("sim_char"),
-    "holds encoder alone": lambda folder, released: saved(
+    "holds encoder alone": lambda folder, released: convert(
         folder, released("char"), RoFormerEncoder
     ),
     "it has a classifier": lambda folder, released: released("hf_word_seqcls"),
     # its head has no weights of its own, so no weight would be reported as new
-    "it has a token_classifier": lambda folder, released: saved(
+    "it has a token_classifier": lambda folder, released: convert(
         folder, released("v2_char"), RoFormerForTokenClassification, num_labels=3
     ),
 }
 
 
 @pytest.mark.parametrize("reason", REFUSED)
-def test_a_model_that_has_not_learned_to_fill_masks_is_refused(reason, released, tmp_path, capsys):
+def test_models_not_trained_to_fill_masks_are_refused(reason, released, tmp_path, capsys):
     source = str(REFUSED[reason](tmp_path / "model", released))
     assert main(["fill-mask", "--model", source, "今天天[MASK]很好"]) == 2
     message = capsys.readouterr()
@@ -158,7 +158,7 @@ def masked_lm(source):
         return MaskedModel.of(opened)
 
 
-def test_a_gpt_by_name_that_says_otherwise_and_a_v2_fill_masks(released, unpacked, tmp_path):
+def test_the_config_overrides_the_name_and_v2_models_fill_masks(released, unpacked, tmp_path):
     folder = unpacked("char").rename(tmp_path / "roformer-gpt")
     with pytest.raises(InputError, match="by its name"):
         masked_lm(folder)
