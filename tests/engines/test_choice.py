@@ -1,4 +1,4 @@
-"""Which engine and precision are taken, whatever this machine has."""
+"""Tests of the choice of engine and precision, with simulated hardware and packages."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from roformer_tf.errors import InputError
 
 @pytest.fixture
 def machine(monkeypatch, automatic):
-    """machine("onnx", native=True) → only these engines are installed, bfloat16 is multiplied."""
+    """Return a function: machine("onnx", native=True) simulates engines and hardware."""
 
     monkeypatch.setattr(choice, "_automatic", automatic)
 

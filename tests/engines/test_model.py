@@ -1,3 +1,5 @@
+"""Tests of running graphs within a process."""
+
 import subprocess
 import sys
 
@@ -18,7 +20,7 @@ signal.raise_signal(signal.SIGTERM)
 
 
 def test_a_signal_is_received_though_models_of_openvino_came_and_went(released):
-    """Python's handlers run on the stack for signals that OpenVINO gave the thread."""
+    """Threads that ran OpenVINO had another signal stack, on which Python's handlers run."""
     pytest.importorskip("openvino")
     done = subprocess.run(
         [sys.executable, "-c", TWO_MODELS, str(released("hf_char"))],

@@ -1,4 +1,4 @@
-"""Graphs against what bert4keras and transformers recorded, and against Keras at other shapes."""
+"""Tests of graphs against recordings of bert4keras and transformers, and against Keras."""
 
 from functools import cache
 
@@ -26,7 +26,7 @@ SHAPES = ((1, 1), (1, 7), (64, 9), (3, 64))
 
 
 def real(token_ids):
-    """Which tokens are no padding; the first always counts."""
+    """Return a mask of the tokens that are not padding; the first token always counts."""
     actual = token_ids != 0
     actual[:, 0] = True
     return actual
@@ -56,7 +56,7 @@ def test_hidden_states_are_the_recorded_ones(name, attention, bound, engine, rel
     want = arrays["hidden_last"] if "hidden_last" in arrays else arrays["hidden"][-1]
     seen = real(rows["token_ids"])
     np.testing.assert_allclose(run(rows)[seen], want[seen], rtol=0, atol=bound)
-    if "edge_token_ids" in arrays:  # padding inside and in front
+    if "edge_token_ids" in arrays:  # padding inside and at the beginning
         rows = {key: arrays[f"edge_{key}"].astype("int32") for key in rows}
         want, seen = arrays["edge_hidden_last"], real(rows["token_ids"])
         np.testing.assert_allclose(run(rows)[seen], want[seen], rtol=0, atol=bound)
@@ -91,19 +91,19 @@ def test_masked_positions_score_the_vocabulary_as_keras(name, attention, engine,
     network = network_of(released(name), "masked", config={"attention_type": attention})
     run = graph_model(network, engine, "float32")
     for rows, want in masked_scores(released(name), attention, rows_of):
-        # Of 1.2 million logits, the largest are the most rounded.
+        # The rounding error is relative: there are 1.2 million logits, some of them large.
         np.testing.assert_allclose(run(rows), want, rtol=1e-6, atol=BOUND)
 
 
-@cache  # by each engine
+@cache  # shared by the engines
 def masked_scores(path, attention, rows_of):
-    """Rows with masked positions, and what Keras scores there."""
+    """Return inputs with masked positions, and the logits that Keras computes there."""
     model = RoFormerForMaskedLM.from_pretrained(path, attention_type=attention)
     chance = np.random.default_rng(0)
     answered = []
     for batch, length in SHAPES:
         rows = rows_of(batch, length, model.config.vocab_size)
-        # within each text, several in one place, and more of them than a row has tokens
+        # within each text, with repetitions, and more positions than a text may have tokens
         last = np.maximum(1, (rows["token_ids"] != 0).sum(axis=1, keepdims=True))
         rows["masked_positions"] = (chance.integers(0, length, (batch, 9)) % last).astype("int32")
         answered.append((rows, np.asarray(model(rows))))
@@ -127,7 +127,7 @@ def config_of(family, **more):
 
 
 def drawn(model, seed=0):
-    """The model with every weight drawn anew, biases and norms, too; and its arrays."""
+    """Return the model and its arrays, after assigning random values to all weights."""
     chance = np.random.default_rng(seed)
     for name, variable in model.named_variables().items():
         scale = 0.5 if name.endswith("kernel") else 0.2
@@ -151,9 +151,9 @@ def test_every_head_answers_as_keras(family, pooling, engine, rows_of):
         np.testing.assert_allclose(run(rows)[seen], want[seen], atol=BOUND)
 
 
-@cache  # by each engine
+@cache  # shared by the engines
 def answers_of_a_head(family, pooling, rows_of):
-    """A model's config and arrays; rows, and what Keras answers them."""
+    """Return a model's config and arrays, and pairs of inputs and Keras' outputs."""
     if pooling in ("tokens", "spans"):
         kind = RoFormerForTokenClassification if pooling == "tokens" else RoFormerForSpanExtraction
         model, arrays = drawn(kind(config_of(family), num_labels=5))
@@ -184,9 +184,9 @@ def test_vectors_are_pooled_cut_and_made_one_long(pooling, engine, rows_of):
             np.testing.assert_allclose(run(rows), want, atol=BOUND)
 
 
-@cache  # by each engine
+@cache  # shared by the engines
 def vectors_of(pooling, rows_of):
-    """A model's config and arrays; rows and the vectors that Keras gives."""
+    """Return a model's config and arrays, and pairs of inputs and Keras' vectors."""
     model, arrays = drawn(RoFormerForSentenceSimilarity(config_of("v1")))
     answered = []
     for settings in ({"dimensions": None}, {"dimensions": 7}):
@@ -213,7 +213,7 @@ def test_rows_of_any_length_are_answered_as_by_keras(family, engine, rows_of):
 
 @pytest.mark.parametrize("engine", ["openvino"])
 def test_bfloat16_distinguishes_distant_positions(engine, rows_of):
-    """A wrong angle would show: rows of 2,000 tokens are as near to float32 as rows of 20."""
+    """Wrong angles would make long sequences (2,000 tokens) less accurate than short ones."""
     pytest.importorskip("openvino")
     model, arrays = drawn(RoFormerForTokenClassification(config_of("v1"), num_labels=5))
     network = Network(model.config, arrays, "token_classifier")
@@ -257,7 +257,7 @@ def test_weights_that_are_missing_or_unknown_are_refused(engine):
     more = arrays | {"encoder/layer_0/attention/distance": np.zeros(3, "float32")}
     with pytest.raises(InputError, match="holds encoder/layer_0/attention/distance"):
         graph_model(Network(model.config, more, "classifier"), engine, "float32")
-    other = arrays | {"mlm/bias": np.zeros(3, "float32")}  # of a part that has no share in it
+    other = arrays | {"mlm/bias": np.zeros(3, "float32")}  # not part of this network
     assert graph_model(Network(model.config, other, "classifier"), engine, "float32")
 
 
@@ -294,7 +294,7 @@ def test_int8_is_near_and_does_not_depend_on_neighbours(part, engine, rows_of):
     alone = [run_rows(rounded, [row])[0] for row in rows]
     together = run_rows(rounded, rows)
     for row, item, other in zip(rows, alone, together, strict=True):
-        # The order of sums differs; another step of the quantization would change some hundredths.
+        # Only the order of sums differs; another quantization would differ by hundredths.
         np.testing.assert_allclose(item, other, rtol=0, atol=1e-5)
         want = run_rows(exact, [row])[0]
         assert 0 < np.abs(item - want).max() < 0.2 * np.abs(want).max()
@@ -302,7 +302,7 @@ def test_int8_is_near_and_does_not_depend_on_neighbours(part, engine, rows_of):
 
 @pytest.mark.parametrize("largest", [63, 127])
 def test_each_column_of_a_kernel_is_rounded_by_its_own_scale(largest):
-    """By one scale for the whole kernel, a column of small weights would be lost."""
+    """With one scale for the whole kernel, columns of small weights would become zero."""
     sizes = np.float32([1e-3, 1, 50, 0])
     kernel = np.random.default_rng(0).normal(size=(32, 4)).astype("float32") * sizes
     integers, scales = rounded(kernel, largest)

@@ -1,4 +1,4 @@
-"""Rows read token by token, against the graph that reads them whole."""
+"""Tests of decoding token by token against the graph of full sequences."""
 
 import numpy as np
 import pytest
@@ -51,6 +51,6 @@ def test_tokens_give_what_the_whole_row_gives_and_the_weights_are_not_needed_aga
         }
         logits = session(rows, place, caches)
         np.testing.assert_allclose(logits, expected[:, place], atol=1e-5)
-    for key, value in caches:  # what no token has come to is not written
+    for key, value in caches:  # slots after the last token stay empty
         assert not key[:, :, LENGTH:].any()
         assert not value[:, :, LENGTH:].any()

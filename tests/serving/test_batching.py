@@ -1,3 +1,5 @@
+"""Tests of how requests are queued and combined into batches."""
+
 import threading
 import time
 
@@ -35,7 +37,7 @@ def test_too_many_waiting_requests_are_refused():
         assert metrics.registry.get_sample_value("roformer_waiting_requests") == 2
         with pytest.raises(HTTPException, match="too many requests wait"):
             batcher.submit([EXAMPLE])
-        assert rest[0].cancel()  # its client has disconnected
+        assert rest[0].cancel()  # as when its client disconnects
     finally:
         go.set()
         batcher.close()
@@ -45,14 +47,14 @@ def test_too_many_waiting_requests_are_refused():
 
 @pytest.fixture
 def held():
-    """The batches of a Batcher of numbers; the first one waits until it is released."""
+    """A Batcher of numbers, its batches, and an event that releases the first batch."""
     go, batches = threading.Event(), []
 
     def run(numbers, deliver):
         batches.append(numbers)
         if len(batches) == 1:
             assert go.wait(30)
-        for index in reversed(range(len(numbers))):  # in any order
+        for index in reversed(range(len(numbers))):  # deliver in another order
             deliver(index, -numbers[index])
 
     batcher = Batcher(run, 8, Limits(), ServiceMetrics(), width=lambda number: number)
@@ -95,6 +97,6 @@ def test_a_request_completes_before_the_rest_of_its_batch():
     assert not other.done()
     heard.set()
     batcher.close()
-    for unanswered in (first, other):  # a mistake of ours, for which nobody waits for ever
+    for unanswered in (first, other):  # a bug must not leave requests waiting
         with pytest.raises(RuntimeError, match="no result"):
             unanswered.result(30)

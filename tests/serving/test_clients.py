@@ -1,4 +1,4 @@
-"""Official clients of other services, against ours over a real socket (`make test-clients`)."""
+"""Tests with official clients of other services, over a real socket (`make test-clients`)."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ KEY = "secret"
 
 @pytest.fixture(scope="module")
 def served(running):
-    """served(*models, **settings) → a context: the URL of their service, which needs a key."""
+    """served(*models, **settings) → a context: the address of a service that needs a key."""
 
     def serve(*models, **settings):
         api, models = ApiConfig(api_key=KEY), tuple(map(str, models))
@@ -95,7 +95,7 @@ def test_llama_index_embeds(vectors, want):
 
 
 def test_chroma_searches(vectors, want, monkeypatch):
-    """Its own function for OpenAI's interface embeds documents and queries here."""
+    """Chroma's OpenAI function embeds documents and queries by our service."""
     chromadb = pytest.importorskip("chromadb")
     from chromadb.utils.embedding_functions import OpenAIEmbeddingFunction
 

@@ -1,4 +1,4 @@
-"""The routes of other programs, in the bodies that their clients send."""
+"""Tests of routes compatible with other services, with the bodies that their clients send."""
 
 import base64
 import json
@@ -44,7 +44,7 @@ def vectors(sim, eagerly):
 
 @pytest.fixture(scope="module")
 def want(sim, eagerly):
-    """want(texts, dimensions=None) → what `embed` computes."""
+    """Return a function: want(texts, dimensions=None) → the vectors that `embed` computes."""
     with eagerly():
         yield lambda texts, size=None: VectorSettings(dimensions=size).open(sim).embed(texts)
 
@@ -56,7 +56,7 @@ def pair(finetuned):
 
 @pytest.fixture(scope="module")
 def scores(finetuned):
-    """What `load` gives each of the texts for the query."""
+    """The scores that `load` predicts for the query with each text."""
     predictions = load(finetuned("pair"))([(QUERY, text) for text in TEXTS])
     return [prediction["scores"]["1"] for prediction in predictions]
 
@@ -87,7 +87,7 @@ def test_openai_embeddings(size, vectors, want):
     assert [x["index"] for x in answer["data"]] == [0, 1, 2, 3]
     actual = np.stack([decoded(x) for x in answer["data"]])
     np.testing.assert_allclose(actual, want(TEXTS, size), rtol=0, atol=1e-6)
-    tokens = sum(len(text) + 2 for text in TEXTS)  # of characters, [CLS] and [SEP]
+    tokens = sum(len(text) + 2 for text in TEXTS)  # characters, [CLS] and [SEP]
     assert answer["usage"] == {"prompt_tokens": tokens, "total_tokens": tokens}
     plain = vectors.post("/v1/embeddings", json=body | {"encoding_format": "float"}).json()
     np.testing.assert_allclose([x["embedding"] for x in plain["data"]], actual, atol=1e-7)
@@ -110,7 +110,7 @@ def test_token_ids_are_accepted_if_asked_for(sim, want):
     client = client_of(sim, pooling="pooler", api=ApiConfig(accept_token_ids=True))
     tokenizer = VectorSettings().open(sim).tokenizer
     ids = [tokenizer.encode(text)[0] for text in TEXTS]
-    for body in (ids, [row[1:-1] for row in ids]):  # special tokens may be there or not
+    for body in (ids, [row[1:-1] for row in ids]):  # with or without special tokens
         answer = client.post("/v1/embeddings", json={"input": body}).json()
         actual = [x["embedding"] for x in answer["data"]]
         np.testing.assert_allclose(actual, want(TEXTS), rtol=0, atol=1e-6)
@@ -338,7 +338,7 @@ def test_text_that_may_begin_a_stop_waits():
     assert before_stop("abc", []) == "abc"
     assert final_length("abc", ["cde", "x"]) == 2
     assert final_length("abc", ["bcd"]) == 1
-    assert final_length("abc", ["abc"]) == 3  # a whole stop is cut elsewhere
+    assert final_length("abc", ["abc"]) == 3  # complete stop texts are removed elsewhere
 
 
 @pytest.mark.parametrize(

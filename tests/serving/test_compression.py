@@ -1,4 +1,4 @@
-"""Gzipped requests and responses."""
+"""Tests of gzipped requests and responses."""
 
 import gzip
 import http.client

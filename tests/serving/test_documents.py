@@ -1,4 +1,4 @@
-"""Documents that requests add, replace and delete."""
+"""Tests of requests that add, replace and delete documents."""
 
 import json
 from concurrent.futures import ThreadPoolExecutor
@@ -86,7 +86,7 @@ def test_a_file_gives_the_same_documents(client, index, sim, tmp_path):
     before = ids(client)
     assert main(["search", "--model", sim, *flags]) == 0
     with SearchIndex(index) as opened:
-        assert opened._values("SELECT revision FROM settings") == [2]  # nothing was written again
+        assert opened._values("SELECT revision FROM settings") == [2]  # it was not written again
     assert ids(client) == before
 
 

@@ -1,4 +1,4 @@
-"""The metrics of the service, read by Prometheus' own parser."""
+"""Tests of the service's metrics, parsed by Prometheus' own parser."""
 
 import http.client
 import json
@@ -22,7 +22,7 @@ def answer(examples):
 
 
 def get(address, path, method="GET", body=None):
-    """Send a request; its status, content type and body."""
+    """Send a request; return its status, content type and body."""
     connection = http.client.HTTPConnection(*address, timeout=60)
     try:
         connection.request(method, path, body)
@@ -33,7 +33,7 @@ def get(address, path, method="GET", body=None):
 
 
 def measured(address):
-    """Every sample by its name and labels."""
+    """Return every sample by its name and labels."""
     from prometheus_client.parser import text_string_to_metric_families
 
     status, kind, page = get(address, "/metrics")
@@ -94,7 +94,7 @@ def test_waiting_requests_are_counted(running):
             item.start()
         assert inside.wait(30)
         while measured(at)["roformer_waiting_requests",] != 2:
-            pass  # the test's own time limit ends this
+            pass  # pytest's timeout ends this loop
         go.set()
         for item in asking:
             item.join(30)
@@ -112,7 +112,7 @@ def test_two_services_in_one_process_have_separate_metrics(running):
 def test_a_process_that_starts_does_not_break_the_metrics_of_the_rest(
     running, tmp_path, monkeypatch
 ):
-    """Its files are empty for a moment."""
+    """The metrics files of a starting process are empty for a moment."""
     monkeypatch.setenv(monitoring.FOLDER, str(tmp_path))
     (tmp_path / "counter_1.db").touch()
     with running(create_task_app(ServedTask("m", TASK, answer))) as at:

@@ -1,4 +1,4 @@
-"""The key of the service, CORS, a proxy's path, TLS, probes, and what OpenAPI describes."""
+"""Tests of the API key, CORS, root path, TLS, probes, and their OpenAPI description."""
 
 import base64
 import http.client
@@ -55,7 +55,7 @@ def test_a_key_is_required(way, monkeypatch):
     for header in ("Bearer 密钥", "bearer 密钥", basic("密钥")):
         response = client.post("/v1/rerank", json=BODY, headers={"Authorization": header.encode()})
         assert response.status_code == 200
-    assert client.get("/").headers["WWW-Authenticate"].startswith("Basic")  # browsers ask
+    assert client.get("/").headers["WWW-Authenticate"].startswith("Basic")  # for browsers
 
 
 def test_metrics_are_described_as_text():
@@ -144,7 +144,7 @@ def test_readiness_is_room_for_requests():
 
 @pytest.fixture(scope="module")
 def certificate(tmp_path_factory):
-    """A certificate of localhost, signed by itself, and its key."""
+    """A self-signed certificate of localhost, and its key."""
     folder = tmp_path_factory.mktemp("tls")
     paths = folder / "certificate.pem", folder / "key.pem"
     words = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=localhost -addext"

@@ -1,3 +1,5 @@
+"""Tests of the service for predictions, over real sockets."""
+
 import gc
 import http.client
 import json
@@ -52,7 +54,7 @@ TAGGING = Tagging(labels=("O", "B-LOC", "I-LOC"))
 
 
 def by_length(examples):
-    """Predictions of the test's model: the longer a text, the better."""
+    """Predict by the length of the text: the longer, the better."""
     return [
         TASK.decoding.predict(np.array([0.0, len(e.texts[0]) / 10], "float32")) for e in examples
     ]
@@ -63,7 +65,7 @@ def share(text):
 
 
 def ask(address, method="POST", path="/predict", body=None, **headers):
-    """Send a request; its status and JSON."""
+    """Send a request; return its status and JSON."""
     connection = http.client.HTTPConnection(*address, timeout=60)
     try:
         connection.request(method, path, body, headers)
@@ -159,7 +161,7 @@ def test_other_paths_get_json(address, method, path, status):
 
 
 def test_a_large_body_is_refused_before_it_is_read_whole(address, predicted):
-    """The response arrives after little more than one of fifty megabytes was sent."""
+    """The response arrives after about one of fifty megabytes was sent."""
     with socket.create_connection(address, timeout=30) as connection:
         size = 50_000_000
         connection.sendall(
@@ -170,7 +172,7 @@ def test_a_large_body_is_refused_before_it_is_read_whole(address, predicted):
         response.begin()
         assert response.status == 413
         assert json.loads(response.read())["error"] == "the body is larger than 1,000,000 bytes"
-    status, answer = ask(address, body=b"a" * size)  # also where the whole body is sent
+    status, answer = ask(address, body=b"a" * size)  # also if the full body is sent
     assert (status, answer["error"]) == (413, "the body is larger than 1,000,000 bytes")
     assert predicted({"text": "好"})
 
@@ -202,7 +204,7 @@ def test_requests_of_many_clients_share_batches(address, running):
     texts = 20 * sum(number % 3 + 1 for number in range(16))
     assert sum(batches) == texts
     assert len(batches) < texts / 3
-    assert max(batches) < 8 + 3  # full, or more by the texts of the last request
+    assert max(batches) < 8 + 3  # full, plus the remaining texts of the last request
 
 
 LETTERS = "今天气很好我们去公园学习北京上海"
@@ -214,7 +216,7 @@ def model(finetuned):
 
 
 def test_the_service_documents_its_requests_and_responses(running):
-    """The example of the documentation is a valid request."""
+    """The example in the documentation is a valid request."""
     for task, answer in (
         (TASK, by_length),
         (PAIR, lambda x: [PAIR.decoding.predict(np.zeros(2))] * len(x)),
@@ -261,7 +263,7 @@ def test_the_api_documentation_loads_nothing_from_other_hosts(address):
 
 @pytest.mark.slow
 def test_a_thousand_requests_of_sixteen_clients(model, running):
-    """Each gets the same as alone, whatever is in its batch."""
+    """Each prediction is the same as without a batch."""
     chance = np.random.default_rng(0)
     texts = ["".join(chance.choice(list(LETTERS), n)) for n in chance.integers(1, 120, 1000)]
 
@@ -309,7 +311,7 @@ def test_an_overloaded_service_returns_503_and_recovers(running):
         assert inside.wait(30)
         asked += [pool.submit(ask, at, body=body) for _ in range(7)]
         wait_until(lambda: sum(item.done() for item in asked) == 6)
-        assert ask(at, "GET", "/health")[0] == 200  # while the model works
+        assert ask(at, "GET", "/health")[0] == 200  # while the model is busy
         go.set()
         statuses = sorted(item.result()[0] for item in asked)
         assert statuses == [200, 200, *[503] * 6]
@@ -372,7 +374,7 @@ def test_running_requests_finish_when_the_service_stops(running):
 
 
 def test_a_slow_body_gets_408(running, monkeypatch):
-    """It delays the service neither while it runs nor when it stops."""
+    """A slow body delays neither other requests nor the shutdown."""
     monkeypatch.setattr(application, "BODY_SECONDS", 1)
     begun = b"POST /predict HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"
     with running(create_task_app(ServedTask("m", TASK, by_length))) as at:
@@ -402,14 +404,14 @@ sys.stdin.read()
 
 @pytest.fixture
 def idle_clients():
-    """idle_clients(address, count, begun="") → a process that opens connections and leaves them."""
+    """idle_clients(address, count, partial_request="") opens connections and leaves them idle."""
     with ExitStack() as started:
 
         def start(address, count, begun=""):
             process = started.enter_context(
                 subprocess.Popen(
                     [sys.executable, "-c", IDLE, *map(str, address), str(count), begun],
-                    stdin=subprocess.PIPE,  # closed at the end, which ends it
+                    stdin=subprocess.PIPE,  # closed at exit, which ends the process
                     stdout=subprocess.PIPE,
                     text=True,
                 )
@@ -510,7 +512,7 @@ def test_predictions_of_each_task_as_json():
     def answer(task, texts, logits):
         example = as_example(texts, task)
         actual = task.decoding.as_json(example, task.decoding.predict(np.array(logits, "float32")))
-        return json.loads(json.dumps(actual))  # plain values alone
+        return json.loads(json.dumps(actual))  # plain values only
 
     assert answer(PAIR, ["a", "b"], [0, 0]) == {
         "label": "0",
@@ -555,7 +557,7 @@ def test_the_page_loads_nothing_from_other_hosts(address):
 
 
 def test_responses_are_sent_at_once():
-    """Without TCP_NODELAY a body waits 40 ms until its head is confirmed."""
+    """Without TCP_NODELAY, a body waits 40 ms for the acknowledgement of its head."""
     with listening("127.0.0.1", 0) as at, socket.create_connection(at.getsockname()):
         accepted, _ = at.accept()
         with accepted:
@@ -592,7 +594,7 @@ def test_missing_packages_are_named(tmp_path, monkeypatch):
         serve(ServeConfig(model=(str(tmp_path),)))
 
 
-FLOAT32 = ("--precision", "float32")  # of which nothing is printed
+FLOAT32 = ("--precision", "float32")  # no message is printed about it
 
 
 @pytest.mark.slow
@@ -619,7 +621,7 @@ def test_limits_are_positive():
 @pytest.mark.usefixtures("eager_steps")
 @pytest.mark.parametrize("kind", ["labels", "writer", "vectors"])
 def test_settings_reach_the_application(kind, finetuned, released, running):
-    """For the models that are served, see tests/wiring."""
+    """tests/wiring has the settings of the models."""
     settings = {
         "labels": {"model": finetuned("classification"), "top_k": 1},
         "writer": {"model": released("char"), "attention_type": "causal"},
@@ -651,7 +653,7 @@ def test_settings_reach_the_application(kind, finetuned, released, running):
 
 
 def test_the_command_prints_its_address(monkeypatch, finetuned, capsys):
-    """And exempts what it has loaded from garbage collection."""
+    """Loaded objects are excluded from garbage collection."""
     seen, kept = [], gc.get_freeze_count()
     server = SimpleNamespace(run=lambda sockets: seen.append(gc.get_freeze_count()))
     monkeypatch.setattr(command, "make_server", lambda app, config: server)

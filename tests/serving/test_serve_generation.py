@@ -1,4 +1,4 @@
-"""The service of a causal language model, over real sockets, with a tiny random model."""
+"""Tests of the service of a causal language model, over real sockets, with a tiny random model."""
 
 import http.client
 import json
@@ -66,7 +66,7 @@ def address(model, running):
 
 
 def ask(address, question, path="/generate", method="POST"):
-    """Send a request; its status and JSON."""
+    """Send a request; return its status and JSON."""
     with closing(http.client.HTTPConnection(*address, timeout=60)) as connection:
         body = question if isinstance(question, bytes) else json.dumps(question)
         connection.request(method, path, body)
@@ -75,14 +75,14 @@ def ask(address, question, path="/generate", method="POST"):
 
 
 def written(model, texts, **settings):
-    """What the model itself generates, in the format of the service."""
+    """Return what the model itself generates, in the format of the service."""
     prompts = [model.encode_prompt(text) for text in texts]
     actual = model.generate_ids(prompts, GenerationConfig(**settings))
     return [[{"text": item.text, "score": item.score} for item in each] for each in actual]
 
 
 def same(got, want):
-    """Assert equal texts, and scores that differ only by the rounding of another batch."""
+    """Assert equal texts, and scores that differ only by rounding."""
     texts, scores = ([[x[key] for x in each] for each in got] for key in ("text", "score"))
     assert texts == [[x["text"] for x in each] for each in want]
     for each, expected in zip(scores, want, strict=True):
@@ -90,7 +90,7 @@ def same(got, want):
 
 
 def begun(address, question):
-    """A connection with a request sent."""
+    """Open a connection and send a request."""
     connection = socket.create_connection(address, timeout=60)
     body = json.dumps(question).encode()
     head = f"POST /generate HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
@@ -99,7 +99,7 @@ def begun(address, question):
 
 
 def events(connection):
-    """The response, then the events of its stream as they arrive."""
+    """Yield the response, then the events of its stream as they arrive."""
     response = http.client.HTTPResponse(connection)
     response.begin()
     yield response
@@ -118,7 +118,7 @@ def wait_until(holds, seconds=30):
 
 @pytest.fixture
 def steps(monkeypatch):
-    """A decoder that waits before each token: counts of batches and tokens, and its release."""
+    """A decoder that waits before each token, with counts of batches and tokens."""
 
     class Steps:
         batches = tokens = 0
@@ -241,7 +241,7 @@ def test_health_describes_the_model(address):
 
 
 def test_clients_share_a_batch_without_influence_on_each_other(model, running, steps):
-    """Whatever their settings; equal requests get equal texts."""
+    """This holds for any settings; equal requests get equal texts."""
     sampled = {"temperature": 3.0, "samples": 2, "seed": 9, "max_tokens": 12}
     questions = [
         *[{"texts": [text]} | sampled for text in ("今天", "今天", "公园学习")],
@@ -262,14 +262,14 @@ def test_clients_share_a_batch_without_influence_on_each_other(model, running, s
         steps.release()
         assert first.result()[0] == 200
         answers = [item.result() for item in rest]
-    assert steps.batches == 3  # the first one; then all that was sampled; then the beams
+    assert steps.batches == 3  # the first request; then all sampled requests; then beam search
     for question, (status, answer) in zip(questions, answers, strict=True):
         assert status == 200
         same(answer["generations"], written(model, **question))
 
 
 def metric(address, line):
-    """A value of /metrics."""
+    """Return a value of /metrics."""
     with closing(http.client.HTTPConnection(*address, timeout=60)) as connection:
         connection.request("GET", "/metrics")
         page = connection.getresponse().read().decode()
@@ -303,7 +303,7 @@ def test_a_stream_sends_each_token_at_once(model, address, steps):
         head = next(output)
         assert head.status == 200
         assert head.getheader("Content-Type").startswith("text/event-stream")
-        steps.release(1)  # of twelve tokens two: what the second leaves of the first is certain
+        steps.release(1)  # the second token makes the text of the first one final
         pieces = [next(output)["text"]]
         assert pieces[0]
         assert steps.tokens == 1
@@ -343,7 +343,7 @@ def test_a_client_that_disconnects_ends_only_its_own_text(model, running, steps,
         same(answer["generations"], written(model, **short))
         written_tokens = steps.tokens
         assert ask(at, {"text": "天", "max_tokens": 2, "min_tokens": 2})[0] == 200
-    assert steps.batches == 4  # of which one was `written` itself
+    assert steps.batches == 4  # one of them by `generated`
     assert written_tokens < 2 + 2 * 40  # of 200
 
 
@@ -449,7 +449,7 @@ def test_the_service_documents_its_requests_and_responses(model, folder, running
         assert ask(at, schema["examples"][0])[0] == 200
     described_stop = described["components"]["schemas"]["CompletionsRequest"]["properties"]["stop"]
     several = next(kind for kind in described_stop["anyOf"] if kind.get("type") == "array")
-    assert "minItems" not in several  # [] is no stop text
+    assert "minItems" not in several  # [] means no stop text
     assert several["maxItems"] == MAX_STOPS
     names = {
         "model",
@@ -490,7 +490,7 @@ def test_the_source_decides_on_the_routes(model, folder, finetuned, tmp_path):
 
 
 def test_a_model_of_another_language_is_served(model, monkeypatch):
-    """Its vocabulary lacks the text with which a service warms up."""
+    """The vocabulary lacks the characters of the text that warms up the service."""
     monkeypatch.setattr(
         "roformer_tf.serving.serve_generation.open_generator", lambda *_: other_language(model)
     )

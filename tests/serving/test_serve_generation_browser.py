@@ -1,4 +1,4 @@
-"""The page of a causal language model in a real browser."""
+"""Tests of the page of a causal language model in a real browser."""
 
 import threading
 
@@ -21,7 +21,7 @@ def model(tmp_path_factory):
 
 @pytest.fixture
 def steps(monkeypatch):
-    """Releases the decoder, so many tokens at a time."""
+    """A semaphore that releases the decoder by numbers of tokens."""
     go, append = threading.Semaphore(0), IncrementalDecoder.append
 
     def appending(decoder, ids):
@@ -94,7 +94,7 @@ def test_a_stopped_text_stays_and_frees_the_service(page, model, steps):
     assert "stopped" in page.text("#result")
     assert shown(page) == [kept]
     page.find("#language")[0].click()
-    steps.release(20)  # far fewer than were asked for
+    steps.release(20)  # far fewer than the stopped request had left
     begin(page, "公园", max_tokens=4, min_tokens=4)
     page.wait.until(lambda _: page.find("#ask")[0].is_enabled())
     assert shown(page) == ["公园" + whole(model, "公园", max_tokens=4, min_tokens=4)[0]]

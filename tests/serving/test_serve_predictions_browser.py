@@ -1,4 +1,4 @@
-"""The page in a real browser: needs Chromium and its driver, and selenium."""
+"""Tests of the page in a real browser: they need Chromium, its driver, and selenium."""
 
 import json
 import re
@@ -26,7 +26,7 @@ HOSTILE = "<img src=x onerror=alert(1)>"
 
 @pytest.fixture
 def page(browser, running):
-    """page(task, logits) → a Page of a service whose model always gives these logits."""
+    """page(task, logits) → a Page of a service that always predicts these logits."""
     with ExitStack() as servers:
 
         def show(task, logits, **limits):
@@ -81,7 +81,7 @@ def test_texts_and_labels_are_never_parsed_as_html(page):
     assert shown.ask(HOSTILE) == [f"<{HOSTILE}{HOSTILE[1:]}"]
     assert page(Classification(labels=(HOSTILE, "b")), [2, 0]).ask("a")[0] == HOSTILE
     assert shown.find("img") == []
-    assert shown.browser.get_log("browser") == []  # no error, and nothing that CSP had to stop
+    assert shown.browser.get_log("browser") == []  # neither an error nor a violation of the CSP
 
 
 def test_pairs_and_triples_have_a_field_for_each_text(page):
@@ -103,7 +103,7 @@ def test_numbers_and_several_labels(page):
 
 
 def test_entities_are_marked_in_their_text(page):
-    """Positions count characters: one outside the basic plane before them shifts nothing."""
+    """Positions count code points: characters outside the basic plane do not shift them."""
     task = Tagging(labels=("O", "B-LOC", "I-LOC"))
     logits = 9 * np.eye(3)[[0, 0, 1, 2, 0]]
     shown = page(task, logits)
@@ -160,7 +160,7 @@ def test_an_unreachable_service_is_reported(page, browser, running):
 
 
 def test_changing_the_language_keeps_texts_and_answers(page):
-    """The browser's language at first, then the chosen one, also on the next visit."""
+    """The browser's language is the default; a chosen one is kept for the next visit."""
     shown = page(Multilabel(labels=("甲", "乙")), [-5, -5])
     assert shown.ask("很好")[0] == "没有标签"
     chinese = shown.text("body")
@@ -183,7 +183,7 @@ def test_changing_the_language_keeps_texts_and_answers(page):
 
 def test_the_api_documentation_opens_from_the_page(page):
     shown = page(TASK, [0, 2])
-    shown.browser.get_log("browser")  # of the tests before
+    shown.browser.get_log("browser")  # clears messages of earlier tests
     shown.find("#docs")[0].click()
     shown.wait.until(lambda _: "/predict" in shown.text("#swagger-ui"))
     assert shown.browser.get_log("browser") == []

@@ -1,4 +1,4 @@
-"""The service of a model that answers questions."""
+"""Tests of the service of a question answering model."""
 
 from tests.support.service_app import create_task_app, served_task
 

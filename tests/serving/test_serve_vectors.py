@@ -1,4 +1,4 @@
-"""The service of vectors and of an index: /embed and /search, over HTTP."""
+"""Tests of the service of vectors and of an index: /embed and /search, over HTTP."""
 
 import json
 
@@ -151,7 +151,7 @@ def test_an_index_of_another_model_is_not_served(index, released):
 
 
 class LongDocuments:
-    """A retriever whose every query finds documents of 16,000 characters, and its index."""
+    """A retriever with documents of 16,000 characters for every query, and its index."""
 
     def __init__(self):
         self.index, self.texts_read = self, 0
@@ -168,7 +168,7 @@ class LongDocuments:
 
 
 def test_a_response_has_a_size_limit(sim, running, ask):
-    """128 short queries would return 615 MB: the service stops reading texts before that."""
+    """128 short queries would return 615 MB: the service stops reading documents before that."""
     served = served_vectors(sim, pooling="mean")
     documents = LongDocuments()
     served = served._replace(retriever=documents)
@@ -178,7 +178,7 @@ def test_a_response_has_a_size_limit(sim, running, ask):
         status, answer = ask(at, "/search", {"texts": ["好"] * 128, "top": 100})
         assert status == 413
         assert "response is larger than 10,000,000 bytes" in answer["error"]
-        assert documents.texts_read == 100 + 300  # of 12,800: 48 kB each
+        assert documents.texts_read == 100 + 300  # of 12,800 documents of 48 kB each
         assert ask(at, "/search", {"text": "好", "top": 1})[0] == 200
 
 

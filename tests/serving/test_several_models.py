@@ -1,4 +1,4 @@
-"""Several models in one service: the `model` of a request chooses one."""
+"""Tests of several models in one service; the `model` of a request chooses one."""
 
 import json
 from contextlib import closing
@@ -112,7 +112,7 @@ def test_the_only_model_of_a_route_needs_no_name(client, folders):
     events = client.post("/v1/completions", json=body)
     assert '"model":"writer"' in events.text
     assert events.text.endswith("data: [DONE]\n\n")
-    assert "content-encoding" not in events.headers  # which would delay the tokens
+    assert "content-encoding" not in events.headers  # compression would delay the tokens
 
 
 @pytest.mark.parametrize(

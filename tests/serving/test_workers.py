@@ -1,4 +1,4 @@
-"""Several server processes, as the command starts them."""
+"""Tests of several server processes, started by the command."""
 
 import json
 import os
@@ -24,7 +24,7 @@ needs_onnx = pytest.mark.skipif(
 
 
 def workers_of(pid):
-    """Process ids of the workers that have begun to load the model."""
+    """Return process ids of the workers that have started to load the model."""
     children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
     return {int(child) for child in children if "onnxruntime" in maps_of(child)}
 
@@ -32,7 +32,7 @@ def workers_of(pid):
 def maps_of(pid):
     try:
         return Path(f"/proc/{pid}/maps").read_text()
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return ""
 
 
@@ -68,10 +68,10 @@ def test_a_killed_worker_is_replaced_and_the_service_goes_on(service, wait_until
     wait_until(lambda: len(workers_of(process.pid)) == 2)
     killed = min(workers_of(process.pid))
     os.kill(killed, signal.SIGKILL)
-    for number in range(20):  # the other worker takes all requests
+    for number in range(20):  # the other worker handles all requests
         assert predict(url, model="ab"[number % 2]) == 200
     wait_until(lambda: len(workers_of(process.pid) - {killed}) == 2)
-    # The figures of all processes are added up, those of the killed one included.
+    # Metrics are summed over all processes, including the killed one.
     assert metric(url, "roformer_batch_texts_sum") == 21
 
 
