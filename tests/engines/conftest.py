@@ -25,20 +25,20 @@ def engine(request):
 
 
 @pytest.fixture(scope="session")
-def rows_of():
+def random_inputs():
     """Return a function: random_inputs(batch, length, vocabulary) → int32 inputs.
 
     Some sequences end in padding, and the last is empty unless it is the only one.
     """
 
-    def make(batch, length, vocabulary):
-        chance = np.random.default_rng([batch, length])
-        ids = chance.integers(1, vocabulary, (batch, length), "int32")
+    def random(batch, length, vocabulary):
+        rng = np.random.default_rng([batch, length])
+        ids = rng.integers(1, vocabulary, (batch, length), "int32")
         segments = np.broadcast_to(np.arange(length) > length // 2, ids.shape).astype("int32")
         if batch > 1:
             ids[-1] = 0  # an empty sequence
             for row in range(1, batch - 1):
-                ids[row, chance.integers(1, length + 1) :] = 0
+                ids[row, rng.integers(1, length + 1) :] = 0
         return {"token_ids": ids, "segment_ids": segments}
 
-    return make
+    return random

@@ -36,10 +36,10 @@ def running():
 
 
 @pytest.fixture(scope="session")
-def ask():
+def send():
     """Return a function: send(address, path, body=None) → status, JSON. A body means POST."""
 
-    def send(address, path, body=None, method=None):
+    def request(address, path, body=None, method=None):
         with closing(http.client.HTTPConnection(*address, timeout=60)) as connection:
             if body is not None and not isinstance(body, bytes):
                 body = json.dumps(body).encode()
@@ -47,16 +47,16 @@ def ask():
             response = connection.getresponse()
             return response.status, json.loads(response.read())
 
-    return send
+    return request
 
 
 @pytest.fixture(scope="session")
 def wait_until():
     """Return a function: wait_until(condition, seconds=30) returns when the condition holds."""
 
-    def wait(holds, seconds=30):
+    def wait(condition, seconds=30):
         end = time.monotonic() + seconds
-        while not holds():
+        while not condition():
             assert time.monotonic() < end
             time.sleep(0.005)
 

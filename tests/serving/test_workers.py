@@ -62,7 +62,7 @@ def metric(url, name):
 
 
 @needs_onnx
-def test_a_killed_worker_is_replaced_and_the_service_goes_on(service, wait_until):
+def test_a_killed_worker_is_replaced_while_the_service_continues(service, wait_until):
     process, url = service
     assert predict(url) == 200
     wait_until(lambda: len(workers_of(process.pid)) == 2)
@@ -80,10 +80,12 @@ def test_workers_finish_their_requests_when_the_service_stops(service, wait_unti
     process, url = service
     assert urlsplit(url).hostname == "127.0.0.1"
     with ThreadPoolExecutor(8) as pool:
-        asked = [pool.submit(predict, url, "好" * 50_000) for _ in range(8)]
-        wait_until(lambda: metric(url, "roformer_waiting_requests") or any(x.done() for x in asked))
+        requests = [pool.submit(predict, url, "好" * 50_000) for _ in range(8)]
+        wait_until(
+            lambda: metric(url, "roformer_waiting_requests") or any(x.done() for x in requests)
+        )
         process.send_signal(signal.SIGTERM)
-        finished = [request.result() for request in asked if not request.exception()]
+        finished = [request.result() for request in requests if not request.exception()]
     assert finished
     assert set(finished) == {200}
     _, errors = process.communicate(timeout=60)
@@ -91,7 +93,7 @@ def test_workers_finish_their_requests_when_the_service_stops(service, wait_unti
     assert errors == ""
 
 
-def test_workers_need_an_engine_that_is_not_keras(finetuned):
+def test_workers_cannot_use_keras(finetuned):
     with pytest.raises(InputError, match="--workers needs a model that ONNX Runtime"):
         serve(
             ServeConfig(
