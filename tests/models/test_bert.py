@@ -168,7 +168,7 @@ def test_another_position_type_is_saved(bert, tmp_path, to_float64):
     again = RoFormerForMaskedLM.from_pretrained(tmp_path / "again")
     assert again.config.position_embedding_type == "rotary"
     np.testing.assert_array_equal(to_float64(again(INPUTS)), to_float64(model(INPUTS)))
-    result = type(model).from_config(model.get_config())  # as Keras makes it anew
+    result = type(model).from_config(model.get_config())  # as Keras recreates it
     assert result.config == model.config
 
 

@@ -288,7 +288,7 @@ def test_only_jax_computes_large_logits_in_chunks(monkeypatch):
             intermediate_size=8,
         )
     )
-    monkeypatch.setattr(cross_entropy, "CHUNK_BYTES", 4 * 50 * 2 * 3)  # three of both sequences
+    monkeypatch.setattr(cross_entropy, "CHUNK_BYTES", 4 * 50 * 2 * 3)  # 3 positions × 2 sequences
     monkeypatch.setattr(head_layers, "token_losses", lambda *x: result.append(x[4]) or x[3])
     row = np.ones((2, 9), "int32")
     inputs = {"token_ids": row, "masked_positions": row[:, :7], "labels": row[:, :7]}
