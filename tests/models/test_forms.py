@@ -334,11 +334,11 @@ def test_a_saved_model_is_loaded_unchanged(form, encoder_of, tmp_path, to_float6
     inputs = random_inputs()
     np.testing.assert_array_equal(to_float64(again(inputs)), to_float64(model(inputs)))
     assert dataclasses.replace(again.config, unknown={}) == model.config
-    written = json.loads((tmp_path / "config.json").read_text())
+    saved = json.loads((tmp_path / "config.json").read_text())
     ours = FORMS[form].keys() - {"rotary_style", "position_embedding_type", "embedding_size"}
-    assert ours <= written.keys()
+    assert ours <= saved.keys()
     want = {"values": "roformer", "learned": "bert"}.get(form, "roformer_tf")
-    assert written["model_type"] == want
+    assert saved["model_type"] == want
 
 
 @pytest.mark.quick_cases("yarn", "learned", "t5")
@@ -356,12 +356,12 @@ def test_a_seed_gives_all_forms_the_same_weights(form, encoder_of):
 
 def test_a_default_model_saves_no_keys_of_other_forms(tiny, tmp_path):
     RoFormerEncoder(tiny()).save_pretrained(tmp_path)
-    written = json.loads((tmp_path / "config.json").read_text())
+    saved = json.loads((tmp_path / "config.json").read_text())
     keys = {key for form in FORMS.values() for key in form}
-    assert keys & written.keys() == {
+    assert keys & saved.keys() == {
         *("rotary_style", "rotary_value", "embedding_size", "max_position_embeddings")
     }
-    assert written["rotary_value"] is False  # a key of transformers
+    assert saved["rotary_value"] is False  # a key of transformers
 
 
 @pytest.mark.quick_cases(
@@ -380,11 +380,11 @@ def test_incremental_decoding_equals_the_full_model(form, attention_type, encode
     prompts = [[1, *range(4, 24)], [1, 30, 31]]
     decoder = IncrementalDecoder(model)
     logits = decoder.begin(prompts, room=8)
-    written = np.random.default_rng(0).integers(1, 50, (2, 7))
+    new_tokens = np.random.default_rng(0).integers(1, 50, (2, 7))
     ids, segments = np.zeros((2, 2, 28), "int32")
     for row, prompt in enumerate(prompts):
         end = len(prompt) + 7  # the padding after it has no effect
-        ids[row, :end] = [*prompt, *written[row]]
+        ids[row, :end] = [*prompt, *new_tokens[row]]
         segments[row, len(prompt) : end] = attention_type == "unilm"
     full = ops.convert_to_numpy(model({"token_ids": ids, "segment_ids": segments}))
     for step in range(8):
@@ -392,7 +392,7 @@ def test_incremental_decoding_equals_the_full_model(form, attention_type, encode
             want = full[row, len(prompt) - 1 + step]
             np.testing.assert_allclose(logits[row], want, atol=2e-5)
         if step < 7:
-            logits = decoder.append(written[:, step])
+            logits = decoder.append(new_tokens[:, step])
 
 
 def test_length_dependent_angles_cannot_be_decoded_incrementally(encoder_of):

@@ -54,7 +54,7 @@ def test_generated_ids_equal_bert4keras(generator, recording, ended, beams):
     expected = without_padding(recording[("greedy" if beams == 1 else "beams") + ended])
     stop = (generator.tokenizer.tokens[int(recording["end"])],) if ended else ()
     config = GenerationConfig(max_tokens=MAX_TOKENS, beams=beams, stop=stop)
-    written = generator.generate_ids(without_padding(recording["prompts"]), config)
+    generated = generator.generate_ids(without_padding(recording["prompts"]), config)
     sep = generator.tokenizer.sep_id
     if ended:  # bert4keras ends only at that token and treats [SEP] as any other token
         compared = [i for i, ids in enumerate(expected) if sep not in ids]
@@ -62,7 +62,7 @@ def test_generated_ids_equal_bert4keras(generator, recording, ended, beams):
     else:
         compared = range(len(expected))
     for number in compared:
-        (item,) = written[number]
+        (item,) = generated[number]
         ids = [*item.token_ids, *[sep] * (item.ended and not stop)]
         assert ids == expected[number]
         assert item.ended == (
@@ -80,10 +80,10 @@ PROMPTS = [[101, 300, 301, 302], [101, 400], [101, *range(500, 520)]]
 def test_a_prompt_gives_the_same_in_a_batch_and_alone(gpt, settings):
     config = GenerationConfig(max_tokens=10, **settings)
     batched = gpt.generate_ids(PROMPTS, config)
-    for prompt, written in zip(PROMPTS, batched, strict=True):
+    for prompt, generated in zip(PROMPTS, batched, strict=True):
         (alone,) = gpt.generate_ids([prompt], config)
-        assert [item.token_ids for item in alone] == [item.token_ids for item in written]
-        scores = [[item.score for item in each] for each in (alone, written)]
+        assert [item.token_ids for item in alone] == [item.token_ids for item in generated]
+        scores = [[item.score for item in each] for each in (alone, generated)]
         np.testing.assert_allclose(*scores, atol=1e-5)
 
 
@@ -97,9 +97,10 @@ def test_sampling_follows_the_distribution_of_the_settings():
     prompt = [tokenizer.cls_id, 7, 8]
     cuts = {"temperature": 0.65, "top_k": 9, "top_p": 0.95}
     config = GenerationConfig(samples=4_000, max_tokens=1, **cuts)
-    (written,) = model.generate_ids([prompt], config, rows=4_000)
+    (generated,) = model.generate_ids([prompt], config, rows=4_000)
     counts = np.bincount(
-        [(*item.token_ids, tokenizer.sep_id)[0] for item in written], minlength=tokenizer.vocab_size
+        [(*item.token_ids, tokenizer.sep_id)[0] for item in generated],
+        minlength=tokenizer.vocab_size,
     )
     logits = ops.convert_to_numpy(model({"token_ids": np.array([prompt], "int32")}))[0, -1]
     probabilities = np.exp(logits.astype("float64") / 0.65)
@@ -116,8 +117,8 @@ def test_a_seed_is_reproducible_and_equal_prompts_get_different_samples(gpt):
     settings = {"max_tokens": 8, "samples": 2, "temperature": 2.0}
 
     def ids(prompts, seed):
-        written = gpt.generate_ids(prompts, GenerationConfig(seed=seed, **settings))
-        return [[item.token_ids for item in each] for each in written]
+        generated = gpt.generate_ids(prompts, GenerationConfig(seed=seed, **settings))
+        return [[item.token_ids for item in each] for each in generated]
 
     (first,), (again,), (other,) = (ids(PROMPTS[:1], seed) for seed in (1, 1, 2))
     repeated = ids([PROMPTS[0]] * 2, 1)
@@ -139,12 +140,12 @@ def test_texts_that_end_early_do_not_change_the_rest(gpt):
     """Most of the six texts end early; the rest continue in a smaller batch."""
     prompts = [[101, 300 + i] for i in range(6)]
     configs = [GenerationConfig(max_tokens=max_tokens) for max_tokens in (3, 12, 2, 3, 1, 2)]
-    for prompt, config, written in zip(
+    for prompt, config, generated in zip(
         prompts, configs, gpt.generate_ids(prompts, configs), strict=True
     ):
-        assert len(written[0].token_ids) == config.max_tokens
-        assert not written[0].ended
-        assert gpt.generate_ids([prompt], config)[0][0].token_ids == written[0].token_ids
+        assert len(generated[0].token_ids) == config.max_tokens
+        assert not generated[0].ended
+        assert gpt.generate_ids([prompt], config)[0][0].token_ids == generated[0].token_ids
 
 
 def test_a_text_ends_after_a_stop_string_but_not_before_min_tokens(gpt):
@@ -211,7 +212,7 @@ def test_the_repetition_penalty_prevents_repetition(gpt):
 def test_each_token_is_streamed_when_it_is_generated(gpt):
     output = {}
     done = []
-    written = gpt.generate_ids(
+    generated = gpt.generate_ids(
         PROMPTS,
         GenerationConfig(max_tokens=5, samples=2),
         rows=4,
@@ -222,11 +223,11 @@ def test_each_token_is_streamed_when_it_is_generated(gpt):
     )
     assert output == {
         (prompt, sample): list(item.token_ids)
-        for prompt, each in enumerate(written)
+        for prompt, each in enumerate(generated)
         for sample, item in enumerate(each)
     }
     assert sorted(prompt for prompt, _ in done) == [0, 1, 2]
-    assert all(texts == written[prompt] for prompt, texts in done)
+    assert all(texts == generated[prompt] for prompt, texts in done)
 
 
 def test_only_ids_of_the_vocabulary_are_generated():
@@ -239,8 +240,8 @@ def test_only_ids_of_the_vocabulary_are_generated():
     model.tokenizer = RoFormerTokenizer(vocabulary, "char")
     model.mlm.bias.assign([50.0 * (i == 11 or i >= size) for i in range(size + 30)])
     for settings in ({}, {"samples": 4, "temperature": 3.0}, {"beams": 3}):
-        written = model.generate_ids([[1, 6]], GenerationConfig(max_tokens=6, **settings))
-        ids = {i for item in written[0] for i in item.token_ids}
+        generated = model.generate_ids([[1, 6]], GenerationConfig(max_tokens=6, **settings))
+        ids = {i for item in generated[0] for i in item.token_ids}
         assert ids <= set(vocabulary.values())
 
 
@@ -248,8 +249,8 @@ def test_only_ids_of_the_vocabulary_are_generated():
 def test_a_finished_prompt_is_reported_at_once(gpt, beams):
     output = []
     configs = [GenerationConfig(max_tokens=max_tokens, beams=beams) for max_tokens in (6, 2, 4)]
-    written = gpt.generate_ids(PROMPTS, configs, on_done=lambda *each: output.append(each))
-    assert output == [(1, written[1]), (2, written[2]), (0, written[0])]
+    generated = gpt.generate_ids(PROMPTS, configs, on_done=lambda *each: output.append(each))
+    assert output == [(1, generated[1]), (2, generated[2]), (0, generated[0])]
 
 
 @pytest.mark.parametrize("beams", [1, 2])
@@ -261,12 +262,12 @@ def test_a_cancelled_prompt_ends_and_the_rest_is_unchanged(gpt, beams):
         checked.append(prompt)
         return prompt == 1 and checked.count(1) == 3
 
-    written = gpt.generate_ids(PROMPTS, config, given_up=given_up)
+    generated = gpt.generate_ids(PROMPTS, config, given_up=given_up)
     full = gpt.generate_ids(PROMPTS, config)
-    assert [len(each[0].token_ids) for each in written] == [9, 3, 9]
-    assert not written[1][0].ended
+    assert [len(each[0].token_ids) for each in generated] == [9, 3, 9]
+    assert not generated[1][0].ended
     for number in (0, 2):
-        assert written[number][0].token_ids == full[number][0].token_ids
+        assert generated[number][0].token_ids == full[number][0].token_ids
 
 
 def test_turns_select_the_random_stream_of_a_prompt(gpt):
@@ -279,12 +280,12 @@ def test_turns_select_the_random_stream_of_a_prompt(gpt):
 
 
 def test_texts_continue_their_prompts(gpt):
-    written = gpt.generate(["今天", "天气"], max_tokens=4, samples=2, seed=3)
-    assert [len(each) for each in written] == [2, 2]
+    generated = gpt.generate(["今天", "天气"], max_tokens=4, samples=2, seed=3)
+    assert [len(each) for each in generated] == [2, 2]
     prompt = gpt.encode_prompt("今天")
     assert prompt == gpt.tokenizer.encode("今天")[0][:-1]
     (ids,) = gpt.generate_ids([prompt], GenerationConfig(max_tokens=4, samples=2, seed=3))
-    assert written[0] == [gpt.tokenizer.decode(item.token_ids) for item in ids]
+    assert generated[0] == [gpt.tokenizer.decode(item.token_ids) for item in ids]
 
 
 def test_generation_stops_at_the_maximum_length_of_the_model(gpt):

@@ -65,11 +65,11 @@ def greedy(model, prompts):
         sequences[indices, ends] = logits.argmax(-1)
         ends += 1
     eos = model.tokenizer.sep_id
-    written = [
+    generated_ids = [
         sequence[len(prompt) :][:MAX_TOKENS].tolist()
         for sequence, prompt in zip(sequences, prompts, strict=True)
     ]
-    return [ids[: ids.index(eos) + 1] if eos in ids else ids for ids in written]
+    return [ids[: ids.index(eos) + 1] if eos in ids else ids for ids in generated_ids]
 
 
 def generated(model, torch, prompt, **settings):
@@ -137,8 +137,8 @@ def test_both_generate_the_same_ids(our_settings, their_settings, exported, prom
 @pytest.mark.parametrize("exported", ["gpt_char"], indirect=True)
 def test_transformers_generates_the_ids_recorded_from_bert4keras(exported, recorded, torch):
     ids = recorded("gpt_char")["greedy_ids"][0].tolist()
-    written = generated(exported[1], torch, ids[:6])
-    assert written[: len(ids) - 6] == ids[6:]
+    generated_ids = generated(exported[1], torch, ids[:6])
+    assert generated_ids[: len(ids) - 6] == ids[6:]
 
 
 def test_a_causal_model_saved_by_transformers_is_loaded_as_causal(transformers, torch, tmp_path):

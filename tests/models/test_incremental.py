@@ -27,18 +27,18 @@ def model_of(tiny, style="interleaved", attention_type="causal", dtype="float32"
     return RoFormerForCausalLM(config, dtype=dtype)
 
 
-def full_logits(model, prompts, written):
+def full_logits(model, prompts, new_tokens):
     """Return logits after each prompt and each new token, from one call on full sequences."""
-    ids = np.zeros((len(prompts), max(map(len, prompts)) + len(written[0])), "int32")
+    ids = np.zeros((len(prompts), max(map(len, prompts)) + len(new_tokens[0])), "int32")
     segments = np.zeros_like(ids)
-    for row, (prompt, tokens) in enumerate(zip(prompts, written, strict=True)):
+    for row, (prompt, tokens) in enumerate(zip(prompts, new_tokens, strict=True)):
         end = len(prompt) + len(tokens)  # the padding after it has no effect
         ids[row, :end] = [*prompt, *tokens]
         segments[row, len(prompt) : end] = model.config.attention_type == "unilm"
     logits = ops.convert_to_numpy(model({"token_ids": ids, "segment_ids": segments}))
     return [
         logits[row, len(prompt) - 1 :][: len(tokens) + 1]
-        for row, (prompt, tokens) in enumerate(zip(prompts, written, strict=True))
+        for row, (prompt, tokens) in enumerate(zip(prompts, new_tokens, strict=True))
     ]
 
 
@@ -50,17 +50,17 @@ def test_each_step_gives_the_logits_of_the_full_sequence(
 ):
     model = model_of(tiny, style, attention_type)
     decoder = IncrementalDecoder(model)
-    written = np.random.default_rng(0).integers(1, VOCABULARY, (len(PROMPTS), 6))
-    written[1, 2] = 0  # treated as padding
+    new_tokens = np.random.default_rng(0).integers(1, VOCABULARY, (len(PROMPTS), 6))
+    new_tokens[1, 2] = 0  # treated as padding
     logits = decoder.begin(PROMPTS, room=6)
-    worst, expected = 0.0, full_logits(model, PROMPTS, written)
+    worst, expected = 0.0, full_logits(model, PROMPTS, new_tokens)
     for step in range(7):
         for row in range(len(PROMPTS)):
-            if step and written[row, step - 1] == 0:
+            if step and new_tokens[row, step - 1] == 0:
                 continue  # the logits at padding are not specified
             worst = max(worst, float(np.abs(logits[row] - expected[row][step]).max()))
         if step < 6:
-            logits = decoder.append(written[:, step])
+            logits = decoder.append(new_tokens[:, step])
     assert worst <= 1e-5
     record_property("difference", (f"kept, {style}, {attention_type}", "logits", worst, 1e-5))
 
@@ -102,10 +102,10 @@ def test_slots_are_added_as_needed(tiny):
     model = model_of(tiny, hidden_size=8, num_attention_heads=2, intermediate_size=8)
     decoder = IncrementalDecoder(model)
     logits = decoder.begin([[1, 2, 3]], room=1)
-    written = np.random.default_rng(1).integers(1, VOCABULARY, CHUNK + STEP + 2)
-    for token in written:
+    new_tokens = np.random.default_rng(1).integers(1, VOCABULARY, CHUNK + STEP + 2)
+    for token in new_tokens:
         logits = decoder.append(np.array([token]))
-    expected = full_logits(model, [[1, 2, 3]], [written])[0][-1]
+    expected = full_logits(model, [[1, 2, 3]], [new_tokens])[0][-1]
     np.testing.assert_allclose(logits[0], expected, atol=1e-5)
 
 

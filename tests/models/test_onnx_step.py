@@ -31,9 +31,9 @@ def model_of(tiny, **changes):
     return model
 
 
-def full_logits(model, prompt, written):
+def full_logits(model, prompt, new_tokens):
     """Return logits after each new token, from one call on the full sequence."""
-    ids = np.array([[*prompt, *written]], "int32")
+    ids = np.array([[*prompt, *new_tokens]], "int32")
     segments = (np.arange(ids.shape[1]) >= len(prompt))[None].astype("int32")
     segments *= model.config.attention_type == "unilm"
     logits = model({"token_ids": ids, "segment_ids": segments})
@@ -56,16 +56,18 @@ class Texts:
         logits = self.decoder.append(np.array(tokens))
         assert logits.dtype == np.float32
         assert logits.shape == (len(self.sequences), self.model.config.vocab_size)
-        for (_, written, arguments), token, row in zip(self.sequences, tokens, logits, strict=True):
-            written.append(token)
-            arguments.append(row)
+        for (_, new_tokens, token_logits), token, row in zip(
+            self.sequences, tokens, logits, strict=True
+        ):
+            new_tokens.append(token)
+            token_logits.append(row)
 
     def difference(self):
         """Return the largest difference from the logits of full sequences, except at padding."""
         worst = 0.0
-        for prompt, written, arguments in self.sequences:
-            real = np.array(written) != 0
-            difference = np.array(arguments) - full_logits(self.model, prompt, written)
+        for prompt, new_tokens, token_logits in self.sequences:
+            real = np.array(new_tokens) != 0
+            difference = np.array(token_logits) - full_logits(self.model, prompt, new_tokens)
             worst = max(worst, float(np.abs(difference[real]).max()))
         return worst
 

@@ -464,12 +464,12 @@ def test_a_server_does_not_close_log_files_of_the_program(running, tmp_path):
 
 def test_encoding_a_long_response_does_not_block_others(running, monkeypatch):
     release, started = threading.Event(), threading.Event()
-    written = type(TASK.decoding).as_json
+    original = type(TASK.decoding).as_json
 
     def blocking_as_json(*arguments):
         started.set()
         assert release.wait(10)
-        return written(*arguments)
+        return original(*arguments)
 
     monkeypatch.setattr(type(TASK.decoding), "as_json", blocking_as_json)
     with (
