@@ -2,16 +2,17 @@
 
     python -m benchmarks.bench_serve [FOLDER …] [--rounds N] [--rivals] [--only WORD …] [--endure]
 
-FOLDER is a fine-tuned model/ or an export; without one, a model of 4 layers of 256 with random
-weights is served. Each is served by Keras, and by every installed engine with one process and with
-two. --rivals: also by a plain FastAPI around transformers (`peers/service.py`), with torch
-(compiled, bfloat16) and with optimum's ONNX in int8. --only: services whose flags contain all these
-words. Texts have 10 to 200 random characters. Prints the seconds from the command to its first
-response, the median and 99th percentile of the latency, for one client and for all, and the memory
-of the service's processes. Clients and service share the CPU. Services take turns.
+FOLDER is a fine-tuned model/ or an export. The default is a model with random weights, 4 layers
+and hidden size 256. Each model is served by Keras, and by every installed engine with one and with
+two processes. --rivals adds a plain FastAPI service around transformers (`peers/service.py`), with
+torch (compiled, bfloat16) and with optimum's ONNX in int8. --only selects services whose flags
+contain all these words. Texts have 10 to 200 random characters. For each service it prints the
+seconds from the command to the first response, the median and 99th percentile of the latency for
+one client and for all clients, and the memory of the service's processes. Clients and service
+share the CPU. The services are measured in turn.
 
---endure instead: 10,000 requests from 64 clients to the engine that `auto` takes, with two worker
-processes, one of which is killed half-way. Prints statuses, and the memory over time.
+--endure instead sends 10,000 requests from 64 clients to the engine chosen by `auto`, with two
+worker processes, and kills one of them half-way. It prints the statuses and the memory over time.
 """
 
 import http.client
@@ -45,7 +46,7 @@ CHARACTERS = [chr(0x4E00 + i) for i in range(3000)]
 
 
 def make(folder: Path) -> list[Path]:
-    """Write a model with random weights, and its exports; give the folders."""
+    """Write a model with random weights and return its folder in a list."""
     from roformer_tf.config import RoFormerConfig
     from roformer_tf.models.heads import RoFormerForSequenceClassification
     from roformer_tf.tasks.classification import Classification
@@ -69,7 +70,7 @@ def make(folder: Path) -> list[Path]:
 
 
 def make_texts(count: int) -> list[str]:
-    """Texts of characters by chance."""
+    """Return texts of 10 to 200 random characters."""
     random = np.random.default_rng(0)
     return ["".join(random.choice(CHARACTERS, n)) for n in random.integers(10, 200, count)]
 
@@ -80,22 +81,22 @@ class BenchConfig:
 
     folders: tuple[Path, ...] = ()
     rounds: int = 3
-    """Turns of each service."""
+    """Number of times each service is measured."""
     rivals: bool = False
-    """Measure a plain FastAPI around transformers, too; its environment is made."""
+    """Also measure a plain FastAPI service around transformers; its environment is created."""
     only: tuple[str, ...] = ()
-    """Words of the services that are measured."""
+    """Measure only services whose flags contain all these words."""
     endure: bool = False
-    """10,000 requests from 64 clients, and kill a worker half-way."""
+    """Send 10,000 requests from 64 clients and kill a worker half-way."""
 
 
 def ours(folder: Path, flags: Sequence[str]) -> list[str]:
-    """The command of our service."""
+    """Return the command that starts our service."""
     return [sys.executable, "-m", "roformer_tf", "serve", str(folder), "--port", "0", *flags]
 
 
 def theirs(folder: Path, kind: str) -> list[str]:
-    """The command of a plain service, on a port that is free now."""
+    """Return the command that starts the FastAPI service on a free port."""
     with socket.create_server(("127.0.0.1", 0)) as at:
         port = at.getsockname()[1]
     script = Path(__file__).parent / "peers" / "service.py"
@@ -104,7 +105,7 @@ def theirs(folder: Path, kind: str) -> list[str]:
 
 @contextmanager
 def service(command: Sequence[str]) -> Iterator[tuple[int, tuple[str, int]]]:
-    """Run a command that says where it serves: its process, host and port."""
+    """Run a service and yield its process id and the (host, port) that it prints."""
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
@@ -116,7 +117,7 @@ def service(command: Sequence[str]) -> Iterator[tuple[int, tuple[str, int]]]:
 
 
 def ask(connection: http.client.HTTPConnection, text: str) -> int:
-    """Ask one question: the status of its answer."""
+    """Send one request and return the status of its response."""
     message = {"Content-Type": "application/json"}
     connection.request("POST", "/predict", json.dumps({"text": text}), message)
     response = connection.getresponse()
@@ -126,7 +127,7 @@ def ask(connection: http.client.HTTPConnection, text: str) -> int:
 
 
 def waits(at: tuple[str, int], texts: Sequence[str]) -> list[float]:
-    """One client: the seconds that each text's answer takes."""
+    """Send the texts one after the other, and return the latency of each in seconds."""
     actual = []
     with closing(http.client.HTTPConnection(*at, timeout=600)) as connection:
         for text in texts:
@@ -138,7 +139,7 @@ def waits(at: tuple[str, int], texts: Sequence[str]) -> list[float]:
 
 
 def measure(name: str, command: Sequence[str]) -> None:
-    """Serve, ask, and print what it takes."""
+    """Start a service, send requests, and print its latency, throughput and memory."""
     texts = make_texts(REQUESTS)
     started = time.perf_counter()
     with service(command) as (number, at), ThreadPoolExecutor(CLIENTS) as pool:
@@ -159,7 +160,10 @@ def measure(name: str, command: Sequence[str]) -> None:
 
 
 def memory(number: int) -> float:
-    """Of a process and its children, each page once: megabytes; Linux alone."""
+    """Return the memory of a process and its children in megabytes (Linux only).
+
+    PSS counts shared pages once.
+    """
     import psutil
 
     process = psutil.Process(number)
@@ -168,7 +172,7 @@ def memory(number: int) -> float:
 
 
 def workers_of(number: int) -> list[int]:
-    """Process ids of the workers of a service."""
+    """Return the process ids of a service's workers."""
     import psutil
 
     children = psutil.Process(number).children()
@@ -176,7 +180,7 @@ def workers_of(number: int) -> list[int]:
 
 
 def services() -> Iterator[list[str]]:
-    """The flags of each service that is measured."""
+    """Yield the flags of each of our services to measure."""
     from roformer_tf.engines.choice import installed
     from roformer_tf.machine import multiplies_bfloat16
 
@@ -192,12 +196,15 @@ def services() -> Iterator[list[str]]:
 
 
 def summary(seconds: np.ndarray) -> str:
-    """Half wait no longer than the first figure, 99 of 100 no longer than the second."""
+    """Return the median and the 99th percentile of the latencies, as text."""
     return "p50 {:.1f} ms, p99 {:.1f} ms".format(*1e3 * np.quantile(seconds, [0.5, 0.99]))
 
 
 def first_answer(at: tuple[str, int], text: str) -> None:
-    """Ask until the service responds: uvicorn listens a little after it prints its address."""
+    """Send a request until the service responds.
+
+    Uvicorn starts to listen shortly after it prints its address.
+    """
     while True:
         try:
             waits(at, [text])
@@ -220,7 +227,7 @@ def endure(folder: Path) -> None:
                 for text in mine:
                     try:
                         statuses[ask(connection, text)] += 1
-                    except (OSError, http.client.HTTPException):  # of the killed worker
+                    except (OSError, http.client.HTTPException):  # its worker was killed
                         statuses["connection lost"] += 1
                         connection.close()
 
@@ -251,7 +258,7 @@ def endure(folder: Path) -> None:
 
 
 def main(config: BenchConfig) -> None:
-    """Measure what is given, or a made-up model."""
+    """Measure the given models, or one with random weights."""
     if config.rivals:
         make_environment("service")
     with tempfile.TemporaryDirectory() as name:
@@ -269,7 +276,7 @@ def main(config: BenchConfig) -> None:
 
 
 def commands(folder: Path, config: BenchConfig) -> Iterator[tuple[str, list[str]]]:
-    """What is measured, by its name."""
+    """Yield the name and the command of each service to measure."""
     for flags in services():
         yield " ".join(flags), ours(folder, flags)
     for kind, about in RIVALS.items() if config.rivals else ():
