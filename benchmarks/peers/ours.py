@@ -1,4 +1,4 @@
-"""Our package as a user of its commands gets it, with no setting that they do not have."""
+"""Our package with the default settings of its commands."""
 
 import os
 import sys
@@ -42,7 +42,7 @@ print(imported - began, loaded - imported, time.perf_counter() - loaded)
 
 
 def mlm_step(*, checkpoint: str, batch: int, length: int, dropout: float) -> Prepared:
-    """`pretrain`'s step from a checkpoint, on one batch again and again."""
+    """`pretrain`'s step from a checkpoint, repeated on one batch."""
     from roformer_tf import RoFormerForMaskedLM
     from roformer_tf.training.devices import choose_precision
 
@@ -54,7 +54,7 @@ def mlm_step(*, checkpoint: str, batch: int, length: int, dropout: float) -> Pre
 
 
 def scaled_step(*, shape: dict[str, Any], batch: int, length: int) -> Prepared:
-    """The same step of a new model of any shape."""
+    """The same step of a new model of the given shape."""
     from roformer_tf import RoFormerConfig
 
     model = new_model(RoFormerConfig(**shape, max_position_embeddings=length))
@@ -63,7 +63,7 @@ def scaled_step(*, shape: dict[str, Any], batch: int, length: int) -> Prepared:
 
 
 def fed_step(*, rows: str, batch: int, data: str) -> Prepared:
-    """The step on "real" rows, masked meanwhile, or on "one" batch; or the rows with "no" step."""
+    """The step on "real" rows, masked by a thread, or on "one" batch; "no": only the rows."""
     from roformer_tf.corpus.batches import pretraining_batches
     from roformer_tf.corpus.objectives import MaskingConfig, make_objective
     from roformer_tf.corpus.shards import PreparedRows
@@ -87,7 +87,7 @@ def fed_step(*, rows: str, batch: int, data: str) -> Prepared:
 
 
 def profiled_step(*, checkpoint: str, forms: str, **settings: Any) -> Prepared:
-    """Where the time of the step goes, with the plain forms or the fast ones."""
+    """Profile of the step, with the plain or the fast implementations."""
     import tensorflow as tf
 
     from benchmarks.peers.operations import milliseconds
@@ -108,7 +108,7 @@ def profiled_step(*, checkpoint: str, forms: str, **settings: Any) -> Prepared:
 
 
 def new_model(config: Any) -> Any:
-    """A model with random weights in the precision that `pretrain` takes."""
+    """Return a model with random weights in the precision that `pretrain` chooses."""
     from roformer_tf import RoFormerForMaskedLM
     from roformer_tf.training.devices import choose_precision
 
@@ -116,9 +116,9 @@ def new_model(config: Any) -> Any:
 
 
 def training(model: Any, batches: Any) -> Prepared:
-    """`fit` after `compile`, both as `pretrain` calls them.
+    """Compile and fit with the arguments that `pretrain` uses.
 
-    A round is timed from the begin of its first step to the end of its last.
+    A round is timed from the start of its first step to the end of its last.
     """
     import keras
 
@@ -157,7 +157,7 @@ def training(model: Any, batches: Any) -> Prepared:
 
 
 def constantly(batch: Any) -> Any:
-    """One batch without end, by the pipeline that real ones come through."""
+    """Return an endless pipeline of one batch, with the prefetching of real batches."""
     import grain
 
     from roformer_tf.training.feeding import prefetched
@@ -166,7 +166,7 @@ def constantly(batch: Any) -> Any:
 
 
 def full_batch(batch: int, length: int, vocabulary: int) -> tuple[Any, ...]:
-    """A batch as `pretrain` gives them to its model, of full rows."""
+    """Return a batch of full rows in the form in which `pretrain` passes it to its model."""
     result = inputs.masked_batch(batch, length, vocabulary)
     tokens = {
         "token_ids": result.token_ids.astype("int32"),
@@ -178,7 +178,7 @@ def full_batch(batch: int, length: int, vocabulary: int) -> tuple[Any, ...]:
 
 
 def inference(*, checkpoint: str, texts: str, precision: str, engine: str = "keras") -> Prepared:
-    """Hidden states of one text, or of 32 of mixed lengths, batched as `predict` does."""
+    """Hidden states of one text or of 32 texts of mixed lengths, in the batches of `predict`."""
     from roformer_tf.models.rows import run_rows
 
     model, vocab_size = (_by_keras if engine == "keras" else _by_graph)(
@@ -201,7 +201,7 @@ def _by_graph(folder: str, engine: Any, precision: Any) -> tuple[Any, int]:
     from roformer_tf.engines.model import graph_model
     from roformer_tf.engines.network import Network
 
-    chosen = choose(engine, precision)  # says what is missing
+    chosen = choose(engine, precision)  # its message names a missing package
     assert (chosen.engine, chosen.precision) == (engine, precision), chosen.message
     with OpenedSource(folder) as source:
         checkpoint = source.checkpoint()
@@ -210,7 +210,7 @@ def _by_graph(folder: str, engine: Any, precision: Any) -> tuple[Any, int]:
 
 
 def generate(*, checkpoint: str, batch: int, prompt: int, new: int, dtype: str) -> Prepared:
-    """Prompts continued; how long the first call took, and a token early and late in the text."""
+    """Greedy generation; also reports the time of the first call, an early and a late token."""
     from roformer_tf import RoFormerForCausalLM
     from roformer_tf.models.generation_config import GenerationConfig
 
@@ -242,7 +242,7 @@ def generate(*, checkpoint: str, batch: int, prompt: int, new: int, dtype: str) 
 
 
 def paraphrase(*, checkpoint: str, samples: int, new: int) -> Prepared:
-    """Sentences of the same meaning, as the command makes them; a unit of work is a sentence."""
+    """Paraphrases by the code of `generate --paraphrases`; one sentence is one unit of work."""
     from roformer_tf import RoFormerForSentenceSimilarity
     from roformer_tf.inference.generate import GenerateConfig, generate_texts
     from roformer_tf.models.generation_config import GenerationConfig
@@ -269,12 +269,12 @@ def paraphrase(*, checkpoint: str, samples: int, new: int) -> Prepared:
 
 
 def embed(*, model: str, texts: str, dtype: Literal["float32", "bfloat16"]) -> Prepared:
-    """Vectors of all lines of a file, written as the command writes them, without its checks."""
+    """Vectors of all lines of a file, written like `embed` writes them but without its checks."""
     from roformer_tf.inference.embed import VectorSettings
     from roformer_tf.inference.embed_file import vector_file
 
     embedder = VectorSettings(precision=dtype).open(model)
-    folder = tempfile.TemporaryDirectory()  # goes when nobody has it any more
+    folder = tempfile.TemporaryDirectory()  # deleted when it is garbage-collected
 
     def work() -> None:
         output = f"{folder.name}/vectors.npy"
@@ -292,7 +292,7 @@ def embed(*, model: str, texts: str, dtype: Literal["float32", "bfloat16"]) -> P
 
 
 def rotary(*, form: str, dtype: str) -> Prepared:
-    """Queries and keys rotated, and the gradient of both."""
+    """Rotation of queries and keys, forward and backward."""
     import tensorflow as tf
 
     from roformer_tf.layers import rotary as forms
@@ -311,9 +311,9 @@ def rotary(*, form: str, dtype: str) -> Prepared:
 
 
 def split(*, rotated: bool, dtype: str) -> Prepared:
-    """The pass by which a step splits its projection, with rotation or without, and its gradient.
+    """Splitting of a step's projection, with or without rotation, forward and backward.
 
-    The difference of both is what rotation costs a step in each layer.
+    The difference is the cost of rotation in each layer.
     """
     import tensorflow as tf
 
@@ -355,7 +355,7 @@ def split(*, rotated: bool, dtype: str) -> Prepared:
 
 
 def linear_attention(*, form: str, length: int, causal: bool = False) -> Prepared:
-    """One row of an attention, and the gradient of row and weights."""
+    """Attention over one row, with gradients of input and weights."""
     import tensorflow as tf
 
     from roformer_tf import RotaryLinearAttention, RotaryMultiHeadAttention
@@ -365,7 +365,7 @@ def linear_attention(*, form: str, length: int, causal: bool = False) -> Prepare
     arguments: dict[str, Any] = {}
     if form == "softmax":
         layer = RotaryMultiHeadAttention(4, 64)
-    elif form == "window":  # as a local layer of `local_attention` 128
+    elif form == "window":  # equals a local layer with `local_attention` 128
         layer, ids = RoFormerSelfAttention(4, 64), tf.ones((1, length), "int32")
         arguments["attention_mask"] = visible_band(None, ids, tf.zeros_like(ids), 64)
     else:
@@ -385,7 +385,7 @@ def linear_attention(*, form: str, length: int, causal: bool = False) -> Prepare
 
 
 def tokenization(*, corpus: str, tokenizer: str) -> Prepared:
-    """Ids of every document of a file in one call, by a tokenizer that has seen no text before."""
+    """Conversion of every document of a file to ids in one call, with empty tokenizer caches."""
     from roformer_tf import RoFormerTokenizer
 
     texts = list(inputs.texts_of(corpus))
@@ -399,7 +399,7 @@ def tokenization(*, corpus: str, tokenizer: str) -> Prepared:
 
 
 def preparation(*, corpus: str, **settings: Any) -> Prepared:
-    """`prepare`: documents to words, to ids, to rows, to shards."""
+    """The whole `prepare` command: documents to words, ids, rows and shards."""
     from roformer_tf.corpus.preparation import PreparationConfig, prepare
 
     folder = tempfile.TemporaryDirectory()
