@@ -9,7 +9,7 @@ from benchmarks.environments import make_environment, python_of
 
 @pytest.fixture
 def commands(monkeypatch):
-    """What would have been run; a command that holds "broken" fails."""
+    """The list of commands passed to subprocess.run; a command that contains "broken" fails."""
     actual = []
 
     def run(command, check):
@@ -25,6 +25,7 @@ def commands(monkeypatch):
 
 @pytest.fixture
 def here(tmp_path):
+    """A folder with the requirements of four peers."""
     peers = tmp_path / "peers"
     peers.mkdir()
     (peers / "plain.txt").write_text("one==1\n")

@@ -1,4 +1,4 @@
-"""The GPU script: its arithmetic, and that it runs, here on a CPU, with few packages installed."""
+"""The GPU script: its arithmetic, and a run on a CPU without the packages that it does not need."""
 
 import json
 import subprocess
@@ -32,8 +32,11 @@ ROOT = Path(__file__).parents[2]
     "case", [Case("base", 512, 3), Case("large", 4096, 1), Case("tiny", 32, 5)]
 )
 def test_operations_are_those_of_the_products_one_by_one(case):
-    """Three times the forward pass: twice the rows times the columns for every product; of scores
-    those of documents alone, of which a masked token sees as many as any."""
+    """A step takes three times the operations of the forward pass.
+
+    Attention is counted only within documents. The last layer is computed only at masked
+    positions, which attend to as many keys on average as other positions.
+    """
     layers, hidden, heads, vocabulary = SIZES[case.size]
     batch, length, size = case.batch, case.length, hidden // heads
     masked = int(0.15 * (length - 2))
@@ -68,7 +71,7 @@ def test_a_line_has_a_cell_for_every_column():
 
 
 def test_real_rows_are_taken_as_they_are(tmp_path):
-    """And anew from the first, where a batch has more; of what pads, nothing is predicted."""
+    """A batch larger than the file repeats its rows, and padding is never masked."""
     ids = np.array([[1] * 9 + [2] * 7, [1] * 4 + [0] * 12, [3] * 16], "uint16")
     tokens = np.arange(48, dtype="uint16").reshape(3, 16) + 450
     file = tmp_path / "rows.npz"
@@ -164,5 +167,5 @@ def test_it_measures_with_keras_jax_and_numpy_alone():
     result = json.loads(done.stdout.splitlines()[-1])
     assert result["tokens/s"] == pytest.approx(4 * 32 / result["seconds"])
     assert result["flops/s"] > 0
-    assert 0 < result["outside"] < 1  # the trace was read, and both kinds found
-    assert result["memory"] is None  # not known on a CPU
+    assert 0 < result["outside"] < 1  # the trace has matrix products and other kernels
+    assert result["memory"] is None  # JAX does not report it on a CPU

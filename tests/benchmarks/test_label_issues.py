@@ -1,4 +1,4 @@
-"""The benchmark of doubtful labels: what it plants, and how it counts."""
+"""The benchmark of label issues: planting errors and computing precision."""
 
 import gzip
 from collections import Counter

@@ -19,7 +19,7 @@ PAGE = """<!DOCTYPE html><html><head><title>不算</title></head><body>
 
 @pytest.fixture
 def package(tmp_path):
-    """The layout of the package, by hand: three pages, of which one is not translated."""
+    """An artificial package with three pages, of which one is not translated."""
     text = tmp_path / "package" / "usr" / "share" / "libreoffice" / "help" / "zh-CN" / "text"
     for name, first, title in (
         ("scalc/guide/date", "日期,计算", "日期函数"),
@@ -53,7 +53,7 @@ def test_a_package_becomes_documents_without_titles_and_queries_by_page(package,
             query, page = row.split("\t")
             assert split_of(page) == split
             actual[query] = page
-    assert actual == {  # 引用&单元格 is of both pages
+    assert actual == {  # without 引用&单元格, an entry of both pages
         "日期,计算": "scalc/guide/date",
         "日期函数 和例子": "scalc/guide/date",
         "公式,输入": "scalc/01/0406",

@@ -15,7 +15,7 @@ from roformer_tf.checkpoints.sources import OpenedSource
 
 
 class Names:
-    """In the place of texts and checkpoints, their names."""
+    """Replaces Material: returns names of texts and checkpoints without creating them."""
 
     def checkpoint(self, size):
         return f"/checkpoint/{size}"
@@ -107,7 +107,7 @@ def test_sentences_of_further_files_come_among_them(tmp_path, monkeypatch):
     whole = sum(len(sentence.encode()) for sentence in [*rest, *own])
     path = write_mixed(tmp_path / "mixed.jsonl", whole / 1e6, patterns=[str(tmp_path / "own.txt")])
     text = "".join(inputs.texts_of(str(path)))
-    assert sum(text.count(sentence) == 1 for sentence in own) >= 49  # one may be past the end
+    assert sum(text.count(sentence) == 1 for sentence in own) >= 49  # the end may cut one off
     assert text.index(own[0]) != 0
 
 

@@ -1,4 +1,4 @@
-"""The paper in miniature: what its parts are made of. The trainings themselves take hours."""
+"""The data, tables and schedules of the paper in miniature. Training itself takes hours."""
 
 import json
 import re
@@ -20,7 +20,7 @@ NEWS, REVIEWS = "今天气很好我们去公园学习", "中国经济发展人�
 
 @pytest.fixture(scope="module")
 def examples(tmp_path_factory):
-    """The articles, and the folder of the files that are made of them."""
+    """The articles, and a folder with the files written from them."""
     folder = tmp_path_factory.mktemp("long_texts")
     rng = np.random.default_rng(0)
     articles = ["".join(rng.choice(list(NEWS), rng.integers(320, 400))) for _ in range(24)]
@@ -40,18 +40,18 @@ def examples(tmp_path_factory):
 
 
 def rows_of(folder, name):
-    """Each line of NAME.jsonl: the texts by column."""
+    """Return the rows of NAME.jsonl."""
     lines = (folder / f"{name}.jsonl").read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines]
 
 
 def news_of(text):
-    """What follows the reviews."""
+    """Return the part of a text after its reviews."""
     return re.sub(f"[{REVIEWS}]", "", text)
 
 
 def articles_of(articles, rows):
-    """The numbers of the articles that any text is of."""
+    """Return the indices of the articles that contain a text of these rows."""
     texts = [news_of(text) for row in rows for text in row.values()]
     return {n for n, article in enumerate(articles) for text in texts if text in article}
 
@@ -117,7 +117,8 @@ def test_texts_are_written_one_per_line_and_long_triples_are_reported(examples):
 
 def test_the_other_text_is_the_most_alike_of_another_article():
     firsts = ["公园学习", "天气很好", "人民生活"]
-    seconds = ["公园学习天气", "天气很好人民", "人民生活公园"]  # of its own above all, and one more
+    # Each second half is most similar to its own first half, which is excluded.
+    seconds = ["公园学习天气", "天气很好人民", "人民生活公园"]
     assert long_texts.most_like(firsts, seconds) == [2, 0, 1]
 
 
@@ -149,7 +150,7 @@ def test_gains_are_paired_and_of_the_chosen_triples():
         float, re.search(r"25\.0 \[(.+), (.+)\]; over seeds \[25\.0, 25\.0\]", line).groups()
     )
     assert line.startswith("1,536 − 1,024: ")
-    half = 196 * np.sqrt(0.25 * 0.75 / 200)  # of a share of a quarter of 200
+    half = 196 * np.sqrt(0.25 * 0.75 / 200)  # half the interval of a proportion of 1/4 of 200
     assert [25 - low, high - 25] == pytest.approx([half, half], abs=1.5)
     third = np.arange(200) % 4 == 2
     (line,) = long_texts.gain_lines({512: before[:1], 768: after[:1]}, third)
@@ -172,7 +173,7 @@ def test_long_texts_are_read_to_each_length_and_nothing_is_done_twice(
     _, folder = examples
     (tmp_path / "corpus.jsonl").write_bytes((folder / "corpus.jsonl").read_bytes())
     monkeypatch.setattr(long_texts, "SIZES", {"valid": 5, "test": 7})
-    monkeypatch.setattr(long_texts, "READ", (256, 300, 768))  # of which no text has less
+    monkeypatch.setattr(long_texts, "READ", (256, 300, 768))  # 300: all texts are longer
     typed = []
 
     def command(*words):

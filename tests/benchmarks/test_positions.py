@@ -1,4 +1,4 @@
-"""`python -m benchmarks.positions`: runs that differ in positions alone, and their comparison."""
+"""`python -m benchmarks.positions` trains runs that differ only in positions and compares them."""
 
 import json
 from concurrent.futures import Future
@@ -14,7 +14,7 @@ from roformer_tf.usage import from_words
 
 
 class _ThisProcess:
-    """A pool that trains in this process, so that a test does not import TensorFlow again."""
+    """A process pool that runs in this process, which avoids importing TensorFlow again."""
 
     def __init__(self, *_):
         self.calls = []
@@ -33,7 +33,7 @@ class _ThisProcess:
 
 @pytest.fixture
 def typed(write_corpus, tmp_path):
-    """Flags of a comparison of tiny models."""
+    """The flags of a comparison of tiny models."""
     corpus = write_corpus(tmp_path / "corpus.txt", 80)
     sizes = {"hidden_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
     architecture = tmp_path / "architecture.json"
@@ -73,7 +73,7 @@ def test_runs_differ_in_positions_alone_and_are_compared(typed, tmp_path, monkey
         text = (output / page).read_text("utf-8")
         assert f"{report['positions']['t5']['held_out_loss']:.4f}" in text
     assert (output / "comparison.png").read_bytes().startswith(b"\x89PNG")
-    assert positions.main([*typed, "--steps", "5"]) == 2  # another comparison's folder
+    assert positions.main([*typed, "--steps", "5"]) == 2  # the folder has another comparison
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_the_table_says_what_a_difference_shows(losses, result, tmp_path, typed)
 def test_bad_input_is_one_message(typed, flags, message, capsys):
     try:
         code = positions.main([*typed, *flags.split()])
-    except SystemExit as stopped:  # a flag's own value
+    except SystemExit as stopped:  # the argument parser rejects the value itself
         code = stopped.code
     assert code == 2
     assert message in " ".join(capsys.readouterr().err.split())

@@ -37,7 +37,7 @@ def results():
 
 
 def cells(text, *contents):
-    """Cells of the only line of a table that holds them all."""
+    """Return the cells of the only table line that contains all of `contents`."""
     lines = [line.split(" | ") for line in text.splitlines() if line.startswith("|")]
     (actual,) = (line for line in lines if all(content in line for content in contents))
     return actual
@@ -98,7 +98,7 @@ READERS = ("Hugging Face, compiled", "Hugging Face, tuned", "bert4keras")
 
 
 def measured(label):
-    """(case, shape, the contenders of the row's cells) of a row of the tables of speed."""
+    """Return the case, shape and contenders of a row in the documentation's speed tables."""
     size = {"size": "small" if "L6 H384" in label else "base"}
     if step := re.search(r"\d × ([\d,]+) .*dropout ([\d.]+)", label):
         length, dropout = int(step[1].replace(",", "")), float(step[2])
@@ -135,7 +135,7 @@ def test_figures_of_another_machine_are_not_mixed_with_ours(tmp_path):
 
 
 class Names:
-    """In the place of texts and checkpoints, their names."""
+    """Replaces Material: returns names of texts and checkpoints without creating them."""
 
     def checkpoint(self, size):
         return f"/checkpoint/{size}"
@@ -162,7 +162,7 @@ def test_every_case_is_written_and_drawn(tmp_path, failed):
     shown = set(re.findall(r"plots/(\w+)\.png", text))
     assert drawn <= shown
     kept = {path.stem for path in PLOTS.glob("*.png")}
-    assert shown <= kept  # of the notes, too
+    assert shown <= kept  # including the plots of NOTES.md
 
 
 def test_the_exponent_of_a_square_is_two():

@@ -24,7 +24,7 @@ QUERIES = {"train": {"打印": "b"}, "valid": {"公式": "c"}, "test": {"天数"
 
 @dataclass(frozen=True)
 class Recorded(SearchRecipe):
-    """A recipe, the commands that it ran, and what the next one exits with."""
+    """A recipe that records its commands; the next command exits with the last of `codes`."""
 
     run: list = field(default_factory=list)
     codes: list = field(default_factory=lambda: [0])
@@ -32,7 +32,7 @@ class Recorded(SearchRecipe):
 
 @pytest.fixture
 def recipe(tmp_path, monkeypatch):
-    """A recipe for three pages, whose commands are written down and not run."""
+    """A recipe for three pages that records its commands instead of running them."""
     data = tmp_path / "data"
     data.mkdir()
     rows = (json.dumps({"id": name, "text": text}) + "\n" for name, text in PAGES.items())
@@ -105,7 +105,7 @@ def test_commands_are_run_once_and_made_of_each_other(recipe):
     typed = [" ".join(words) for words in recipe.run]
     kinds = [words.split()[0] for words in typed]
     assert kinds == ["pretrain", *["finetune"] * 5, "checkpoints", "checkpoints", "search"]
-    models = {  # what each begins with, and what of
+    models = {  # each output and the models that its command reads
         "translated": ["pretrained/model"],
         "pages-0": ["translated/model"],
         "pairs-0": ["pages-0/model"],
@@ -131,7 +131,7 @@ def test_commands_are_run_once_and_made_of_each_other(recipe):
     assert "train.jsonl" in files
     assert not {"test.jsonl", "test.txt", "queries_test.tsv.gz"} & set(
         files
-    )  # they are for the test alone
+    )  # test queries are used only for evaluation
     recipe.make()
     assert len(recipe.run) == len(typed)
 
@@ -160,7 +160,7 @@ def test_more_trainings_make_another_mean_and_what_is_made_of_it(recipe):
         (True, str(recipe.output / "model")),
         (False, str(recipe.output / "model")),
     ]
-    assert not (recipe.output / "index").exists()  # the command that was written down makes it
+    assert not (recipe.output / "index").exists()  # removed; the real command would write it
 
 
 def test_what_is_made_anew_goes_on_after_a_kill(recipe):
@@ -198,7 +198,7 @@ def test_a_mean_that_a_kill_left_without_its_mark_is_made_anew(recipe):
     model = recipe.output / "model"
     model.mkdir(parents=True)
     recipe.average("pairs", model)
-    assert not model.exists()  # the command that was written down makes it
+    assert not model.exists()  # removed; the real command would write it
     model.mkdir()
     recipe.average("pairs", model)
     assert len(recipe.run) == 1
@@ -265,9 +265,9 @@ def test_a_command_that_failed_is_run_again(recipe):
     assert len(recipe.run) == 3
     recipe.step("search", "--index", recipe.output / "indexes" / "pairs-0")
     recipe.step("finetune", "--output", recipe.output / "pairs-0")
-    assert len(recipe.run) == 4  # an index of its name is not it
+    assert len(recipe.run) == 4  # the index has the same name but another path
     recipe.step("finetune", "--output", recipe.output / "pairs-0", "--seed", 1)
-    assert len(recipe.run) == 5  # another folder, and another command
+    assert len(recipe.run) == 5  # the command changed
 
 
 def test_pairs_have_their_pages_and_a_reranker_also_the_other_results(recipe):
@@ -290,7 +290,7 @@ def test_pairs_have_their_pages_and_a_reranker_also_the_other_results(recipe):
     recipe.write_labelled()
     lines = (recipe.output / "labelled-train.jsonl").read_text("utf-8").splitlines()
     rows = [(x["query"], x["text"], x["label"]) for x in map(json.loads, lines)]
-    assert rows == [  # and never c, which is no query's of train
+    assert rows == [  # without c, which is not relevant to any training query
         ("打印", PAGES["b"], "1"),
         ("打印", PAGES["a/1"], "0"),
         ("天数", PAGES["a/1"], "1"),
@@ -330,7 +330,7 @@ def test_the_commands_and_their_configs_are_understood(recipe, monkeypatch):
         found(recipe.output / name, [])
     recipe.make()
     recipe.train_reranker()
-    unseen = str(recipe.output / "pages" / "model")  # which was not trained on pairs
+    unseen = str(recipe.output / "pages" / "model")  # the model not trained on pairs
     reranking = [
         words for words in recipe.run if "rerank" in words[-1] or "candidates" in words[-1]
     ]
@@ -347,4 +347,4 @@ def test_the_commands_and_their_configs_are_understood(recipe, monkeypatch):
     assert index.hybrid_weight == recipes.HYBRID_WEIGHT
     assert index.beginning_weight == recipes.BEGINNING_WEIGHT
     assert seen[-1].hybrid
-    assert seen[-1].hybrid_weight is None  # the index remembers it
+    assert seen[-1].hybrid_weight is None  # read from the index

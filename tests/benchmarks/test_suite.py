@@ -1,4 +1,4 @@
-"""`python -m benchmarks.suite`: its sets in every layout, its figures, and what is done twice."""
+"""`python -m benchmarks.suite`: reading sets in every layout, figures, and resuming."""
 
 import gzip
 import json
@@ -17,7 +17,7 @@ from benchmarks.suite.sets import SOURCES, SPLITS, SuiteSet, find_set, read_cloz
 from roformer_tf.errors import InputError
 
 ROOT = Path(__file__).parents[2]
-# Rows as in the clones; of FewCLUE the fields that have nothing to do with the task, too.
+# A row of each clone, including fields that the task ignores, and the row that `finetune` reads.
 CLONES = {
     "tnews": (
         {"label": "100", "label_desc": "news_story", "sentence": "故事", "keywords": "", "id": 0},
@@ -58,7 +58,7 @@ def write_lines(path, rows):
 
 @pytest.fixture
 def data(tmp_path):
-    """Reviews and news in our layout, so few that a fine-tuning takes a moment."""
+    """A folder with few reviews and news in our layout, so that fine-tuning is fast."""
     words = {"1": "很好 好看 喜欢", "0": "不好 难看 退货"}
     for folder, test in (("sentiment", "test_unseen"), ("tnews", "test")):
         (tmp_path / "data" / folder).mkdir(parents=True)
@@ -140,11 +140,11 @@ def test_an_interval_is_over_test_rows_and_seeds():
     assert mean_of(cells([0.6], 0.05)) == (0.6, (pytest.approx(0.55), pytest.approx(0.65)))
     value, (low, high) = mean_of(cells([0.6] * 3, 0.05))
     assert (value, low, high) == pytest.approx((0.6, 0.55, 0.65))
-    # Without any spread over rows it is Student's interval over the seeds.
+    # Without variance over rows, it is Student's interval over the seeds.
     value, (low, high) = mean_of(cells([0.5, 0.6, 0.7], 1e-9))
     expected = t.ppf(0.975, 2) * 0.1 / np.sqrt(3)
     assert (value, low, high) == pytest.approx((0.6, 0.6 - expected, 0.6 + expected), abs=1e-6)
-    # With both it is wider than either.
+    # With both variances, it is wider than with either.
     _, (low, high) = mean_of(cells([0.58, 0.6, 0.62], 0.05))
     assert 0.05 < 0.6 - low < 0.08
     assert mean_of([Cell("x", "y", "accuracy", 0.6, None, 100)]).ends is None
@@ -187,7 +187,10 @@ REPORT = {
 
 @pytest.fixture
 def run(data, unpacked, tmp_path, monkeypatch):
-    """run(**settings) → the commands that a suite of two sets ran; `codes` are what they return."""
+    """A namespace with `start`, which runs a suite and returns its commands, and `codes`.
+
+    `codes` are the exit codes of the next commands, which are recorded instead of run.
+    """
     checkpoint = unpacked("word")
     ran, codes = [], []
 
@@ -262,7 +265,7 @@ def test_killed_it_goes_on_and_what_is_done_is_not_done_again(run):
     assert run.start(sets=("tnews",)) == []
     assert len(run.start(sets=("tnews",), seeds=3)) == 1
     assert len(run.start()) == 2 + 2  # both sets of reviews
-    # Other weights under the same name: all is done again, in folders that are empty first.
+    # If the checkpoint changes under the same name, everything runs again in empty folders.
     config = run.checkpoint / "bert_config.json"
     config.write_text(config.read_text() + " ")
     assert len(run.start(sets=("tnews",))) == 2
@@ -297,7 +300,7 @@ def test_figures_are_of_new_texts_and_of_the_model_alone(run, tmp_path):
         "x",
         "x alone",
         "baseline",
-    ]  # of a model with lexical features
+    ]  # the report is of a model with lexical features
     assert {(cell.value, tuple(cell.interval), cell.rows) for cell in cells} == {
         (0.25, (0.2, 0.3), 8)
     }
@@ -407,5 +410,5 @@ def test_as_typed_it_fine_tunes_searches_and_fills_in(data, released, tmp_path):
     assert all(0 <= row[name]["value"] <= 1 for row in table.values())
     assert table["chid"]["majority"]["value"] == 0.5
     again = subprocess.run(typed, cwd=ROOT, capture_output=True, text=True, check=False)
-    assert again.stdout.count("done: ") == 3 + 3  # with majority of two, and BM25
+    assert again.stdout.count("done: ") == 3 + 3  # three runs, two majority baselines and BM25
     assert "fine-tuning" not in again.stdout

@@ -18,7 +18,7 @@ STRINGS = {
 
 
 def write_catalogue(path, strings):
-    """A .mo file, laid out as gettext's manual says; Python's own gettext reads it, too."""
+    """Write a .mo file in the layout of the gettext manual, which Python's gettext also reads."""
     rows = sorted((a.encode(), b.encode()) for a, b in strings.items())
     begin, texts, tables = 28 + 16 * len(rows), b"", ([], [])
     for side, table in enumerate(tables):

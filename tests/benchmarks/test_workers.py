@@ -27,10 +27,13 @@ serve([work], ["pip"])
 
 @pytest.fixture
 def run(tmp_path):
-    """Measure with peers that only say how long they took; which worked when is the second."""
+    """Return a function that measures peers with artificial timings.
+
+    It returns the rows by name, and a log of which peer worked when.
+    """
     folder = tmp_path / "benchmarks" / "peers"
     folder.mkdir(parents=True)
-    (folder / "talking.py").write_text(PEER)  # a namespace package has parts in several folders
+    (folder / "talking.py").write_text(PEER)  # `benchmarks` is a namespace package of two folders
     log = tmp_path / "log"
 
     def measured(rounds=3, at_least=0.1, **settings):
