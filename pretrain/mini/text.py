@@ -1,4 +1,4 @@
-"""Files of the sources → clean documents: no line twice, and none that the suite tests on."""
+"""Clean documents from the sources, without repeated lines and lines of the suite's test sets."""
 
 import gzip
 import json
@@ -11,30 +11,30 @@ from typing import IO, Any
 from pretrain.mini.sources import CHINESE, PAIRS, SOURCES, Source, chinese_strings, folder_of
 from roformer_tf.files import temporary_folder
 
-# Characters that a line and a test text share if one was copied from the other.
+# A line that shares this many consecutive characters with a test text is considered a copy.
 SHARED = 13
-# A shorter test text, such as a label or an idiom, may occur.
+# Shorter test texts, such as labels and idioms, are allowed.
 SHORTEST = 6
-# Fraction of the characters of a line that are Chinese, at least.
+# Minimum fraction of Chinese characters in a line.
 CHINESE_SHARE = 0.4
-# Shorter lines, such as "是的。", may repeat.
+# Shorter lines, such as "是的。", may be repeated.
 REPEATABLE = 10
-# Characters of the longest document; a longer one is cut.
+# Maximum characters of a document; longer ones are truncated.
 LONGEST = 20_000
 _SPACE = re.compile(r"[ \t\u3000\xa0]+")
 
 
 @dataclass
 class Counts:
-    """What was read of a source, and what was removed."""
+    """Counts of the text of a source and of removed lines."""
 
     documents: int = 0
     characters: int = 0
     repeated_lines: int = 0
     other_lines: int = 0
-    """Of too few Chinese characters."""
+    """Lines with too few Chinese characters."""
     tested_lines: int = 0
-    """With 13 characters of a test text in a row, or equal to one."""
+    """Lines that share 13 consecutive characters with a test text or equal one."""
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Cleaner:
     seen: set[int] = field(default_factory=set)
 
     def clean(self, text: str, counts: Counts) -> str:
-        """The lines of a document that remain."""
+        """Return the remaining lines of a document, and count the removed ones."""
         kept = []
         for raw in text[:LONGEST].splitlines():
             line = _SPACE.sub(" ", raw).strip()
@@ -61,12 +61,12 @@ class Cleaner:
         return "\n".join(kept)
 
     def is_tested(self, line: str) -> bool:
-        """Whether a test text is the line, or shares 13 characters in a row with it."""
+        """Return whether the line equals a test text or shares 13 consecutive characters."""
         return any(part in self.tested for part in shingles(line))
 
 
 def shingles(text: str) -> Iterator[str]:
-    """All sequences of 13 letters, digits and signs; of a shorter text, the text."""
+    """Yield all substrings of 13 characters without white space, or the whole shorter text."""
     text = "".join(text.split())
     for start in range(max(1, len(text) - SHARED + 1)):
         yield text[start : start + SHARED]
@@ -99,7 +99,7 @@ def write_text(output: Path, clones: Path, corpora: Path, test_files: Iterable[P
 def write_source(
     source: Source, clones: Path, corpora: Path, cleaner: Cleaner, file: IO[str]
 ) -> Counts:
-    """Append the documents of a source to a file."""
+    """Append the documents of a source to a file, and return the counts."""
     counts = Counts()
     for text in documents(source, folder_of(source, clones, corpora)):
         if source.characters and counts.characters >= source.characters:
@@ -112,7 +112,10 @@ def write_source(
 
 
 def documents(source: Source, folder: Path) -> Iterator[str]:
-    """All documents of a source, in an order in which any beginning is a fair sample."""
+    """Yield the documents of a source.
+
+    If only some are used, the files are in an order whose first part is spread over all files.
+    """
     paths = [path for pattern in source.files for path in sorted(folder.glob(pattern))]
     if not paths:
         raise FileNotFoundError(f"{source.repository}: no {source.files} below {folder}")
@@ -122,7 +125,7 @@ def documents(source: Source, folder: Path) -> Iterator[str]:
 
 
 def write_pairs(path: Path, clones: Path, tested: set[str]) -> None:
-    """Write titles and their texts, which sentence vectors learn from."""
+    """Write pairs of title and text, on which sentence vectors are trained."""
     with path.open("w", encoding="utf-8") as file:
         for source in SOURCES:
             read = PAIRS.get(source.repository)
@@ -140,7 +143,7 @@ def write_pairs(path: Path, clones: Path, tested: set[str]) -> None:
 
 
 def test_texts(files: Iterable[Path]) -> Iterator[str]:
-    """All strings of Chinese in test files: .tsv, .jsonl or one token a line, compressed or not."""
+    """Yield the texts of test files: .tsv, .jsonl, or one token a line; gzipped or plain."""
     for path in files:
         opened = gzip.open if path.suffix == ".gz" else open
         with opened(path, "rt", encoding="utf-8") as lines:
@@ -148,7 +151,7 @@ def test_texts(files: Iterable[Path]) -> Iterator[str]:
         if ".jsonl" in path.suffixes:
             for line in text.splitlines():
                 yield from chinese_strings(json.loads(line))
-        elif "\n\n" in text:  # a character and its tag a line
+        elif "\n\n" in text:  # CoNLL: one character and its tag a line
             for sentence in text.split("\n\n"):
                 yield "".join(line.split("\t")[0] for line in sentence.splitlines())
         else:

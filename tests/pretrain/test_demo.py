@@ -1,4 +1,4 @@
-"""The whole demo on a tiny corpus: what it prints is what the README shows."""
+"""The whole demo on a tiny corpus: its figures, files and examples."""
 
 import json
 import re
@@ -38,16 +38,16 @@ FLAGS = {
     "log-every": 3,
     "evaluation-rows": 8,
     "learning-rate": 1e-2,
-    "optimizer": "muon",  # which learns in fewer steps
+    "optimizer": "muon",  # learns in fewer steps
 }
 
-# `make demo` as a whole; its corpus and its baselines have quick tests.
+# These tests run the whole `make demo`. Its corpus and baselines have separate quick tests.
 pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
 def demo(tmp_path_factory):
-    """A tiny demo: 300 documents of three sentences, a layer of 32, 150 steps."""
+    """The settings of a tiny demo: 300 documents of three sentences, one layer of size 32."""
     folder = tmp_path_factory.mktemp("demo")
     architecture, config = folder / "architecture.json", folder / "config.yaml"
     architecture.write_text(json.dumps(ARCHITECTURE))
@@ -64,7 +64,7 @@ def demo(tmp_path_factory):
     demo.output.mkdir()
     chosen = np.random.default_rng(0).integers(0, len(WORDS), (300, 3, 4))
     with demo.corpus.open("w", encoding="utf-8") as file:
-        for document in chosen:  # of pairs: there is something to learn, and no sentence twice
+        for document in chosen:  # word pairs, so that there is a pattern and no sentence repeats
             sentences = ("".join(WORDS[n] + WORDS[n - 1] for n in four) for four in document)
             file.write(json.dumps({"text": "。".join(sentences) + "。"}) + "\n")
     return demo
@@ -72,13 +72,13 @@ def demo(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def measured():
-    """The speeds that the pilot measured, in steps a second."""
+    """The speeds measured by the pilot run, in steps per second."""
     return []
 
 
 @pytest.fixture(scope="module")
 def printed(demo, measured):
-    """What the whole demo prints, on a machine that takes 150 steps a second."""
+    """The output of the whole demo, with a simulated speed of 150 steps per second."""
 
     def rate(*arguments):
         measured.append(steps_per_second(*arguments))
@@ -91,7 +91,7 @@ def printed(demo, measured):
 
 
 def text_of(demo, split):
-    """All text of the rows of a split."""
+    """Return the text of all rows of a split."""
     tokenizer = RoFormerTokenizer.from_pretrained(demo.rows)
     tokens = {number: token.removeprefix("##") for token, number in tokenizer.vocabulary.items()}
     rows = PreparedRows.open(demo.rows, split)
@@ -99,7 +99,7 @@ def text_of(demo, split):
 
 
 def figures(printed):
-    """Accuracy in percent and bits per character, by what the line is about."""
+    """Return {name: (accuracy in percent, bits per character)} of the printed lines."""
     pattern = r"^  (.{42}) *([\d.]+)% +([\d.]+) bits/character$"
     lines = re.findall(pattern, printed, flags=re.MULTILINE)
     assert len(lines) == 4
@@ -107,7 +107,7 @@ def figures(printed):
 
 
 def test_the_model_and_the_baselines_are_evaluated_on_held_out_rows(demo, printed):
-    """Its figures, computed anew in NumPy on rows that no training sees."""
+    """The printed figures equal those computed with NumPy on the held-out rows."""
     actual = figures(printed)
     model = RoFormerForMaskedLM.from_pretrained(demo.output / "model")
     tokenizer = RoFormerTokenizer.from_pretrained(demo.rows)
@@ -161,7 +161,7 @@ def test_the_baselines_have_counted_the_training_rows_and_none_else(demo, printe
         assert accuracy == pytest.approx(100 * own.accuracy, abs=0.051)
         assert bits == pytest.approx(own.bits_per_character, abs=0.0051)
     own, other = (by_split[split][-1].bits_per_character for split in ("train", "held_out"))
-    assert abs(own - other) > 0.02  # else the figures would not show it
+    assert abs(own - other) > 0.02  # otherwise the figures could not show the difference
 
 
 def test_the_card_names_the_sets_of_the_suite_that_the_model_has_read(demo, printed):
@@ -189,7 +189,7 @@ def test_it_trains_for_as_long_as_it_was_asked_to_at_the_speed_of_the_pilot(
     (tmp_path / "settings.yaml").write_text("batch_size: 8")
     lines = [{"step": 3, "tokens_per_second": speed} for speed in (1, 512, 256, 1024)]
     (tmp_path / "metrics.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    assert steps_per_second(tmp_path, 32) == 2  # without the first
+    assert steps_per_second(tmp_path, 32) == 2  # the median without the first line
 
 
 def test_the_shown_sentences_are_in_no_training_row(demo, printed):
@@ -202,7 +202,8 @@ def test_the_shown_sentences_are_in_no_training_row(demo, printed):
     texts = [json.loads(line)["text"] for line in corpus.splitlines()]
     every = [sentence + "。" for text in texts for sentence in text.split("。")[:-1]]
     assert set(sentences) <= set(every)
-    assert sum(sentence in training for sentence in every) > len(every) / 2  # others would be found
+    # Most sentences are in the training text, so the check above would find them.
+    assert sum(sentence in training for sentence in every) > len(every) / 2
 
 
 def test_an_example_hides_one_known_word(demo, printed):
@@ -224,7 +225,7 @@ def test_it_leaves_what_it_says_and_goes_on_where_it_was(demo, printed, monkeypa
         return 3 if words[0] == "pretrain" else 0
 
     monkeypatch.setattr("pretrain.demo.__main__.roformer_tf", typed)
-    assert main(demo) == 3  # of the command that failed
-    assert [words[0] for words in commands] == ["prepare", "pretrain"]  # no pilot
+    assert main(demo) == 3  # the exit code of the failed command
+    assert [words[0] for words in commands] == ["prepare", "pretrain"]  # without a pilot run
     steps = yaml.safe_load((demo.output / "settings.yaml").read_text())["steps"]
     assert commands[-1][-4:] == ["--steps", str(steps), "--output", str(demo.output)]

@@ -1,4 +1,4 @@
-"""The baselines compared with a second version, of dictionaries and fractions."""
+"""The baselines compared with a reference that uses dictionaries and fractions."""
 
 import math
 from collections import Counter, defaultdict
@@ -27,7 +27,7 @@ VOCABULARY = {token: i for i, token in enumerate(TOKENS)}
 
 
 def random_rows(seed: int, rows: int = 30, length: int = 16) -> np.ndarray:
-    """Rows of two documents each, with unknown tokens and padding, as `packing` makes them."""
+    """Return packed rows of two documents each, with unknown tokens and padding."""
     rng = np.random.default_rng(seed)
     result = np.zeros((rows, 3, length), np.uint16)
     for row in result:
@@ -47,7 +47,7 @@ def positions_of_words(row: np.ndarray) -> list[int]:
 
 
 class Reference:
-    """Counts in dictionaries, smoothing by recursion, exact numbers."""
+    """Baselines with counts in dictionaries, recursive smoothing and exact fractions."""
 
     def __init__(self, rows):
         self.counts = defaultdict(Counter)
@@ -66,7 +66,7 @@ class Reference:
             counts = self.counts.get(context)
             return Fraction(max(counts.values()), counts.total() + len(counts)) if counts else 0
 
-        return max([("left", left), ("right", right)], key=share)  # the first of equals
+        return max([("left", left), ("right", right)], key=share)  # left if equal
 
     def predict(self, left, right):
         for context in [(left, right), self.surer(left, right), ()]:

@@ -19,7 +19,7 @@ TESTED = "这家酒店的早餐种类很多，房间也十分干净整洁"
 
 @pytest.fixture
 def clones(tmp_path):
-    """Two tiny clones: news with markup, and questions of which one is in a test set."""
+    """A folder with two tiny clones: news with markup, and questions, one from a test set."""
     news = tmp_path / "china-data" / "xwlb" / "assets" / "2019"
     news.mkdir(parents=True)
     detail = {
@@ -38,14 +38,14 @@ def clones(tmp_path):
         )
     ]
     content = json.dumps({"data": [{"target": entry} for entry in entries]})
-    for day in (1, 2):  # the same questions on both days
+    for day in (1, 2):  # both days have the same questions
         (questions / f"hot-question-{day}.json").write_text(content)
     return tmp_path
 
 
 @pytest.fixture
 def written(clones, tmp_path, monkeypatch):
-    """The text of these clones alone."""
+    """The folder of text written from these clones."""
     chosen = [x for x in sources.SOURCES if (clones / x.repository).exists()]
     monkeypatch.setattr(text, "SOURCES", chosen)
     tests = tmp_path / "test.tsv.gz"
@@ -68,7 +68,7 @@ def test_text_has_no_markup_no_line_twice_and_no_test_text(written):
         "如何评价下面的说法？",
     ]
     counts = json.loads((written / "counts.json").read_text(encoding="utf-8"))["sources"]
-    assert counts[1]["tested_lines"] == 2  # on both days
+    assert counts[1]["tested_lines"] == 2  # one on each day
     assert counts[1]["repeated_lines"] == 3
 
 
@@ -140,14 +140,14 @@ def test_the_loss_is_that_of_words_and_of_both_vectors_of_the_pairs():
 
 
 def padded(rng, length):
-    """Three texts of tokens, of which the last one is shorter."""
+    """Return three texts of tokens; the last one is padded."""
     tokens = rng.integers(1, 30, (3, length))
     tokens[-1, length - 2 :] = 0
     return tokens
 
 
 def test_the_stages_read_what_the_earlier_ones_wrote(tmp_path, monkeypatch):
-    """The second stage has rows of words and of characters, with one vocabulary."""
+    """The second stage reads rows of words and of characters with one vocabulary."""
     commands, stages = [], []
     monkeypatch.setattr(mini, "command", lambda *words: commands.append([*map(str, words)]))
     monkeypatch.setattr(mini.joint, "main", stages.append)
@@ -171,7 +171,7 @@ def test_the_stages_read_what_the_earlier_ones_wrote(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_the_second_stage_trains_and_continues(written, tmp_path):
-    """Six steps at once are two and four: the same weights, and a model that loads."""
+    """A run killed after three steps and resumed gives the weights of an uninterrupted run."""
     rows, characters = tmp_path / "rows", tmp_path / "characters"
     corpus = [f"{name}={written / name}.jsonl" for name in ("news", "questions")]
     flags = ["--length", "16", "--held-out", "0.3", "--workers", "1"]
@@ -211,7 +211,7 @@ def test_the_second_stage_trains_and_continues(written, tmp_path):
         np.testing.assert_array_equal(variable, second.named_variables()[name], err_msg=name)
     batches = [joint.Batches(config("whole"))(step) for step in range(6)]
     tokens = (rows / "vocab.txt").read_text(encoding="utf-8").splitlines()
-    for row, has_words in ((0, True), (2, False)):  # the last one is of characters
+    for row, has_words in ((0, True), (2, False)):  # the last row has characters
         learned = {tokens[i] for _, labels, used in batches for i in labels[row][used[row] > 0]}
         assert any(len(token) > 1 for token in learned) == has_words, learned
     losses = [line["loss"] for line in read_metrics(tmp_path / "parts" / "metrics.jsonl")]
