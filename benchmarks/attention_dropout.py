@@ -89,20 +89,20 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     parser.add_argument("--output", type=Path, help="folder to keep the runs in")
-    asked = parser.parse_args()
-    if not 1 <= len(asked.seeds) <= max(T_95):
+    args = parser.parse_args()
+    if not 1 <= len(args.seeds) <= max(T_95):
         parser.error(f"give 1 to {max(T_95)} seeds")
     with tempfile.TemporaryDirectory(prefix="roformer-dropout-") as name:
-        folder = (asked.output or Path(name)).absolute()
+        folder = (args.output or Path(name)).absolute()
         folder.mkdir(parents=True, exist_ok=True)
         corpus, rows = folder / "corpus.jsonl", folder / "rows"
         write_corpus(corpus)
         demo = {"vocab-size": Demo.vocab_size, "length": Demo.length, "held-out": Demo.held_out}
         _run("prepare", {"corpus": corpus, "output": rows} | demo)
         losses: dict[float, list[float]] = {rate: [] for rate in RATES}
-        for seed, rate in itertools.product(asked.seeds, RATES):
+        for seed, rate in itertools.product(args.seeds, RATES):
             run = folder / f"{rate:g}-{seed}"
-            losses[rate].append(held_out_loss(rows, run, rate, seed, asked.steps))
+            losses[rate].append(held_out_loss(rows, run, rate, seed, args.steps))
             print(f"seed {seed}, attention dropout {rate:g}: {losses[rate][-1]:.4f}", flush=True)
     print(table(losses))
 

@@ -45,7 +45,7 @@ RIVALS = {"torch": "transformers, compiled, bfloat16", "onnx": "optimum's ONNX, 
 CHARACTERS = [chr(0x4E00 + i) for i in range(3000)]
 
 
-def make(folder: Path) -> list[Path]:
+def make_model(folder: Path) -> list[Path]:
     """Write a model with random weights and return its folder in a list."""
     from roformer_tf.config import RoFormerConfig
     from roformer_tf.models.heads import RoFormerForSequenceClassification
@@ -90,15 +90,15 @@ class BenchConfig:
     """Send 10,000 requests from 64 clients and kill a worker half-way."""
 
 
-def ours(folder: Path, flags: Sequence[str]) -> list[str]:
+def our_command(folder: Path, flags: Sequence[str]) -> list[str]:
     """Return the command that starts our service."""
     return [sys.executable, "-m", "roformer_tf", "serve", str(folder), "--port", "0", *flags]
 
 
-def theirs(folder: Path, kind: str) -> list[str]:
+def peer_command(folder: Path, kind: str) -> list[str]:
     """Return the command that starts the FastAPI service on a free port."""
-    with socket.create_server(("127.0.0.1", 0)) as at:
-        port = at.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as address:
+        port = address.getsockname()[1]
     script = Path(__file__).parent / "peers" / "service.py"
     return [str(python_of("service")), str(script), kind, str(folder), str(port)]
 
@@ -109,45 +109,45 @@ def service(command: Sequence[str]) -> Iterator[tuple[int, tuple[str, int]]]:
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
-            message = next(line for line in process.stdout if "http://" in line)
-            at = urlsplit(next(word for word in message.split() if word.startswith("http://")))
-            yield process.pid, (str(at.hostname), int(at.port or 0))
+            line = next(line for line in process.stdout if "http://" in line)
+            address = urlsplit(next(word for word in line.split() if word.startswith("http://")))
+            yield process.pid, (str(address.hostname), int(address.port or 0))
         finally:
             process.terminate()
 
 
-def ask(connection: http.client.HTTPConnection, text: str) -> int:
+def send_request(connection: http.client.HTTPConnection, text: str) -> int:
     """Send one request and return the status of its response."""
-    message = {"Content-Type": "application/json"}
-    connection.request("POST", "/predict", json.dumps({"text": text}), message)
+    headers = {"Content-Type": "application/json"}
+    connection.request("POST", "/predict", json.dumps({"text": text}), headers)
     response = connection.getresponse()
-    answer = json.loads(response.read())
-    assert response.status != 200 or len(answer["predictions"]) == 1, answer
+    body = json.loads(response.read())
+    assert response.status != 200 or len(body["predictions"]) == 1, body
     return response.status
 
 
-def waits(at: tuple[str, int], texts: Sequence[str]) -> list[float]:
+def latencies(address: tuple[str, int], texts: Sequence[str]) -> list[float]:
     """Send the texts one after the other, and return the latency of each in seconds."""
-    actual = []
-    with closing(http.client.HTTPConnection(*at, timeout=600)) as connection:
+    seconds_of_requests = []
+    with closing(http.client.HTTPConnection(*address, timeout=600)) as connection:
         for text in texts:
             began = time.perf_counter()
-            status = ask(connection, text)
+            status = send_request(connection, text)
             assert status == 200, status
-            actual.append(time.perf_counter() - began)
-    return actual
+            seconds_of_requests.append(time.perf_counter() - began)
+    return seconds_of_requests
 
 
 def measure(name: str, command: Sequence[str]) -> None:
     """Start a service, send requests, and print its latency, throughput and memory."""
     texts = make_texts(REQUESTS)
     started = time.perf_counter()
-    with service(command) as (number, at), ThreadPoolExecutor(CLIENTS) as pool:
-        first_answer(at, texts[0])
+    with service(command) as (number, address), ThreadPoolExecutor(CLIENTS) as pool:
+        wait_until_ready(address, texts[0])
         first = time.perf_counter() - started
-        alone = np.array(waits(at, texts[:ALONE]))
+        alone = np.array(latencies(address, texts[:ALONE]))
         began = time.perf_counter()
-        parts = list(pool.map(lambda i: waits(at, texts[i::CLIENTS]), range(CLIENTS)))
+        parts = list(pool.map(lambda i: latencies(address, texts[i::CLIENTS]), range(CLIENTS)))
         seconds = time.perf_counter() - began
         used = memory(number)
     together = np.concatenate(parts)
@@ -200,14 +200,14 @@ def summary(seconds: np.ndarray) -> str:
     return "p50 {:.1f} ms, p99 {:.1f} ms".format(*1e3 * np.quantile(seconds, [0.5, 0.99]))
 
 
-def first_answer(at: tuple[str, int], text: str) -> None:
+def wait_until_ready(address: tuple[str, int], text: str) -> None:
     """Send a request until the service responds.
 
     Uvicorn starts to listen shortly after it prints its address.
     """
     while True:
         try:
-            waits(at, [text])
+            latencies(address, [text])
             return
         except ConnectionRefusedError:
             time.sleep(0.01)
@@ -217,16 +217,16 @@ def endure(folder: Path) -> None:
     """Send 10,000 requests from 64 clients, kill a worker half-way, and print the statuses."""
     texts, statuses = make_texts(ENDURED), Counter[int | str]()
     with (
-        service(ours(folder, ["--workers", "2"])) as (number, at),
+        service(our_command(folder, ["--workers", "2"])) as (number, address),
         ThreadPoolExecutor(MANY) as pool,
     ):
-        waits(at, texts[:200])
+        latencies(address, texts[:200])
 
-        def client(mine: Sequence[str]) -> None:
-            with closing(http.client.HTTPConnection(*at, timeout=600)) as connection:
-                for text in mine:
+        def client(client_texts: Sequence[str]) -> None:
+            with closing(http.client.HTTPConnection(*address, timeout=600)) as connection:
+                for text in client_texts:
                     try:
-                        statuses[ask(connection, text)] += 1
+                        statuses[send_request(connection, text)] += 1
                     except (OSError, http.client.HTTPException):  # its worker was killed
                         statuses["connection lost"] += 1
                         connection.close()
@@ -249,11 +249,12 @@ def endure(folder: Path) -> None:
             each.result()
         seconds = time.perf_counter() - began
         time.sleep(5)
-        left = workers_of(number)
+        remaining = workers_of(number)
         print(f"{ENDURED:8,} {seconds:9.1f}   {memory(number):.0f}")
     print(
         f"statuses {dict(statuses)}; {ENDURED / seconds:.0f} requests a second; at the end "
-        f"{len(left)} workers, the killed one {'still' if killed in left else 'not'} among them"
+        f"{len(remaining)} workers, the killed one "
+        f"{'still' if killed in remaining else 'not'} among them"
     )
 
 
@@ -262,7 +263,7 @@ def main(config: BenchConfig) -> None:
     if config.rivals:
         make_environment("service")
     with tempfile.TemporaryDirectory() as name:
-        folders = config.folders or make(Path(name))
+        folders = config.folders or make_model(Path(name))
         if config.endure:
             endure(folders[0])
             return
@@ -278,9 +279,9 @@ def main(config: BenchConfig) -> None:
 def commands(folder: Path, config: BenchConfig) -> Iterator[tuple[str, list[str]]]:
     """Yield the name and the command of each service to measure."""
     for flags in services():
-        yield " ".join(flags), ours(folder, flags)
+        yield " ".join(flags), our_command(folder, flags)
     for kind, about in RIVALS.items() if config.rivals else ():
-        yield f"FastAPI, {about}", theirs(folder, kind)
+        yield f"FastAPI, {about}", peer_command(folder, kind)
 
 
 if __name__ == "__main__":

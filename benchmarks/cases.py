@@ -109,12 +109,12 @@ def mlm_step(material: Material) -> Iterator[Measurement]:
                 yield Measurement(
                     "mlm_step",
                     {"size": size, "length": length, "dropout": dropout},
-                    (*_trainers(arguments, size, length), _limit(size, length)),
+                    (*_training_contenders(arguments, size, length), _limit(size, length)),
                     {"batch": batch, "length": length},
                 )
 
 
-def _trainers(arguments: dict[str, Any], size: str, length: int) -> Iterator[Contender]:
+def _training_contenders(arguments: dict[str, Any], size: str, length: int) -> Iterator[Contender]:
     """Yield the contenders of a training step.
 
     To save time, some run at few shapes only: base models without dropout are compared only with
@@ -138,8 +138,8 @@ def _trainers(arguments: dict[str, Any], size: str, length: int) -> Iterator[Con
         arguments | {"variant": "tuned"},
         KEEP_MEMORY,
     )
-    fully = (size, length, arguments["dropout"]) == ("small", 512, 0.1)
-    if fully:
+    every_contender = (size, length, arguments["dropout"]) == ("small", 512, 0.1)
+    if every_contender:
         yield Contender(
             "Hugging Face, eager",
             "huggingface",
@@ -153,7 +153,7 @@ def _trainers(arguments: dict[str, Any], size: str, length: int) -> Iterator[Con
             "TensorFlow graph, float32, every position projected, AdamW",
             arguments | {"variant": "stock"},
         )
-    if fully:
+    if every_contender:
         yield Contender(
             "bert4keras, tuned",
             "bert4keras",
@@ -224,12 +224,12 @@ def inference(material: Material) -> Iterator[Measurement]:
             yield Measurement(
                 "inference",
                 {"size": size, "texts": texts},
-                (*_readers(size, texts), *_forward_limit(size, texts)),
+                (*_inference_contenders(size, texts), *_forward_limit(size, texts)),
                 {"checkpoint": material.checkpoint(size), "texts": texts},
             )
 
 
-def _readers(size: str, texts: str) -> Iterator[Contender]:
+def _inference_contenders(size: str, texts: str) -> Iterator[Contender]:
     """Yield the contenders of inference; bert4keras is too slow for 32 texts at base size."""
     batched = "as `predict` batches its texts"
     yield Contender("ours", "ours", f"float32, {batched}", {"precision": "float32"})
@@ -274,13 +274,13 @@ def generate(material: Material) -> Iterator[Measurement]:
         yield Measurement(
             "generate",
             {"size": "base", "batch": batch},
-            tuple(_writers()),
+            tuple(_generation_contenders()),
             {"checkpoint": material.checkpoint("base"), "batch": batch, "prompt": 32, "new": 128},
             rounds=2 if batch > 1 else None,  # bert4keras takes minutes for one round
         )
 
 
-def _writers() -> Iterator[Contender]:
+def _generation_contenders() -> Iterator[Contender]:
     """Yield the contenders of generation; all except bert4keras have a key-value cache."""
     yield Contender("ours", "ours", "`generate`, TensorFlow, float32", {"dtype": "float32"})
     yield Contender(
@@ -292,9 +292,9 @@ def _writers() -> Iterator[Contender]:
         ("compiled", "float32", "`generate`, its forward by torch.compile(dynamic=True), float32"),
         ("eager", "bfloat16", "`generate`, bf16 weights"),
     ):
-        more = ", bfloat16" if dtype == "bfloat16" else ""
+        suffix = ", bfloat16" if dtype == "bfloat16" else ""
         yield Contender(
-            f"Hugging Face, {variant}{more}",
+            f"Hugging Face, {variant}{suffix}",
             "huggingface",
             about,
             {"variant": variant, "dtype": dtype},

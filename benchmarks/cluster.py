@@ -167,20 +167,22 @@ def main(config: ClusterConfig) -> None:
     settings = {"corpus": [str(corpus)], "vocab_size": config.vocab_size}
     characters = config.megabytes * 1_000_000 // 3 // PARTS
 
-    here = Figures("two processes")
+    local_figures = Figures("two processes")
     command = _command({**settings, "output": str(local), "workers": 2}, characters)
-    with _measured(here, command) as process:
+    with _measured(local_figures, command) as process:
         process.wait()
-    there = Figures("cluster")
+    cluster_figures = Figures("cluster")
     with Loopback(config.output / "dask", WORKERS) as cluster:
         dask = {"engine": "dask", "scheduler": str(cluster.file)}
         command = _command({**settings, **dask, "output": str(clustered)}, characters)
-        with _measured(there, command, cluster.workers) as process:
-            _harm(cluster, clustered, len(list(local.glob("train-*"))), config.freeze, process)
+        with _measured(cluster_figures, command, cluster.workers) as process:
+            _disturb(cluster, clustered, len(list(local.glob("train-*"))), config.freeze, process)
             process.wait()
 
     different = differences(local, clustered)
-    write_text(config.report, render(config, (here, there), corpus, local, different))
+    write_text(
+        config.report, render(config, (local_figures, cluster_figures), corpus, local, different)
+    )
     print(config.report.read_text(encoding="utf-8"))
     if different:
         sys.exit(1)
@@ -242,7 +244,7 @@ def _children(process: int) -> list[int]:
     return []
 
 
-def _harm(cluster: Loopback, output: Path, parts: int, seconds: float, process: Process) -> None:
+def _disturb(cluster: Loopback, output: Path, parts: int, seconds: float, process: Process) -> None:
     """Kill a worker when a third of the parts are done, and freeze another for a while at half."""
     killed, frozen, *_ = cluster.workers
     _wait_for(lambda: recorded_parts(output) >= parts // 3, process)

@@ -26,27 +26,27 @@ def write_mixed(path: Path, megabytes: float, seed: int = 0, patterns: Sequence[
     repetition has a new order. The demo has 9.4 MB, so larger files repeat sentences but no
     documents. Sentences of the files matching `patterns` are mixed in.
     """
-    known = [*sentences(), *_sentences_of(patterns)]
-    left = megabytes * 1e6
+    pool = [*sentences(), *_sentences_of(patterns)]
+    remaining = megabytes * 1e6
     with (
         temporary_file(path) as temporary,
         temporary.open("w", encoding="utf-8", newline="\n") as file,
     ):
-        for text in _mixed(known, seed):
+        for text in _mixed(pool, seed):
             file.write(json.dumps({"text": text}, ensure_ascii=False) + "\n")
-            left -= len(text.encode())
-            if left <= 0:
+            remaining -= len(text.encode())
+            if remaining <= 0:
                 break
     return path
 
 
-def _mixed(known: Sequence[str], seed: int) -> Iterator[str]:
+def _mixed(pool: Sequence[str], seed: int) -> Iterator[str]:
     """Yield documents without end; each pass over the sentences has a new random order."""
     random = np.random.default_rng(seed)
     while True:
-        order = random.permutation(len(known)).tolist()
+        order = random.permutation(len(pool)).tolist()
         for begin in range(0, len(order), SENTENCES):
-            yield "".join(known[i] for i in order[begin : begin + SENTENCES])
+            yield "".join(pool[i] for i in order[begin : begin + SENTENCES])
 
 
 def _sentences_of(patterns: Sequence[str]) -> list[str]:

@@ -23,7 +23,7 @@ from roformer_tf.files import temporary_file
 PACKAGES = ("libreoffice-help-zh-cn", "manpages-zh", "debian-reference-zh-cn")
 CHINESE = re.compile(r"[\u4e00-\u9fff]")
 # Minimum number of Chinese characters on a page. Pages with fewer are not translated.
-LEAST_CHINESE = 20
+MIN_CHINESE = 20
 _HIDDEN = frozenset(("script", "style", "head", "header", "aside", "nav", "footer", "pre"))
 _BLOCKS = frozenset("h1 h2 h3 h4 h5 h6 p li td th dt dd div br tr".split())  # noqa: SIM905
 _ROFF = re.compile(r"\\(?:f[A-Z]|f\[\w*\]|s[-+]?\d|[,/&|^])")  # fonts, sizes, zero-width escapes
@@ -62,7 +62,7 @@ def pages(folder: Path) -> Iterator[str]:
             text = html_text(path.read_text(encoding="utf-8", errors="replace"))
         elif path.suffix == ".gz" and "man" in path.parts and "zh_CN" in path.parts:
             text = roff_text(gzip.decompress(path.read_bytes()).decode(errors="replace"))
-        if len(CHINESE.findall(text)) >= LEAST_CHINESE:
+        if len(CHINESE.findall(text)) >= MIN_CHINESE:
             yield text
 
 
@@ -115,8 +115,8 @@ def unpack(package: str, folder: Path) -> None:
 
     It uses temporary package lists, because the system's may be old or missing.
     """
-    with tempfile.TemporaryDirectory() as own:
-        apt = ["apt-get", "-o", f"Dir::State::Lists={own}", "-o", f"Dir::Cache={own}"]
+    with tempfile.TemporaryDirectory() as apt_folder:
+        apt = ["apt-get", "-o", f"Dir::State::Lists={apt_folder}", "-o", f"Dir::Cache={apt_folder}"]
         _run_for(package, folder, [*apt, "update"], [*apt, "download", package])
     _run_for(package, folder, ["dpkg-deb", "--extract", "*.deb", "."])
 

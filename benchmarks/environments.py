@@ -31,7 +31,7 @@ def make_environment(peer: str, here: Path = HERE) -> None:
     alone = requirements.with_suffix(".alone.txt")
     if alone.exists():
         subprocess.run([*pip, "--no-deps", "--requirement", str(alone)], check=True)
-    stamp.write_text(_wanted(peer, here))
+    stamp.write_text(_requirements(peer, here))
 
 
 def python_of(peer: str, here: Path = HERE) -> Path:
@@ -60,8 +60,8 @@ def _files(peer: str, here: Path) -> tuple[Path, Path, Path]:
 
 def _is_ready(peer: str, here: Path) -> bool:
     stamp = _files(peer, here)[2]
-    return stamp.exists() and stamp.read_text() == _wanted(peer, here)
+    return stamp.exists() and stamp.read_text() == _requirements(peer, here)
 
 
-def _wanted(peer: str, here: Path) -> str:
+def _requirements(peer: str, here: Path) -> str:
     return "".join(path.read_text() for path in sorted((here / "peers").glob(f"{peer}.*txt")))

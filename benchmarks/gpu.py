@@ -161,9 +161,9 @@ def rows_of(case: Case) -> tuple[np.ndarray, np.ndarray]:
     if case.rows:
         with np.load(case.rows) as file:
             actual = [file[f"{name}_{case.length}"] for name in ("token_ids", "sequence_ids")]
-        picked = np.arange(case.batch) % len(actual[0])
+        indices = np.arange(case.batch) % len(actual[0])
         vocabulary = SIZES[case.size][3]
-        return actual[0][picked].astype(np.int32) % vocabulary, actual[1][picked].astype(np.int32)
+        return actual[0][indices].astype(np.int32) % vocabulary, actual[1][indices].astype(np.int32)
     rng = np.random.default_rng(0)
     shape = (case.batch, case.length)
     tokens = rng.integers(1, SIZES[case.size][3], shape, np.int32)
@@ -171,8 +171,8 @@ def rows_of(case: Case) -> tuple[np.ndarray, np.ndarray]:
     begins = np.zeros(shape, np.int32)
     for row in begins:
         lengths = np.maximum(3, rng.lognormal(np.log(middle), 0.8, case.length)).astype("int64")
-        places = np.cumsum(lengths)
-        row[places[places < case.length]] = 1
+        starts = np.cumsum(lengths)
+        row[starts[starts < case.length]] = 1
     return tokens, 1 + np.cumsum(begins, axis=1, dtype=np.int32)
 
 
@@ -384,8 +384,8 @@ def row(case: Case, result: dict[str, Any] | None, peak: float | None) -> str:
     dropped = "{:g}/{:g}".format(*case.dropped)
     cells = [case.model, case.size, f"{case.length:,}", str(case.batch), dropped]
     if result is None:
-        asked = [case.attention, _switch(case.rematerialize), "does not fit"]
-        return _line([*cells, *asked, *["–"] * 5])
+        settings = [case.attention, _switch(case.rematerialize), "does not fit"]
+        return _line([*cells, *settings, *["–"] * 5])
     share = result["flops/s"] / peak if peak else None
     memory = result["memory"]
     return _line(
@@ -423,30 +423,32 @@ def arguments() -> argparse.Namespace:
     """Return the parsed command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--size", nargs="+", choices=SIZES, default=["base", "large"])
-    parser.add_argument("--lengths", nargs="+", type=int, help="default: 512 to 8,192; of tiny, 64")
+    parser.add_argument(
+        "--lengths", nargs="+", type=int, help="default: 512 to 8,192; for tiny: 64"
+    )
     parser.add_argument("--batch", type=int, default=0, help="rows; default: as many as fit")
     parser.add_argument(
         "--dropout",
         nargs="+",
         type=rates,
         default=[(0.0, None), (0.1, None)],
-        help="0.1, or 0.1/0 for that of hidden states and that of attention",
+        help="0.1 for both, or 0.1/0 for hidden states and attention weights",
     )
     parser.add_argument("--attention", nargs="+", choices=["auto", "plain"], default=["auto"])
     parser.add_argument("--remat", nargs="+", choices=["on", "off"], default=["off"])
     parser.add_argument("--dtype", default="mixed_bfloat16")
-    parser.add_argument("--rows", help="file of real rows, of --make-rows; default: random rows")
-    parser.add_argument("--make-rows", type=Path, metavar="FILE", help="write real rows, and end")
+    parser.add_argument("--rows", help="file written by --make-rows; default: random rows")
+    parser.add_argument("--make-rows", type=Path, metavar="FILE", help="write real rows and exit")
     parser.add_argument(
         "--models",
         nargs="+",
         choices=["ours", *PEERS],
         default=["ours"],
-        help="ours, and those of transformers that are trained on the same rows",
+        help="ours, and models of transformers on the same rows",
     )
     parser.add_argument("--device", choices=["auto", "cpu"], default="auto")
-    parser.add_argument("--peak", type=float, help="the device's FLOP/s, where its name is unknown")
-    parser.add_argument("--kernels", action="store_true", help="list the longest kernels too")
+    parser.add_argument("--peak", type=float, help="the device's FLOP/s, if its name is unknown")
+    parser.add_argument("--kernels", action="store_true", help="also list the longest kernels")
     parser.add_argument("--case", nargs=3, help=argparse.SUPPRESS)
     return parser.parse_args()
 
@@ -455,60 +457,60 @@ def arguments() -> argparse.Namespace:
 PEERS = ["bert", "bert isolated", "roformer", "roformer isolated"]
 
 
-def cases(asked: argparse.Namespace) -> Iterator[Case]:
+def cases(args: argparse.Namespace) -> Iterator[Case]:
     """Yield all requested combinations, each followed by the other models."""
-    for size, (hidden, attention) in itertools.product(asked.size, asked.dropout):
+    for size, (hidden, attention) in itertools.product(args.size, args.dropout):
         tiny = size == "tiny"
-        for length in asked.lengths or ([64] if tiny else LENGTHS):
-            shared = {"batch": asked.batch or 4 * tiny, "dropout": hidden, "rows": asked.rows}
-            case = Case(size, length, **shared, attention_dropout=attention, dtype=asked.dtype)
-            for model in asked.models:
+        for length in args.lengths or ([64] if tiny else LENGTHS):
+            shared = {"batch": args.batch or 4 * tiny, "dropout": hidden, "rows": args.rows}
+            case = Case(size, length, **shared, attention_dropout=attention, dtype=args.dtype)
+            for model in args.models:
                 if model == "ours":
-                    for form, remat in itertools.product(asked.attention, asked.remat):
+                    for form, remat in itertools.product(args.attention, args.remat):
                         yield dataclasses.replace(case, attention=form, rematerialize=remat == "on")
                 else:
                     yield dataclasses.replace(case, model=model)
 
 
-def report(asked: argparse.Namespace) -> None:
+def report(args: argparse.Namespace) -> None:
     """Measure the cases and print the table line by line."""
     device = None
-    for case in cases(asked):
+    for case in cases(args):
         steps, rounds = (3, 2) if case.size == "tiny" else (STEPS, ROUNDS)
         tried, result = largest(case, steps, rounds)
         if result and device is None:
             device = result["device"]
-            print(f"{described(asked, result)}, medians of {rounds} × {steps} steps\n\n{HEADER}")
-        print(row(tried, result, asked.peak or peak_flops(device)), flush=True)
-        if result and asked.kernels:
+            print(f"{description(args, result)}, medians of {rounds} × {steps} steps\n\n{HEADER}")
+        print(row(tried, result, args.peak or peak_flops(device)), flush=True)
+        if result and args.kernels:
             for name, seconds in result["kernels"]:
                 print(f"    {1e3 * seconds:8.2f} ms  {name[:100]}", flush=True)
 
 
-def described(asked: argparse.Namespace, result: dict[str, Any]) -> str:
+def description(args: argparse.Namespace, result: dict[str, Any]) -> str:
     """Return the device, versions, date, dtype and kind of rows, as text."""
     device = result["device"]
     if device == "cpu":
-        device = "A processor: nothing here is a figure of a GPU"
-    rows = f"real rows ({asked.rows})" if asked.rows else "rows by chance"
+        device = "CPU (not comparable with GPU figures)"
+    rows = f"real rows ({args.rows})" if args.rows else "random rows"
     day = datetime.date.today().isoformat()
-    return f"{device}; {result['versions']}, {day}; {asked.dtype}, {rows}"
+    return f"{device}; {result['versions']}, {day}; {args.dtype}, {rows}"
 
 
 def main() -> None:
     """Write rows, measure one case, or print the table, depending on the flags."""
     os.environ["KERAS_BACKEND"] = "jax"
-    asked = arguments()
-    if asked.device == "cpu":
+    args = arguments()
+    if args.device == "cpu":
         os.environ |= {"JAX_PLATFORMS": "cpu", "CUDA_VISIBLE_DEVICES": ""}
-    if asked.make_rows:
+    if args.make_rows:
         os.environ["KERAS_BACKEND"] = "tensorflow"
-        make_rows(asked.make_rows)
-    elif asked.case:
-        case, steps, rounds = asked.case
+        make_rows(args.make_rows)
+    elif args.case:
+        case, steps, rounds = args.case
         print(json.dumps(measure(Case(**json.loads(case)), int(steps), int(rounds))))
     else:
-        report(asked)
+        report(args)
 
 
 if __name__ == "__main__":

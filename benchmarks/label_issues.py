@@ -74,9 +74,9 @@ def main(config: LabelIssuesBenchmark) -> None:
     )
     report = json.loads((run / "report.json").read_text(encoding="utf-8"))
     actual = report["label_issues"]
-    listed = read_places(run / actual["file"]) if actual["file"] else []
-    examples = new_examples(paths)
-    alone = doubts_of_the_model_alone(run / "model", examples)
+    listed = read_line_numbers(run / actual["file"]) if actual["file"] else []
+    examples = unseen_examples(paths)
+    model_only = model_only_issues(run / "model", examples)
     changed = planted["valid"]
     figures = {
         "checked": len(examples),
@@ -85,7 +85,7 @@ def main(config: LabelIssuesBenchmark) -> None:
         "model": report[report["judged"]]["accuracy"],
         "baseline": report["baseline"][report["judged"]]["accuracy"],
         "list": precision(listed, changed),
-        "model_alone": precision(alone, changed),
+        "model_alone": precision(model_only, changed),
     }
     print(json.dumps(figures, indent=2))
 
@@ -119,14 +119,14 @@ def read_rows(path: Path) -> list[tuple[str, str]]:
         return [(text, label) for text, label in (x.rstrip("\n").rsplit("\t", 1) for x in lines)]
 
 
-def read_places(path: Path) -> list[int]:
+def read_line_numbers(path: Path) -> list[int]:
     """Return the line numbers listed in label_issues.tsv, most doubtful first."""
     with path.open(encoding="utf-8", newline="") as file:
         rows = csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE)
         return [int(row["place"].rpartition(":")[2]) for row in rows]
 
 
-def new_examples(paths: Mapping[str, str]) -> list[Example]:
+def unseen_examples(paths: Mapping[str, str]) -> list[Example]:
     """Return the validation examples whose texts are not in training; `place` is the line."""
     train, valid = (
         [line.split("\t") for line in Path(paths[name]).read_text(encoding="utf-8").split("\n")]
@@ -140,7 +140,7 @@ def new_examples(paths: Mapping[str, str]) -> list[Example]:
     ]
 
 
-def doubts_of_the_model_alone(folder: Path, examples: Sequence[Example]) -> list[int]:
+def model_only_issues(folder: Path, examples: Sequence[Example]) -> list[int]:
     """Return the lines whose label the model doubts, whatever the baseline predicts."""
     opened = open_finetuned(folder, precision="float32")
     predictions = opened.predict(examples)

@@ -97,17 +97,17 @@ def main() -> None:
     parser.add_argument("--dropout", type=float, default=0.1)
     parser.add_argument("--limit", type=float, default=16.0, help="gigabytes of main memory")
     parser.add_argument("--case", help=argparse.SUPPRESS)
-    asked = parser.parse_args()
-    if asked.case:
-        print(json.dumps(measure(Case(**json.loads(asked.case)))))
+    args = parser.parse_args()
+    if args.case:
+        print(json.dumps(measure(Case(**json.loads(args.case)))))
         return
     print(HEADER)
-    for size, length in itertools.product(asked.sizes, asked.lengths):
+    for size, length in itertools.product(args.sizes, args.lengths):
         rows = max(1, TOKENS // length)
-        for batch in asked.batches or [rows, 2 * rows]:
-            case = Case(size, length, batch, asked.dropout)
+        for batch in args.batches or [rows, 2 * rows]:
+            case = Case(size, length, batch, args.dropout)
             recomputed = dataclasses.replace(case, rematerialize=True)
-            results = (isolated(x, asked.limit) for x in (case, recomputed))
+            results = (isolated(x, args.limit) for x in (case, recomputed))
             print(row(case, *results), flush=True)
 
 

@@ -97,16 +97,16 @@ def score(model, path):
     predictions = roformer_tf.load(model)([row["text"] for row in rows])
     right, gold, predicted = Counter(), Counter(), Counter()
     for row, prediction in zip(rows, predictions, strict=True):
-        wanted = levels(map(as_tuple, row["entities"]))
-        given_levels = levels(map(as_tuple, prediction["spans"]))
-        nests = any(wanted.values())
-        for counts, spans in ((gold, wanted), (predicted, given_levels)):
+        gold_levels = levels(map(as_tuple, row["entities"]))
+        predicted_levels = levels(map(as_tuple, prediction["spans"]))
+        nests = any(gold_levels.values())
+        for counts, spans in ((gold, gold_levels), (predicted, predicted_levels)):
             for level in spans.values():
                 counts[f"level {level}"] += 1
                 counts["all"] += 1
                 counts["all, of sentences with nested entities"] += nests
-        for span, level in wanted.items():
-            if span in given_levels:
+        for span, level in gold_levels.items():
+            if span in predicted_levels:
                 right[f"level {level}"] += 1
                 right["all"] += 1
                 right["all, of sentences with nested entities"] += nests

@@ -109,7 +109,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--steps", type=int, default=300)
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    asked = parser.parse_args()
+    args = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="roformer-precision-") as name:
         folder = Path(name)
         write_corpus(folder / "corpus.jsonl")
@@ -121,9 +121,9 @@ def main() -> None:
         }
         _run("prepare", {"corpus": folder / "corpus.jsonl", "output": rows} | flags)
         curves: dict[str, list[Curve]] = {precision: [] for precision in LINES}
-        for seed, precision in itertools.product(asked.seeds, LINES):
+        for seed, precision in itertools.product(args.seeds, LINES):
             output = folder / f"{precision}-{seed}"
-            curves[precision].append(train(rows, output, precision, seed, asked.steps))
+            curves[precision].append(train(rows, output, precision, seed, args.steps))
     draw(curves, PLOT)
     print(table(curves))
 

@@ -155,8 +155,8 @@ def _goals(records: list[Record]) -> str:
     rows = []
     for record in records:
         ours = median(record, "ours")
-        theirs = [median(record, name) for name in names]
-        ratios = ["" if not (ours and time) else f"{time / ours:.2f}" for time in theirs]
+        times = [median(record, name) for name in names]
+        ratios = ["" if not (ours and time) else f"{time / ours:.2f}" for time in times]
         rows.append([_shape(record), *ratios])
     heads = [f"{name}, goal {goal:g}" for name, goal in GOALS.items()]
     return "How many times as fast as each; of the matrix products, the share of the limit.\n\n" + (
@@ -172,13 +172,13 @@ def _profile(record: Record) -> str:
         [
             group,
             *(
-                f"{ms.get(group, 0):.0f} ({100 * ms.get(group, 0) / whole:.0f} %)"
-                for ms, whole in zip((before, after), total, strict=True)
+                f"{ms.get(group, 0):.0f} ({100 * ms.get(group, 0) / total_ms:.0f} %)"
+                for ms, total_ms in zip((before, after), total, strict=True)
             ),
         ]
         for group in sorted(before | after, key=lambda group: -before.get(group, 0))
     ]
-    rows.append(["all", *(f"{whole:.0f}" for whole in total)])
+    rows.append(["all", *(f"{total_ms:.0f}" for total_ms in total)])
     return _table(["operations", "before, ms", "after, ms"], rows)
 
 

@@ -33,9 +33,9 @@ class Results:
     def read(cls, path: Path, machine: dict[str, str]) -> "Results":
         """Read earlier measurements; those of another machine are discarded."""
         if path.exists():
-            kept = json.loads(path.read_text(encoding="utf-8"))
-            if kept["machine"] == machine:
-                return cls(machine, kept["measurements"])
+            stored = json.loads(path.read_text(encoding="utf-8"))
+            if stored["machine"] == machine:
+                return cls(machine, stored["measurements"])
         return cls(machine, {})
 
     def put(self, measurement: Measurement, rows: list[Row], commit: str) -> None:
@@ -57,9 +57,9 @@ class Results:
 
     def write(self, path: Path) -> None:
         """Write all measurements as JSON."""
-        kept = {"machine": self.machine, "measurements": self.measurements}
+        stored = {"machine": self.machine, "measurements": self.measurements}
         with temporary_file(path) as temporary:
-            temporary.write_text(json.dumps(kept, ensure_ascii=False, indent=1) + "\n", "utf-8")
+            temporary.write_text(json.dumps(stored, ensure_ascii=False, indent=1) + "\n", "utf-8")
 
 
 def this_machine() -> dict[str, str]:

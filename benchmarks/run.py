@@ -44,11 +44,11 @@ def main(config: RunConfig) -> None:
     commit = this_commit()  # before this run writes its own files
     with tempfile.TemporaryDirectory(prefix="roformer-bench-") as folder:
         print("bench: making texts and checkpoints", flush=True)
-        chosen = list(_chosen(config, Path(folder)))
+        chosen = list(_selected(config, Path(folder)))
         _install({contender.peer for each in chosen for contender in each.contenders})
         with tqdm(chosen, unit="measurement") as bar:
             for measurement in bar:
-                results.put(measurement, _measured(measurement, config.rounds, bar), commit)
+                results.put(measurement, _run_contenders(measurement, config.rounds, bar), commit)
                 results.write(FILE)
                 write_report(results)
                 bar.write(summary(results.measurements[measurement.key]))
@@ -64,7 +64,7 @@ def _install(peers: set[str]) -> None:
             print(f"bench: {peer} cannot be installed: {error}", flush=True)
 
 
-def _chosen(config: RunConfig, folder: Path) -> Iterator[Measurement]:
+def _selected(config: RunConfig, folder: Path) -> Iterator[Measurement]:
     """Yield the selected measurements."""
     material = Material(folder)
     for case in config.cases:
@@ -75,11 +75,11 @@ def _chosen(config: RunConfig, folder: Path) -> Iterator[Measurement]:
                 yield measurement
 
 
-def _measured(measurement: Measurement, rounds: int, bar: "tqdm[Measurement]") -> list[Row]:
+def _run_contenders(measurement: Measurement, rounds: int, bar: "tqdm[Measurement]") -> list[Row]:
     """Run the contenders in turn, and show the progress."""
 
-    def say(what: str) -> None:
-        bar.set_description(f"{measurement.key}: {what}")
+    def show_progress(message: str) -> None:
+        bar.set_description(f"{measurement.key}: {message}")
 
     return measure(
         measurement.work or measurement.case,
@@ -87,7 +87,7 @@ def _measured(measurement: Measurement, rounds: int, bar: "tqdm[Measurement]") -
         measurement.contenders,
         rounds=measurement.rounds or rounds,
         at_least=measurement.at_least,
-        say=say,
+        show_progress=show_progress,
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from benchmarks.environments import HERE, python_of, variables_of
 
-Say = Callable[[str], None]
+ShowProgress = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -92,7 +92,7 @@ class Worker:
             seconds = self._run(1)
         self.count = math.ceil(at_least / seconds)
 
-    def take_turn(self) -> None:
+    def run_round(self) -> None:
         """Run one round."""
         self.row.seconds.append(self._run(self.count))
 
@@ -104,9 +104,9 @@ class Worker:
     def _run(self, count: int) -> float:
         """Run the work `count` times and return the seconds of one unit."""
         self._send({"count": count})
-        answer = self._receive()
-        self.row.facts |= {key: value for key, value in answer.items() if key != "seconds"}
-        return answer["seconds"] / count
+        response = self._receive()
+        self.row.facts |= {key: value for key, value in response.items() if key != "seconds"}
+        return response["seconds"] / count
 
     def _send(self, request: Mapping[str, Any]) -> None:
         assert self.process is not None
@@ -114,18 +114,18 @@ class Worker:
         try:
             print(json.dumps(dict(request)), file=self.process.stdin, flush=True)
         except BrokenPipeError:
-            raise PeerError(self._last_words()) from None
+            raise PeerError(self._exit_message()) from None
 
     def _receive(self) -> dict[str, Any]:
         assert self.process is not None
         assert self.process.stdout is not None
         line = self.process.stdout.readline()
-        answer = json.loads(line) if line else {"error": self._last_words()}
-        if "error" in answer:
-            raise PeerError(answer["error"])
-        return answer
+        response = json.loads(line) if line else {"error": self._exit_message()}
+        if "error" in response:
+            raise PeerError(response["error"])
+        return response
 
-    def _last_words(self) -> str:
+    def _exit_message(self) -> str:
         """Return the exit code of the process and its last line on stderr."""
         assert self.process is not None
         code = self.process.wait()
@@ -141,7 +141,7 @@ def measure(
     *,
     rounds: int,
     at_least: float,
-    say: Say,
+    show_progress: ShowProgress,
 ) -> list[Row]:
     """Prepare all contenders in parallel, then run them in turn, starting each round with the next.
 
@@ -150,25 +150,25 @@ def measure(
     """
     with ExitStack() as stack:
         workers = [stack.enter_context(Worker(contender)) for contender in contenders]
-        say("preparing")
+        show_progress("preparing")
         _each(workers, lambda worker: worker.begin(work, settings))
         _each(workers, Worker.get_ready)
         if rounds > 1:  # a single round is of long work, for which a warm-up makes no difference
-            say("warming up")
+            show_progress("warming up")
             _each(workers, lambda worker: worker.warm_up(at_least))
         for number in range(rounds):
-            say(f"round {number + 1} of {rounds}")
+            show_progress(f"round {number + 1} of {rounds}")
             first = number % len(workers)
-            _each(workers[first:] + workers[:first], Worker.take_turn)
+            _each(workers[first:] + workers[:first], Worker.run_round)
         _each(workers, Worker.end)
     return [worker.row for worker in workers]
 
 
-def _each(workers: Iterable[Worker], act: Callable[[Worker], None]) -> None:
+def _each(workers: Iterable[Worker], action: Callable[[Worker], None]) -> None:
     """Call `act` with each worker that has not failed, one after the other."""
     for worker in workers:
         if worker.row.failed is None:
             try:
-                act(worker)
+                action(worker)
             except (PeerError, subprocess.CalledProcessError, OSError) as error:
                 worker.row.failed = str(error)

@@ -21,10 +21,10 @@ import numpy as np
 from benchmarks.command_line import settings_of
 from benchmarks.paper.long_texts import (
     LONG,
-    READ,
+    TEXT_LENGTHS,
     accuracy_table,
     gain_lines,
-    others_after,
+    match_percentiles,
     right_triples,
     write_examples,
     write_start_corpus,
@@ -98,7 +98,7 @@ def _compare(config: PaperConfig, *kinds: str) -> None:
 def stages(config: PaperConfig) -> None:
     """(d) Whether a stage at 1,536 tokens improves the loss at 512."""
     losses = {
-        name: [_staged(config, name, seed) for seed in range(config.seeds)] for name in STAGES
+        name: [_train_stages(config, name, seed) for seed in range(config.seeds)] for name in STAGES
     }
     print("\nheld-out loss at 512, the same tokens for all")
     for name, actual in losses.items():
@@ -110,7 +110,7 @@ def stages(config: PaperConfig) -> None:
         )
 
 
-def _staged(config: PaperConfig, name: str, seed: int) -> float:
+def _train_stages(config: PaperConfig, name: str, seed: int) -> float:
     """Train in these stages and return the held-out loss at 512 tokens."""
     run = stage_run(config, name, seed)
     command(
@@ -134,23 +134,25 @@ def stage_run(config: PaperConfig, name: str, seed: int) -> Path:
 def long_texts(config: PaperConfig) -> None:
     """(c) Matching texts whose evidence is beyond token 512 of a row."""
     data = config.output / "long_texts"
-    model = _start_of_long_texts(config, data)
+    model = _pretrain_for_long_texts(config, data)
     if not (data / "train.jsonl").exists():  # the file that is written last
         write_examples(corpus(config), data, model)
-    vectors = {length: list(_vectors(config, data, model, length)) for length in READ}
+    vectors = {length: list(_vectors(config, data, model, length)) for length in TEXT_LENGTHS}
     right = {length: np.stack([*map(right_triples, actual)]) for length, actual in vectors.items()}
-    rest = {length: np.stack([*map(others_after, actual)]) for length, actual in vectors.items()}
+    percentiles = {
+        length: np.stack([*map(match_percentiles, actual)]) for length, actual in vectors.items()
+    }
     long = np.load(data / LONG)
     print("\naccuracy on the test triples in %; 50 by guessing")
-    print("\n".join(accuracy_table(right, rest)))
+    print("\n".join(accuracy_table(right, percentiles)))
     print("\n".join(gain_lines(right, np.ones_like(long))))
     print("with any other article as C")
-    print("\n".join(gain_lines(rest, np.ones_like(long))))
+    print("\n".join(gain_lines(percentiles, np.ones_like(long))))
     print(f"of the {long.sum()} of {len(long)} triples with a text of more than 512 tokens")
     print("\n".join(gain_lines(right, long)))
 
 
-def _start_of_long_texts(config: PaperConfig, data: Path) -> Path:
+def _pretrain_for_long_texts(config: PaperConfig, data: Path) -> Path:
     """Pretrain a model on everything except the validation and test articles of `long_texts`."""
     text, run = data / "start.jsonl", data / "start"
     if not text.exists():

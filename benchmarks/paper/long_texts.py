@@ -19,13 +19,13 @@ from roformer_tf.tasks.metrics import bootstrap, mean
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
 # Maximum tokens of each text, including [CLS] and [SEP].
-READ = (256, 512, 768)
+TEXT_LENGTHS = (256, 512, 768)
 # Tokens of reviews before the article: more than the 254 of a text cut to 256 tokens.
-IN_FRONT = 280
+REVIEW_TOKENS = 280
 # Maximum tokens of half an article, so that it fits into 768 tokens with the reviews.
-HALF = 480
+MAX_HALF_TOKENS = 480
 # Minimum characters of an article.
-LEAST = 300
+MIN_CHARACTERS = 300
 # Articles of the validation and test sets, one triple each; the rest is for training.
 SIZES = {"valid": 300, "test": 400}
 # Pairs of each training article, each with another cut and other reviews.
@@ -42,7 +42,7 @@ LONG = "long.npy"
 def split_articles(news: Sequence[str]) -> dict[str, list[str]]:
     """Split the articles that are long enough into train, valid and test."""
     order = np.random.default_rng(0).permutation(len(news)).tolist()
-    articles = [news[i] for i in order if len(_joined(news[i])) >= LEAST]
+    articles = [news[i] for i in order if len(_joined(news[i])) >= MIN_CHARACTERS]
     splits = {}
     for name, size in SIZES.items():
         splits[name], articles = articles[:size], articles[size:]
@@ -74,11 +74,11 @@ def write_examples(corpus: Path, folder: Path, vocabulary: Path) -> None:
         if name == "test":
             counts = [[len(tokenizer.offsets(text)) for text in x.values()] for x in triples]
             with temporary_file(folder / LONG) as temporary, temporary.open("wb") as file:
-                np.save(file, np.max(counts, axis=1) > READ[1] - 2)
+                np.save(file, np.max(counts, axis=1) > TEXT_LENGTHS[1] - 2)
     _write_jsonl(folder / "train.jsonl", _pairs(splits["train"], reviews, tokenizer, rng))
 
 
-def most_like(firsts: Sequence[str], seconds: Sequence[str]) -> list[int]:
+def most_similar(firsts: Sequence[str], seconds: Sequence[str]) -> list[int]:
     """Return, for each first half, the index of the most similar second half of another article.
 
     The similarity is the cosine of TF-IDF over character unigrams and bigrams. So both articles
@@ -101,10 +101,10 @@ def _triples(
 ) -> Iterator[dict[str, str]]:
     """Yield one triple for each article."""
     firsts, seconds = zip(*(_halves(text, 0.5, tokenizer) for text in articles), strict=True)
-    for first, second, other in zip(firsts, seconds, most_like(firsts, seconds), strict=True):
+    for first, second, other in zip(firsts, seconds, most_similar(firsts, seconds), strict=True):
         halves = first, second, seconds[other]
         yield {
-            column: _front(reviews, tokenizer, rng) + half
+            column: _random_reviews(reviews, tokenizer, rng) + half
             for column, half in zip("ABC", halves, strict=True)
         }
 
@@ -119,25 +119,27 @@ def _pairs(
     for text in articles:
         for _ in range(VERSIONS):
             halves = _halves(text, rng.uniform(*CUTS), tokenizer)
-            first, second = (_front(reviews, tokenizer, rng) + half for half in halves)
+            first, second = (_random_reviews(reviews, tokenizer, rng) + half for half in halves)
             yield {"A": first, "B": second}
 
 
-def _halves(text: str, share: float, tokenizer: RoFormerTokenizer) -> tuple[str, str]:
+def _halves(text: str, fraction: float, tokenizer: RoFormerTokenizer) -> tuple[str, str]:
     """Cut an article at this fraction; return the last `HALF` tokens before and first after it."""
     text = _joined(text)
-    cut = int(share * len(text))
-    before = tokenizer.offsets(text[:cut])[-HALF:]
-    after = tokenizer.offsets(text[cut:])[:HALF]
+    cut = int(fraction * len(text))
+    before = tokenizer.offsets(text[:cut])[-MAX_HALF_TOKENS:]
+    after = tokenizer.offsets(text[cut:])[:MAX_HALF_TOKENS]
     return text[before[0][0] : cut], text[cut : cut + after[-1][1]]
 
 
-def _front(reviews: Sequence[str], tokenizer: RoFormerTokenizer, rng: np.random.Generator) -> str:
+def _random_reviews(
+    reviews: Sequence[str], tokenizer: RoFormerTokenizer, rng: np.random.Generator
+) -> str:
     """Return random reviews of `IN_FRONT` tokens in total."""
     text = ""
-    while len(offsets := tokenizer.offsets(text)) < IN_FRONT:
+    while len(offsets := tokenizer.offsets(text)) < REVIEW_TOKENS:
         text += reviews[rng.integers(len(reviews))]
-    return text[: offsets[IN_FRONT - 1][1]]
+    return text[: offsets[REVIEW_TOKENS - 1][1]]
 
 
 def _is_news(text: str) -> bool:
@@ -172,14 +174,14 @@ def right_triples(vectors: np.ndarray) -> np.ndarray:
     return actual
 
 
-def others_after(vectors: np.ndarray) -> np.ndarray:
+def match_percentiles(vectors: np.ndarray) -> np.ndarray:
     """Return, for each A, the fraction of other articles' second halves less similar than B."""
     first, right, _ = vectors.reshape(3, -1, vectors.shape[-1])
     cosines = first @ right.T  # (N, N), matching pairs on the diagonal
     return (cosines < np.diagonal(cosines)[:, None]).sum(axis=1) / (len(first) - 1)
 
 
-def over_triples(values: np.ndarray) -> str:
+def mean_with_interval(values: np.ndarray) -> str:
     """Return the mean of values (seeds, triples) in percent, with a 95 % bootstrap interval.
 
     The bootstrap resamples triples; each triple's value is its mean over the seeds.
@@ -191,12 +193,12 @@ def over_triples(values: np.ndarray) -> str:
 
 
 def accuracy_table(
-    right: Mapping[int, np.ndarray], of_others: Mapping[int, np.ndarray]
+    right: Mapping[int, np.ndarray], percentiles: Mapping[int, np.ndarray]
 ) -> list[str]:
     """Return the lines of a table of accuracies in percent, one line for each length.
 
     Both arguments map a length to values (seeds, triples): those of `right_triples` and of
-    `others_after`.
+    `match_percentiles`.
     """
     lines = [
         "| rows of | seeds | mean [over triples] | any other article as C |",
@@ -204,7 +206,12 @@ def accuracy_table(
     ]
     for length, actual in right.items():
         seeds = ", ".join(f"{100 * item.mean():.1f}" for item in actual)
-        cells = f"{2 * length:,}", seeds, over_triples(actual), over_triples(of_others[length])
+        cells = (
+            f"{2 * length:,}",
+            seeds,
+            mean_with_interval(actual),
+            mean_with_interval(percentiles[length]),
+        )
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 
@@ -216,7 +223,7 @@ def gain_lines(right: Mapping[int, np.ndarray], chosen: np.ndarray) -> Iterator[
     """
     for short, long in pairwise(right):
         gains = (right[long].astype(float) - right[short])[:, chosen]  # (S, n)
-        line = f"{2 * long:,} − {2 * short:,}: {over_triples(gains)}"
+        line = f"{2 * long:,} − {2 * short:,}: {mean_with_interval(gains)}"
         seeds = gains.mean(axis=1)
         if len(seeds) > 1:
             low, high = seed_interval(seeds)

@@ -18,7 +18,7 @@ from bert4keras.snippets import AutoRegressiveDecoder
 from bert4keras.tokenizers import Tokenizer
 
 from benchmarks.peers import inputs
-from benchmarks.peers.worker import Prepared, anew, fresh_processes, serve, timed
+from benchmarks.peers.worker import Prepared, fresh_processes, serve, timed, timed_without_setup
 
 VOCABULARY = 50_000
 
@@ -89,10 +89,10 @@ def inference(*, checkpoint: str, texts: str) -> Prepared:
         return model.predict([ids, ids * 0], batch_size=len(ids), verbose=0)
 
     states = [each[: len(row)] for each, row in zip(work(), rows, strict=True)]
-    return Prepared(timed(work), inputs.described(states))
+    return Prepared(timed(work), inputs.state_figure(states))
 
 
-class Writer(AutoRegressiveDecoder):
+class Generator(AutoRegressiveDecoder):
     """Generator of the released scripts."""
 
     def __init__(self, model: Any, unilm: bool, new: int) -> None:
@@ -107,7 +107,7 @@ class Writer(AutoRegressiveDecoder):
         return self.last_token(self.model).predict([token_ids, segment_ids], verbose=0)
 
 
-def writing_model(checkpoint: str, application: str) -> Any:
+def language_model(checkpoint: str, application: str) -> Any:
     """Return the checkpoint as a language model; application is "lm" or "unilm"."""
     return build_transformer_model(
         f"{checkpoint}/tf1/bert_config.json",
@@ -120,13 +120,13 @@ def writing_model(checkpoint: str, application: str) -> Any:
 
 def generate(*, checkpoint: str, batch: int, prompt: int, new: int) -> Prepared:
     """Greedy generation from prompts of one length; each step encodes all tokens again."""
-    writer = Writer(writing_model(checkpoint, "lm"), False, new)
+    generator = Generator(language_model(checkpoint, "lm"), False, new)
     prompts = np.array(inputs.prompts(batch, prompt, VOCABULARY))
 
     def work(steps: int = new) -> Any:
         ids = np.zeros((batch, 0), int)
         for _ in range(steps):  # bert4keras' `beam_search` supports only one prompt
-            scores = writer.predict([prompts], ids, None)[0]
+            scores = generator.predict([prompts], ids, None)[0]
             ids = np.concatenate([ids, scores.argmax(1)[:, None]], 1)
         return ids
 
@@ -136,15 +136,15 @@ def generate(*, checkpoint: str, batch: int, prompt: int, new: int) -> Prepared:
 
 def paraphrase(*, checkpoint: str, samples: int, new: int) -> Prepared:
     """`gen_synonyms` of the released generate.py; one sentence is one unit of work."""
-    model = writing_model(checkpoint, "unilm")
+    model = language_model(checkpoint, "unilm")
     last = model.get_layer("Transformer-11-FeedForward-Norm")
     encoder = tf_keras.Model(model.inputs, last.output)
-    writer = Writer(model, True, new)
+    generator = Generator(model, True, new)
     tokenizer = Tokenizer(f"{checkpoint}/tf1/vocab.txt", do_lower_case=True)
     ids, _ = tokenizer.encode(inputs.sentences(1)[0])
 
     def work() -> Any:
-        drawn = writer.random_sample([ids], samples, 5)
+        drawn = generator.random_sample([ids], samples, 5)
         rows = np.array([[*ids, *[0] * new][: len(ids) + new] for _ in drawn])
         return encoder.predict([rows, rows * 0], verbose=0)[:, 0]
 
@@ -161,8 +161,8 @@ def rotary(*, dtype: str) -> Prepared:
     def call(query: Any, key: Any) -> Any:
         with tf.GradientTape() as tape:
             tape.watch([query, key])
-            turned = apply_rotary_position_embeddings(table, query, key)
-        return tape.gradient(turned, [query, key], [query, key])
+            rotated = apply_rotary_position_embeddings(table, query, key)
+        return tape.gradient(rotated, [query, key], [query, key])
 
     call(query, key)
     return Prepared(timed(lambda: call(query, key)), {})
@@ -180,7 +180,7 @@ def tokenization(*, corpus: str, tokenizer: str, word: bool) -> Prepared:
         )
         return lambda: [new.tokens_to_ids(new.tokenize(text)[1:-1]) for text in texts]
 
-    return Prepared(anew(make), inputs.counted(texts, make()()))
+    return Prepared(timed_without_setup(make), inputs.text_figures(texts, make()()))
 
 
 def startup(*, checkpoint: str) -> Prepared:

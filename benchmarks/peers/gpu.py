@@ -20,7 +20,7 @@ from benchmarks.gpu import Case, architecture, keys_seen, masked_rows, predictio
 from roformer_tf.pretraining.settings import step_flops
 
 
-def made_model(case: Case) -> Any:
+def new_model(case: Case) -> Any:
     """Return a new model of the case's size."""
     shape = architecture(case)
     names = ("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads")
@@ -39,7 +39,7 @@ def loss_of(case: Case, model: Any, device: str) -> Any:
     result = {key: torch.tensor(x, device=device) for key, x in masked_rows(case).items()}
     tokens, documents = result["token_ids"].long(), result["sequence_ids"]
     rows = case.length * torch.arange(case.batch, device=device)[:, None]
-    places = (result["masked_positions"].long() + rows).flatten()
+    indices = (result["masked_positions"].long() + rows).flatten()
     labels = result["labels"].long().flatten()
     mask = None
     if case.model.endswith("isolated"):
@@ -51,7 +51,7 @@ def loss_of(case: Case, model: Any, device: str) -> Any:
 
     def loss() -> Any:
         hidden = encoder(input_ids=tokens, attention_mask=mask)[0]
-        return torch.nn.functional.cross_entropy(model.cls(hidden.flatten(0, 1)[places]), labels)
+        return torch.nn.functional.cross_entropy(model.cls(hidden.flatten(0, 1)[indices]), labels)
 
     return loss
 
@@ -59,7 +59,7 @@ def loss_of(case: Case, model: Any, device: str) -> Any:
 def measure(case: Case, steps: int, rounds: int) -> dict[str, Any]:
     """Train some steps and return the figures of the table."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
-    model = made_model(case).train().to(device)
+    model = new_model(case).train().to(device)
     loss = loss_of(case, model, device)
     if case.size != "tiny":  # compiling a tiny model takes far longer than training it
         loss = torch.compile(loss)
@@ -82,19 +82,19 @@ def measure(case: Case, steps: int, rounds: int) -> dict[str, Any]:
         return (time.perf_counter() - began) / steps
 
     seconds()  # compiles
-    taken = float(np.median([seconds() for _ in range(rounds)]))
-    whole = (
+    step_seconds = float(np.median([seconds() for _ in range(rounds)]))
+    keys = (
         None
         if not case.model.endswith("isolated")
         else keys_seen(masked_rows(case)["sequence_ids"])
     )
-    flops = step_flops(architecture(case), case.length, case.batch, predictions(case.length), whole)
+    flops = step_flops(architecture(case), case.length, case.batch, predictions(case.length), keys)
     return {
         "device": torch.cuda.get_device_name() if device == "cuda" else "cpu",
         "versions": f"torch {torch.__version__}, transformers {transformers.__version__}",
-        "tokens/s": case.batch * case.length / taken,
-        "seconds": taken,
-        "flops/s": flops / taken,
+        "tokens/s": case.batch * case.length / step_seconds,
+        "seconds": step_seconds,
+        "flops/s": flops / step_seconds,
         "outside": None,
         "idle": None,
         "attention": "SDPA" if case.model.startswith("bert") else "plain",

@@ -17,7 +17,7 @@ from transformers.models.roformer.modeling_roformer import (
 )
 
 from benchmarks.peers import inputs
-from benchmarks.peers.worker import Prepared, anew, fresh_processes, serve, timed
+from benchmarks.peers.worker import Prepared, fresh_processes, serve, timed, timed_without_setup
 
 # Maximum tokens of a batch of "tuned" inference, including padding.
 GROUP = 2048
@@ -67,21 +67,21 @@ def mlm_step(*, checkpoint: str, batch: int, length: int, dropout: float, varian
 def stock_loss(model: Any, batch: inputs.MaskedBatch) -> Callable[[], Any]:
     """Return the model's own loss: all positions are projected; unmasked ones have label −100."""
     tokens, labels = torch.tensor(batch.token_ids), torch.tensor(batch.labels_everywhere())
-    real = torch.ones_like(tokens)
-    return lambda: model(input_ids=tokens, attention_mask=real, labels=labels).loss
+    mask = torch.ones_like(tokens)
+    return lambda: model(input_ids=tokens, attention_mask=mask, labels=labels).loss
 
 
 def gathered_loss(model: Any, batch: inputs.MaskedBatch) -> Callable[[], Any]:
     """Return the same loss, but project only masked positions onto the vocabulary."""
     tokens = torch.tensor(batch.token_ids)
-    real = torch.ones_like(tokens)
+    mask = torch.ones_like(tokens)
     rows, length = tokens.shape
-    places = (torch.tensor(batch.positions) + length * torch.arange(rows)[:, None]).flatten()
+    indices = (torch.tensor(batch.positions) + length * torch.arange(rows)[:, None]).flatten()
     labels = torch.tensor(batch.labels).flatten()
 
     def loss() -> Any:
-        hidden = model.roformer(input_ids=tokens, attention_mask=real)[0]
-        scores = model.cls(hidden.flatten(0, 1)[places])
+        hidden = model.roformer(input_ids=tokens, attention_mask=mask)[0]
+        scores = model.cls(hidden.flatten(0, 1)[indices])
         return torch.nn.functional.cross_entropy(scores, labels)
 
     return loss
@@ -99,14 +99,14 @@ def inference(*, checkpoint: str, texts: str, variant: str) -> Prepared:
 
     @torch.no_grad()
     def work() -> list[Any]:
-        return [call(input_ids=ids, attention_mask=real)[0] for ids, real in batches]
+        return [call(input_ids=ids, attention_mask=mask)[0] for ids, mask in batches]
 
     states = [
         state[: len(row)].float().numpy()
         for batch, group in zip(work(), groups, strict=True)
         for state, row in zip(batch, group, strict=True)
     ]
-    return Prepared(timed(work), inputs.described(states))
+    return Prepared(timed(work), inputs.state_figure(states))
 
 
 def sorted_groups(rows: list[inputs.Ints]) -> list[list[inputs.Ints]]:
@@ -160,7 +160,7 @@ def embed(*, model: str, texts: str, dtype: str) -> Prepared:
 
     def run(count: int) -> dict[str, Any]:
         output = timed(work)(count)
-        return output | inputs.embedded(np.load(f"{folder.name}/vectors.npy", mmap_mode="r"))
+        return output | inputs.vector_figures(np.load(f"{folder.name}/vectors.npy", mmap_mode="r"))
 
     return Prepared(run, {})
 
@@ -192,13 +192,13 @@ def tokenization(*, corpus: str, tokenizer: str) -> Prepared:
         new = transformers.AutoTokenizer.from_pretrained(tokenizer)
         return partial(ids_of, new, texts)
 
-    return Prepared(anew(make), inputs.counted(texts, make()()))
+    return Prepared(timed_without_setup(make), inputs.text_figures(texts, make()()))
 
 
 def ids_of(tokenizer: Any, texts: list[str]) -> list[list[int]]:
     """Return token ids without special tokens."""
-    wanted = {"return_attention_mask": False, "return_token_type_ids": False}
-    return tokenizer(texts, add_special_tokens=False, **wanted)["input_ids"]
+    options = {"return_attention_mask": False, "return_token_type_ids": False}
+    return tokenizer(texts, add_special_tokens=False, **options)["input_ids"]
 
 
 def preparation(*, corpus: str, tokenizer: str, length: int) -> Prepared:

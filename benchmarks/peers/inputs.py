@@ -72,13 +72,13 @@ def sentences(count: int) -> list[str]:
 def padded(rows: list[Ints]) -> tuple[Ints, Ints]:
     """Pad rows to the longest; return token ids and attention mask, (B, T) each."""
     shape = len(rows), max(map(len, rows))
-    ids, real = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
-    for row, item, kept in zip(rows, ids, real, strict=True):
-        item[: len(row)], kept[: len(row)] = row, 1
-    return ids, real
+    ids, masks = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
+    for row, item, mask in zip(rows, ids, masks, strict=True):
+        item[: len(row)], mask[: len(row)] = row, 1
+    return ids, masks
 
 
-def described(states: list[npt.NDArray[Any]]) -> dict[str, float]:
+def state_figure(states: list[npt.NDArray[Any]]) -> dict[str, float]:
     """Return a figure for comparing the hidden states, (T, H) for each text, of two peers."""
     return {
         "mean_of_first_feature": float(
@@ -87,7 +87,7 @@ def described(states: list[npt.NDArray[Any]]) -> dict[str, float]:
     }
 
 
-def embedded(vectors: npt.NDArray[Any]) -> dict[str, Any]:
+def vector_figures(vectors: npt.NDArray[Any]) -> dict[str, Any]:
     """Return the number of vectors (N, D) and a figure for comparing those of two peers."""
     first = np.abs(vectors[:20_000, 0].astype("float64"))
     return {"vectors": len(vectors), "mean_of_first_feature": float(first.mean())}
@@ -107,6 +107,6 @@ def texts_of(path: str) -> Iterator[str]:
             yield json.loads(line)["text"]
 
 
-def counted(texts: list[str], ids: list[Any]) -> dict[str, int]:
+def text_figures(texts: list[str], ids: list[Any]) -> dict[str, int]:
     """Return the number of characters and of tokens."""
     return {"characters": sum(map(len, texts)), "tokens": sum(map(len, ids))}

@@ -15,7 +15,7 @@ from benchmarks.peers.worker import Figures, Prepared, fresh_processes, serve, t
 Call = Callable[[], Any]
 
 # Minimum seconds for which one product is repeated.
-AT_LEAST = 0.02
+MIN_SECONDS = 0.02
 
 # Size of the square product that measures the machine's FLOP/s.
 SQUARE = 4096
@@ -57,26 +57,26 @@ def products(shape: dict[str, Any], lengths: list[int], predictions: int = 0) ->
     hidden, heads = shape["hidden_size"], shape["num_attention_heads"]
     tokens, width = sum(lengths), hidden // heads
 
-    def layers(number: int, there: int | None) -> list[Product]:
+    def layers(number: int, outputs: int | None) -> list[Product]:
         """Products of `number` layers with output at `there` positions of a row (None: all)."""
-        answered = tokens if there is None else there * len(lengths)
+        output_tokens = tokens if outputs is None else outputs * len(lengths)
         projections = (
             [Product(number, 1, tokens, hidden, 3 * hidden)]  # queries, keys, values
-            if there is None
+            if outputs is None
             else [
                 Product(number, 1, tokens, hidden, 2 * hidden),
-                Product(number, 1, answered, hidden, hidden),
+                Product(number, 1, output_tokens, hidden, hidden),
             ]
         )
         attention = [
-            Product(number, rows * heads, length if there is None else there, *sizes)
+            Product(number, rows * heads, length if outputs is None else outputs, *sizes)
             for length, rows in Counter(lengths).items()
             for sizes in ((width, length), (length, width))  # queries × keys, weights × values
         ]
         rest = [
-            Product(number, 1, answered, hidden, hidden),  # attention's output
-            Product(number, 1, answered, hidden, shape["intermediate_size"]),
-            Product(number, 1, answered, shape["intermediate_size"], hidden),
+            Product(number, 1, output_tokens, hidden, hidden),  # attention's output
+            Product(number, 1, output_tokens, hidden, shape["intermediate_size"]),
+            Product(number, 1, output_tokens, shape["intermediate_size"], hidden),
         ]
         return projections + attention + rest
 
@@ -163,7 +163,7 @@ def seconds(work: list[Call]) -> float:
 def _seconds(call: Call) -> float:
     call()
     began, times = time.perf_counter(), 0
-    while time.perf_counter() - began < AT_LEAST:
+    while time.perf_counter() - began < MIN_SECONDS:
         call()
         times += 1
     return (time.perf_counter() - began) / times

@@ -18,12 +18,12 @@ from benchmarks.peers import inputs
 from benchmarks.peers.worker import (
     Figures,
     Prepared,
-    anew,
     fresh_processes,
     peak_memory,
     peak_of_children,
     serve,
     timed,
+    timed_without_setup,
 )
 
 ENDLESS = sys.maxsize
@@ -50,7 +50,7 @@ def mlm_step(*, checkpoint: str, batch: int, length: int, dropout: float) -> Pre
     model = RoFormerForMaskedLM.from_pretrained(
         f"{checkpoint}/own", dtype=choose_precision("auto"), **rates
     )
-    return training(model, constantly(full_batch(batch, length, model.config.vocab_size)))
+    return training(model, repeated_batch(full_batch(batch, length, model.config.vocab_size)))
 
 
 def scaled_step(*, shape: dict[str, Any], batch: int, length: int) -> Prepared:
@@ -58,7 +58,7 @@ def scaled_step(*, shape: dict[str, Any], batch: int, length: int) -> Prepared:
     from roformer_tf import RoFormerConfig
 
     model = new_model(RoFormerConfig(**shape, max_position_embeddings=length))
-    step = training(model, constantly(full_batch(batch, length, shape["vocab_size"])))
+    step = training(model, repeated_batch(full_batch(batch, length, shape["vocab_size"])))
     return step._replace(facts=step.facts | {"tokens_a_step": batch * length})
 
 
@@ -83,7 +83,7 @@ def fed_step(*, rows: str, batch: int, data: str) -> Prepared:
         endless = iter(prefetched(batches))
         return Prepared(timed(lambda: next(endless)), {})
     model = new_model(SMALL.replace(vocab_size=tokenizer.vocab_size))
-    return training(model, prefetched(batches) if data == "real" else constantly(batches[0]))
+    return training(model, prefetched(batches) if data == "real" else repeated_batch(batches[0]))
 
 
 def profiled_step(*, checkpoint: str, forms: str, **settings: Any) -> Prepared:
@@ -156,7 +156,7 @@ def training(model: Any, batches: Any) -> Prepared:
     return Prepared(run, {"first_loss": first, "precision": model.dtype_policy.name})
 
 
-def constantly(batch: Any) -> Any:
+def repeated_batch(batch: Any) -> Any:
     """Return an endless pipeline of one batch, with the prefetching of real batches."""
     import grain
 
@@ -185,7 +185,9 @@ def inference(*, checkpoint: str, texts: str, precision: str, engine: str = "ker
         f"{checkpoint}/own", engine, precision
     )
     rows = inputs.rows_of(texts, vocab_size)
-    return Prepared(timed(lambda: run_rows(model, rows)), inputs.described(run_rows(model, rows)))
+    return Prepared(
+        timed(lambda: run_rows(model, rows)), inputs.state_figure(run_rows(model, rows))
+    )
 
 
 def _by_keras(folder: str, _: str, precision: str) -> tuple[Any, int]:
@@ -229,7 +231,7 @@ def generate(*, checkpoint: str, batch: int, prompt: int, new: int, dtype: str) 
 
     began = time.perf_counter()
     first = work()
-    took = time.perf_counter() - began
+    first_call = time.perf_counter() - began
     assert all(len(item.token_ids) == new for (item,) in first)
 
     def run(count: int) -> Figures:
@@ -238,7 +240,7 @@ def generate(*, checkpoint: str, batch: int, prompt: int, new: int, dtype: str) 
         early, late = (float(np.median(x)) for x in (steps[5:20], steps[-15:]))
         return actual | {"early_token": early, "late_token": late}
 
-    return Prepared(run, {"first_call": took})
+    return Prepared(run, {"first_call": first_call})
 
 
 def paraphrase(*, checkpoint: str, samples: int, new: int) -> Prepared:
@@ -286,7 +288,7 @@ def embed(*, model: str, texts: str, dtype: Literal["float32", "bfloat16"]) -> P
 
     def run(count: int) -> Figures:
         actual = timed(work)(count)
-        return actual | inputs.embedded(np.load(f"{folder.name}/vectors.npy", mmap_mode="r"))
+        return actual | inputs.vector_figures(np.load(f"{folder.name}/vectors.npy", mmap_mode="r"))
 
     return Prepared(run, {})
 
@@ -303,8 +305,8 @@ def rotary(*, form: str, dtype: str) -> Prepared:
     def call(query: Any, key: Any) -> Any:
         with tf.GradientTape() as tape:
             tape.watch([query, key])
-            turned = [rotate(x, tf.range(x.shape[1])) for x in (query, key)]
-        return tape.gradient(turned, [query, key], [query, key])
+            rotated_pair = [rotate(x, tf.range(x.shape[1])) for x in (query, key)]
+        return tape.gradient(rotated_pair, [query, key], [query, key])
 
     query, key = (tf.cast(x, dtype) for x in inputs.queries_and_keys())
     return Prepared(timed(lambda: call(query, key)), {})
@@ -322,20 +324,20 @@ def split(*, rotated: bool, dtype: str) -> Prepared:
     from roformer_tf.layers.rotary import angles
 
     @island
-    def parts(projected: Any) -> Any:  # (B, T, 3, N, 2, H/2) → 3 × (B, N, T, H)
+    def split_heads(projected: Any) -> Any:  # (B, T, 3, N, 2, H/2) → 3 × (B, N, T, H)
         query, key, value = tf.unstack(tf.transpose(projected, (2, 0, 3, 1, 4, 5)))
         flat = [tf.reshape(x, (*x.shape[:3], -1)) for x in (query, key, value)]
         return flat[0] * flat[0].shape[-1] ** -0.5, flat[1], flat[2]
 
     @island
-    def whole(query: Any, key: Any, value: Any) -> Any:
+    def merge_heads(query: Any, key: Any, value: Any) -> Any:
         flat = tf.stack([query * query.shape[-1] ** -0.5, key, value])
         pairs = tf.reshape(flat, (*flat.shape[:-1], 2, -1))
         return tf.transpose(pairs, (1, 3, 0, 2, 4, 5))
 
     @with_gradient
     def split_alone(projected: Any) -> Any:
-        return parts(projected), whole
+        return split_heads(projected), merge_heads
 
     @tf.function
     def call(projected: Any) -> Any:
@@ -376,8 +378,8 @@ def linear_attention(*, form: str, length: int, causal: bool = False) -> Prepare
         with tf.GradientTape() as tape:
             tape.watch(x)
             values = () if form == "window" else (x,)
-            answer = layer(x, *values, **arguments)
-        return tape.gradient(answer, [x, *layer.trainable_variables], answer)[0]
+            output = layer(x, *values, **arguments)
+        return tape.gradient(output, [x, *layer.trainable_variables], output)[0]
 
     x = tf.constant(np.random.default_rng(0).normal(size=(1, length, 256)), "float32")
     call(x)
@@ -395,7 +397,9 @@ def tokenization(*, corpus: str, tokenizer: str) -> Prepared:
         return lambda: new.ids_and_words_of(texts)
 
     ids, _, bounds = make()()
-    return Prepared(anew(make), inputs.counted(texts, np.split(ids, bounds[1:-1])))
+    return Prepared(
+        timed_without_setup(make), inputs.text_figures(texts, np.split(ids, bounds[1:-1]))
+    )
 
 
 def preparation(*, corpus: str, **settings: Any) -> Prepared:

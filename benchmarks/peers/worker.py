@@ -26,7 +26,7 @@ from typing import Any, NamedTuple, TextIO
 Figures = dict[str, Any]
 
 # Maximum characters of a reported error message.
-LONGEST_ERROR = 300
+MAX_ERROR_LENGTH = 300
 
 
 class Prepared(NamedTuple):
@@ -56,7 +56,7 @@ def serve(cases: Sequence[Callable[..., Prepared]], packages: Sequence[str]) -> 
 
     The response to the first request includes the versions of `packages`.
     """
-    answers = _answers_alone_on_stdout()
+    responses = _redirect_stdout()
     by_name = {case.__name__: case for case in cases}
     versions = {name: version(name) for name in packages}
     prepared: Prepared | None = None
@@ -65,19 +65,19 @@ def serve(cases: Sequence[Callable[..., Prepared]], packages: Sequence[str]) -> 
         try:
             if "case" in request:
                 prepared = by_name[request.pop("case")](**request)
-                answer = {"versions": versions, **prepared.facts}
-                _forget_peak()
+                response = {"versions": versions, **prepared.facts}
+                _reset_peak()
             else:
                 assert prepared is not None
-                answer = _round(prepared, request["count"])
+                response = _round(prepared, request["count"])
         except Exception as error:  # reported as a failed row by the runner
             traceback.print_exc()
-            message = " ".join(str(error).split())[:LONGEST_ERROR]
-            answer = {"error": f"{type(error).__name__}: {message}"}
-        print(json.dumps(answer), file=answers, flush=True)
+            message = " ".join(str(error).split())[:MAX_ERROR_LENGTH]
+            response = {"error": f"{type(error).__name__}: {message}"}
+        print(json.dumps(response), file=responses, flush=True)
 
 
-def anew(make: Callable[[], Callable[[], object]]) -> Callable[[int], Figures]:
+def timed_without_setup(make: Callable[[], Callable[[], object]]) -> Callable[[int], Figures]:
     """Return a round function that times calls of new objects, without their creation."""
 
     def run(count: int) -> Figures:
@@ -125,14 +125,14 @@ def _round(prepared: Prepared, count: int) -> Figures:
     return prepared.run(count)
 
 
-def _forget_peak() -> None:
+def _reset_peak() -> None:
     """Reset the peak of memory, to exclude building and compiling."""
     with suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
 
 
-def _answers_alone_on_stdout() -> TextIO:
+def _redirect_stdout() -> TextIO:
     """Return standard output for responses, and redirect everything printed to standard error."""
-    answers = os.fdopen(os.dup(1), "w")
+    responses = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
-    return answers
+    return responses

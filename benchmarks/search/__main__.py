@@ -71,19 +71,19 @@ def by_words(recipe: SearchRecipe, split: str) -> Iterator[tuple[str, SearchFigu
     texts = recipe.texts()
     names = list(texts)
     queries = recipe.queries(split)
-    wanted = np.array([names.index(document) for document in queries.documents])
-    ways: dict[str, Callable[[], np.ndarray]] = {
+    relevant = np.array([names.index(document) for document in queries.documents])
+    methods: dict[str, Callable[[], np.ndarray]] = {
         "BM25 of words": lambda: BM25(texts.values()).scores(queries.texts),
         "TF-IDF of 1 to 3 characters": lambda: TfIdfSearch(texts.values()).scores(queries.texts),
         "BM25 as `--hybrid` has it: words, pairs of characters, the beginning three times": (
             lambda: index_scores(list(texts.values()), queries.texts)
         ),
     }
-    for title, scores_of in ways.items():
+    for title, scores_of in methods.items():
         ranked = []
-        for scores, page in zip(scores_of(), wanted, strict=True):
-            places = np.flatnonzero(top_k(scores, RERANKED) == page)
-            ranked.append(int(places[0]) + 1 if len(places) else NEVER)
+        for scores, page in zip(scores_of(), relevant, strict=True):
+            positions = np.flatnonzero(top_k(scores, RERANKED) == page)
+            ranked.append(int(positions[0]) + 1 if len(positions) else NEVER)
         yield title, evaluate([ranked])
 
 
@@ -101,31 +101,31 @@ def index_scores(texts: Sequence[str], queries: Sequence[str]) -> np.ndarray:
 def by_vectors(recipe: SearchRecipe, split: str) -> Iterator[tuple[str, SearchFigures]]:
     """Evaluate vectors before and after each training stage, and hybrid search."""
     output = recipe.output
-    ways: dict[str, list[tuple[Path, Path, tuple[str, ...], str]]] = {}
+    methods: dict[str, list[tuple[Path, Path, tuple[str, ...], str]]] = {}
     before = (output / "pretrained" / "model", output / "indexes" / "pretrained")
-    ways["vectors before training"] = [(*before, (), "before")]
+    methods["vectors before training"] = [(*before, (), "before")]
     kinds = {
         "pages": ("trained on the pages, without labels", output / "pages" / "model"),
         "pairs": ("trained on the pairs, too", output / "model"),
     }
     for kind, (title_of_kind, mean) in kinds.items():
-        models = [recipe.trained(kind, seed) for seed in range(recipe.seeds)]
+        models = [recipe.model_path(kind, seed) for seed in range(recipe.seeds)]
         indexes = [output / "indexes" / f"{kind}-{seed}" for seed in range(recipe.seeds)]
-        of_mean = output / ("index" if kind == "pairs" else "indexes/pages")
+        mean_index = output / ("index" if kind == "pairs" else "indexes/pages")
         for way, flags in (("vectors", ()), ("hybrid", ("--hybrid",))):
-            ways[f"{way}, {title_of_kind}"] = [
+            methods[f"{way}, {title_of_kind}"] = [
                 (model, index, flags, f"{way}-{index.name}")
                 for model, index in zip(models, indexes, strict=True)
             ]
-            ways[f"{way}, {title_of_kind}, weights averaged"] = [
-                (mean, of_mean, flags, f"{way}-{kind}")
+            methods[f"{way}, {title_of_kind}, weights averaged"] = [
+                (mean, mean_index, flags, f"{way}-{kind}")
             ]
     queries = recipe.queries(split)
-    for title, of_seeds in ways.items():
+    for title, runs in methods.items():
         actual = []
-        for model, index, flags, name in of_seeds:
+        for model, index, flags, name in runs:
             recipe.index(model, index)
-            actual.append(ranks(recipe.ask(split, model, index, *flags, name=name), queries))
+            actual.append(ranks(recipe.search(split, model, index, *flags, name=name), queries))
         yield title, evaluate(actual)
 
 
@@ -134,7 +134,7 @@ def by_reranker(recipe: SearchRecipe, split: str) -> Iterator[tuple[str, SearchF
     recipe.train_reranker()
     flags = ("--hybrid", "--rerank", recipe.output / "rerank" / "model")
     model, index = recipe.output / "model", recipe.output / "index"
-    actual = recipe.ask(split, model, index, *flags, name="reranked")
+    actual = recipe.search(split, model, index, *flags, name="reranked")
     title = f"hybrid, its first {RERANKED} reranked by a model of pairs"
     yield title, evaluate([ranks(actual, recipe.queries(split))])
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from benchmarks.command_line import settings_of
-from benchmarks.debian import CHINESE, LEAST_CHINESE, html_text, unpack
+from benchmarks.debian import CHINESE, MIN_CHINESE, html_text, unpack
 from roformer_tf.errors import InputError
 from roformer_tf.files import temporary_file
 
@@ -57,7 +57,7 @@ def main(config: ManualConfig) -> None:
         if config.package is None:
             unpack(PACKAGE, Path(folder))
         actual = list(pages(config.package or Path(folder)))
-    queries = dict(own_queries(actual))
+    queries = dict(unique_queries(actual))
     if not queries:
         raise InputError(
             f"there are no pages with titles in {config.package}. Give the folder that "
@@ -81,17 +81,17 @@ def pages(folder: Path) -> Iterator[Page]:
         text = html_text(_TITLE.sub("", page)).replace("\n", " ")
         place = path.relative_to(folder).with_suffix("").as_posix()
         _, _, name = place.partition("/text/")
-        if name and len(CHINESE.findall(text)) >= LEAST_CHINESE:
+        if name and len(CHINESE.findall(text)) >= MIN_CHINESE:
             yield Page(name, text, _entries(page))
 
 
-def own_queries(pages: Iterable[Page]) -> Iterator[tuple[str, str]]:
+def unique_queries(pages: Iterable[Page]) -> Iterator[tuple[str, str]]:
     """Yield each title or index entry that belongs to exactly one page, with the page's name."""
-    owners: dict[str, set[str]] = {}
+    pages_by_query: dict[str, set[str]] = {}
     for page in pages:
         for query in page.queries:
-            owners.setdefault(query, set()).add(page.name)
-    return ((query, names.pop()) for query, names in owners.items() if len(names) == 1)
+            pages_by_query.setdefault(query, set()).add(page.name)
+    return ((query, names.pop()) for query, names in pages_by_query.items() if len(names) == 1)
 
 
 def split_of(name: str) -> str:

@@ -93,20 +93,20 @@ class SearchRecipe:
         """
         texts, random = self.texts(), np.random.default_rng(0)
         for split in ("train", "valid"):
-            owners = dict(zip(*self.queries(split), strict=True))
-            asked = set(owners.values())
-            actual: dict[str, list[str]] = {query: [] for query in owners}
-            with self.found(f"candidates-{split}").open(encoding="utf-8") as lines:
+            page_by_query = dict(zip(*self.queries(split), strict=True))
+            relevant = set(page_by_query.values())
+            actual: dict[str, list[str]] = {query: [] for query in page_by_query}
+            with self.results_path(f"candidates-{split}").open(encoding="utf-8") as lines:
                 columns = next(lines).rstrip("\n").split("\t")
                 for line in lines:
                     cells = dict(zip(columns, line.rstrip("\n").split("\t"), strict=True))
                     actual[cells["query"]].append(cells["id"])
             rows = []
             for query, pages in actual.items():
-                rest = [page for page in pages if page in asked and page != owners[query]]
+                rest = [page for page in pages if page in relevant and page != page_by_query[query]]
                 drawn = random.permutation(len(rest))[:WRONG]
-                for page in (owners[query], *[rest[number] for number in drawn]):
-                    label = str(int(page == owners[query]))
+                for page in (page_by_query[query], *[rest[number] for number in drawn]):
+                    label = str(int(page == page_by_query[query]))
                     rows.append({"query": query, "text": texts[page], "label": label})
             _write_jsonl(self._at(f"labelled-{split}.jsonl"), rows)
 
@@ -126,7 +126,7 @@ class SearchRecipe:
         pairs = ("--train", self._at("train.jsonl"), "--valid", self._at("valid.jsonl"))
         for seed in range(self.seeds):
             self.train("pages", seed, before, "--train", self.documents)
-            self.train("pairs", seed, self.trained("pages", seed), *pairs)
+            self.train("pairs", seed, self.model_path("pages", seed), *pairs)
         self.average("pages", self._at("pages") / "model")
         self.average("pairs", self._at("model"))
         self.index(self._at("model"), self._at("index"))
@@ -134,7 +134,7 @@ class SearchRecipe:
     def train(self, kind: str, seed: int, start: Path, *sets: object) -> None:
         """Train a model on the pages or on the pairs, with the config of that name."""
         arguments = ("--checkpoint", start, "--seed", seed, *sets)
-        output = ("--output", self.trained(kind, seed).parent)
+        output = ("--output", self.model_path(kind, seed).parent)
         self.step("finetune", *_config(kind), *arguments, *output)
 
     def average(self, kind: str, model: Path) -> None:
@@ -142,14 +142,14 @@ class SearchRecipe:
 
         The runs start from the same checkpoint, so averaging is possible.
         """
-        trained = [self.trained(kind, seed) for seed in range(self.seeds)]
-        if len(trained) > 1:
-            self.step("checkpoints", "average", *trained, "--output", model, replaced=True)
+        models = [self.model_path(kind, seed) for seed in range(self.seeds)]
+        if len(models) > 1:
+            self.step("checkpoints", "average", *models, "--output", model, replaced=True)
         elif not model.exists():
             with temporary_folder(model) as temporary:
-                shutil.copytree(trained[0], temporary, dirs_exist_ok=True)
+                shutil.copytree(models[0], temporary, dirs_exist_ok=True)
 
-    def trained(self, kind: str, seed: int) -> Path:
+    def model_path(self, kind: str, seed: int) -> Path:
         """Return the folder of the model trained on the pages or on the pairs with this seed."""
         return self._at(f"{kind}-{seed}") / "model"
 
@@ -163,9 +163,9 @@ class SearchRecipe:
         self.index(model, index)
         search = ("--model", model, "--index", index, "--hybrid")
         for split in ("train", "valid"):
-            actual = self.found(f"candidates-{split}")
-            asked = ("--queries", self._at(f"{split}.txt"), "--top", RERANKED)
-            self.step("search", *search, *asked, "--output", actual)
+            actual = self.results_path(f"candidates-{split}")
+            queries = ("--queries", self._at(f"{split}.txt"), "--top", RERANKED)
+            self.step("search", *search, *queries, "--output", actual)
         self.write_labelled()
         sets = [("--train", "labelled-train.jsonl"), ("--valid", "labelled-valid.jsonl")]
         arguments = [x for flag, name in sets for x in (flag, self._at(name))]
@@ -176,22 +176,22 @@ class SearchRecipe:
 
     def index(self, model: Path, folder: Path) -> None:
         """Build an index of the pages that stores the chosen search settings."""
-        kept = (
+        settings = (
             *("--passage-length", PASSAGE_LENGTH, "--hybrid-weight", HYBRID_WEIGHT),
             *("--beginning-weight", BEGINNING_WEIGHT),
         )
         self.step(
-            "search", "--model", model, "--documents", self.documents, "--index", folder, *kept
+            "search", "--model", model, "--documents", self.documents, "--index", folder, *settings
         )
 
-    def ask(self, split: str, model: Path, index: Path, *flags: object, name: str) -> Path:
+    def search(self, split: str, model: Path, index: Path, *flags: object, name: str) -> Path:
         """Search with the queries of a split; return the file of results."""
-        actual = self.found(f"{name}-{split}")
-        asked = ("--queries", self._at(f"{split}.txt"), "--top", RERANKED, "--output", actual)
-        self.step("search", "--model", model, "--index", index, *asked, *flags)
+        actual = self.results_path(f"{name}-{split}")
+        queries = ("--queries", self._at(f"{split}.txt"), "--top", RERANKED, "--output", actual)
+        self.step("search", "--model", model, "--index", index, *queries, *flags)
         return actual
 
-    def found(self, name: str) -> Path:
+    def results_path(self, name: str) -> Path:
         """Return the path of a file of search results."""
         return self._at("found") / f"{name}.tsv"
 
@@ -201,22 +201,22 @@ class SearchRecipe:
         If its command line or one of its inputs has changed, its output is removed and it runs
         again. replaced: remove existing output first, for commands that do not overwrite it.
         """
-        typed = f"roformer-tf {shlex.join(map(str, words))}"
+        command_line = f"roformer-tf {shlex.join(map(str, words))}"
         output = Path(str(words[words.index("--output" if "--output" in words else "--index") + 1]))
         mark = self._mark(output)
-        if mark.exists() and mark.read_text(encoding="utf-8").strip() == typed:
+        if mark.exists() and mark.read_text(encoding="utf-8").strip() == command_line:
             if self._is_newest(mark, words):
-                print(f"done: {typed}", flush=True)
+                print(f"done: {command_line}", flush=True)
                 return
             replaced = True
-        print(f"\n$ {typed}", flush=True)
+        print(f"\n$ {command_line}", flush=True)
         output.parent.mkdir(parents=True, exist_ok=True)
         if replaced and output.is_dir():
             shutil.rmtree(output)
         mark.unlink(missing_ok=True)  # if killed after this, the next run resumes the step
         if code := run_command(list(map(str, words))):
             raise SystemExit(code)
-        write_text(mark, typed + "\n")
+        write_text(mark, command_line + "\n")
 
     def _mark(self, output: Path) -> Path:
         """Return the file that marks the step with this output as finished."""

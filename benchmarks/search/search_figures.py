@@ -44,19 +44,21 @@ def ranks(results: Path, queries: Queries) -> list[int]:
     with results.open(encoding="utf-8") as lines:
         columns = next(lines).rstrip("\n").split("\t")
         query, rank, name = (columns.index(x) for x in ("query", "rank", "id"))
-        of: dict[str, dict[str, int]] = defaultdict(dict)
+        ranks_by_query: dict[str, dict[str, int]] = defaultdict(dict)
         for line in lines:
             cells = line.rstrip("\n").split("\t")
-            of[cells[query]].setdefault(cells[name], int(cells[rank]))
-    if missing := [text for text in queries.texts if text not in of]:
-        raise InputError(f"{results} has no answer to {missing[0]!r}: remove it, and search again.")
+            ranks_by_query[cells[query]].setdefault(cells[name], int(cells[rank]))
+    if missing := [text for text in queries.texts if text not in ranks_by_query]:
+        raise InputError(
+            f"{results} has no results for {missing[0]!r}. Remove it, and search again."
+        )
     pairs = zip(queries.texts, queries.documents, strict=True)
-    return [of[text].get(document, NEVER) for text, document in pairs]
+    return [ranks_by_query[text].get(document, NEVER) for text, document in pairs]
 
 
-def evaluate(of_seeds: Sequence[Sequence[int]]) -> SearchFigures:
+def evaluate(ranks_by_seed: Sequence[Sequence[int]]) -> SearchFigures:
     """Return the figures of ranks (seeds, queries), averaged over both."""
-    each = [query_figures([[rank] for rank in item]) for item in of_seeds]
+    each = [query_figures([[rank] for rank in item]) for item in ranks_by_seed]
     chosen = {name: np.mean([item[name] for item in each], axis=0) for name in SHOWN}
     count = len(chosen[SHOWN[0]])
 

@@ -29,7 +29,7 @@ from benchmarks.suite.report import ALONE, BASELINE, MAJORITY, PEER, Cell, Notes
 from benchmarks.suite.sets import (
     SOURCES,
     SuiteSet,
-    few_examples,
+    draw_examples,
     find_set,
     read_cloze,
     read_labelled,
@@ -103,17 +103,17 @@ def main(config: SuiteConfig) -> None:
         test_sets = [find_set(name, config.data, config.output) for name in wanted]
         notes.missing = [name for name, x in zip(wanted, test_sets, strict=True) if x is None]
         if missing := [name for name in notes.missing if name in config.sets or not any(test_sets)]:
-            looked = ", ".join(map(str, config.data))
-            raise InputError(f"--data {looked}: there is no set {missing[0]}.")
+            folders = ", ".join(map(str, config.data))
+            raise InputError(f"--data {folders}: there is no set {missing[0]}.")
         for test_set in filter(None, test_sets):
             jobs = {"cloze": cloze_jobs, "search": search_jobs}.get(test_set.kind, labelled_jobs)
             for job in jobs(config, test_set, notes.seeds):
-                cells += finished(config, test_set, job)
+                cells += cells_of_job(config, test_set, job)
             write_report(config.output, cells, notes)
     print(f"\n{(config.output / 'suite.md').read_text('utf-8')}\nSee {config.output}.")
 
 
-def finished(config: SuiteConfig, test_set: SuiteSet, job: Job) -> list[Cell]:
+def cells_of_job(config: SuiteConfig, test_set: SuiteSet, job: Job) -> list[Cell]:
     """Return the cells of a job; finished ones are read, others are computed.
 
     A killed fine-tuning run resumes, unless its command, checkpoint or data have changed.
@@ -130,13 +130,13 @@ def finished(config: SuiteConfig, test_set: SuiteSet, job: Job) -> list[Cell]:
         commands = [f"python -m benchmarks.suite {shlex.join(words)}"]
     data = [hash_files(item) for item in test_set.paths.values()]
     key = {"commands": commands, "checkpoint": checkpoint and fingerprint(checkpoint), "data": data}
-    kept = read_json(path, "Remove it.") if path.exists() else {}
-    if kept.get("key") != key:
+    stored = read_json(path, "Remove it.") if path.exists() else {}
+    if stored.get("key") != key:
         remove(run)
         write_json(path, {"key": key, "cells": None})
-    elif kept["cells"] is not None:
+    elif stored["cells"] is not None:
         print(f"done: {job.system}, {cell}")
-        return [Cell(**content) for content in kept["cells"]]
+        return [Cell(**content) for content in stored["cells"]]
     print(f"\n{job.system}, {cell}", flush=True)
     cells = [item._replace(seed=job.seed, commands=commands) for item in job.compute()]
     write_json(path, {"key": key, "cells": [item._asdict() for item in cells]})
@@ -156,19 +156,19 @@ def labelled_jobs(config: SuiteConfig, test_set: SuiteSet, seeds: int) -> Iterat
             files = test_set
             if config.examples:
                 folder = config.output / "data" / f"{test_set.name}-{config.examples}-{seed}"
-                files = few_examples(test_set, config.examples, seed, folder)
+                files = draw_examples(test_set, config.examples, seed, folder)
             paths = [word for split, path in files.paths.items() for word in (f"--{split}", path)]
             run = config.output / "runs" / name / f"{test_set.name}-{seed}"
             start = ("finetune", "--checkpoint", checkpoint)
             steps = [[*start, *paths, "--seed", seed, "--output", run]]
-            yield Job(name, seed, steps, partial(finetuned, name, test_set, steps, run))
+            yield Job(name, seed, steps, partial(finetune_cells, name, test_set, steps, run))
     if test_set.kind == "labels" and not config.examples:
         yield Job(MAJORITY, 0, (), partial(majority, test_set))
         if config.peer:
-            yield Job(PEER, 0, (), partial(of_peer, test_set))
+            yield Job(PEER, 0, (), partial(peer_cells, test_set))
 
 
-def finetuned(
+def finetune_cells(
     system: str, test_set: SuiteSet, steps: Sequence[Sequence[object]], run: Path
 ) -> list[Cell]:
     """Fine-tune; return the cells of the model and its baseline on unseen test texts.
@@ -205,7 +205,7 @@ def majority(test_set: SuiteSet) -> list[Cell]:
     return [accuracy(MAJORITY, test_set.name, right)._replace(interval=None)]
 
 
-def of_peer(test_set: SuiteSet) -> list[Cell]:
+def peer_cells(test_set: SuiteSet) -> list[Cell]:
     """Return the accuracy of logistic regression on the peer's vectors; none for multi-label."""
     sets = read_labelled(test_set)
     if not isinstance(sets.train[0].label, str):
@@ -232,15 +232,15 @@ def search_jobs(config: SuiteConfig, test_set: SuiteSet, seeds: int) -> Iterator
     """Yield BM25, vector and hybrid search after fine-tuning on queries, and the peer."""
     recipe = SearchRecipe(test_set.paths["test"], config.output / "data" / "search", 1, False)
     write_pairs(recipe)
-    yield Job(BASELINE, 0, (), partial(by_bm25, recipe))
+    yield Job(BASELINE, 0, (), partial(bm25_cells, recipe))
     for checkpoint in config.checkpoint:
         name = label_of(checkpoint)
         for seed in range(seeds):
             run = config.output / "runs" / name / f"search-{seed}"
             steps = search_steps(checkpoint, seed, recipe, run)
-            yield Job(name, seed, steps, partial(searched, name, steps, recipe, run))
+            yield Job(name, seed, steps, partial(search_cells, name, steps, recipe, run))
     if config.peer:
-        yield Job(PEER, 0, (), partial(by_peer, recipe))
+        yield Job(PEER, 0, (), partial(peer_search_cells, recipe))
 
 
 def write_pairs(recipe: SearchRecipe) -> None:
@@ -265,16 +265,16 @@ def search_steps(checkpoint: str, seed: int, recipe: SearchRecipe, run: Path) ->
     # The task of two text columns without labels cannot be inferred.
     start = ["finetune", "--checkpoint", checkpoint, "--task", "embedding", *files]
     search = ["search", "--model", run / "model", "--index", run / "index"]
-    asked = ["--queries", recipe.output / "test.txt", "--top", RANKED, "--output"]
+    arguments = ["--queries", recipe.output / "test.txt", "--top", RANKED, "--output"]
     return [
         [*start, "--seed", seed, "--output", run],
         [*search, "--documents", recipe.documents],
-        [*search, *asked, run / "vectors.tsv"],
-        [*search, "--hybrid", *asked, run / "hybrid.tsv"],
+        [*search, *arguments, run / "vectors.tsv"],
+        [*search, "--hybrid", *arguments, run / "hybrid.tsv"],
     ]
 
 
-def searched(
+def search_cells(
     system: str, steps: Sequence[Sequence[object]], recipe: SearchRecipe, run: Path
 ) -> list[Cell]:
     """Fine-tune and search; return the cells of vector and hybrid search."""
@@ -284,17 +284,17 @@ def searched(
     return [recall(system, way, evaluate([x]), len(x)) for way, x in by_way.items()]
 
 
-def by_bm25(recipe: SearchRecipe) -> list[Cell]:
+def bm25_cells(recipe: SearchRecipe) -> list[Cell]:
     """Return the cell of search by words twice: as the baseline of vector and hybrid search."""
     _, figures = next(by_words(recipe, "test"))
     count = len(recipe.queries("test").texts)
     return [recall(BASELINE, way, figures, count) for way in ("vectors", "hybrid")]
 
 
-def by_peer(recipe: SearchRecipe) -> list[Cell]:
+def peer_search_cells(recipe: SearchRecipe) -> list[Cell]:
     """Return the cell of search by the peer's vectors."""
-    of_queries = peer.ranks_of_pages(recipe.queries("test"), recipe.texts())
-    return [recall(PEER, "vectors", evaluate([of_queries]), len(of_queries))]
+    query_ranks = peer.ranks_of_pages(recipe.queries("test"), recipe.texts())
+    return [recall(PEER, "vectors", evaluate([query_ranks]), len(query_ranks))]
 
 
 # Shared functions
@@ -311,8 +311,8 @@ def run_steps(steps: Sequence[Sequence[object]]) -> None:
 
 def accuracy(system: str, name: str, right: Sequence[bool]) -> Cell:
     """Return the accuracy cell of a list of right and wrong predictions."""
-    share = float(np.mean(right))
-    return Cell(system, name, "accuracy", share, wilson(share, len(right)), len(right))
+    fraction = float(np.mean(right))
+    return Cell(system, name, "accuracy", fraction, wilson(fraction, len(right)), len(right))
 
 
 def recall(system: str, way: str, figures: SearchFigures, queries: int) -> Cell:

@@ -48,8 +48,8 @@ def ranks_of_pages(queries: Queries, texts: Mapping[str, str]) -> list[int]:
     """Return the rank of each query's page by cosine, from 1."""
     cosines = embed(queries.texts, query=True) @ embed(list(texts.values()), query=False).T
     number = {name: column for column, name in enumerate(texts)}
-    wanted = cosines[np.arange(len(cosines)), [number[page] for page in queries.documents]]
-    ranks: list[int] = (1 + np.sum(cosines > wanted[:, None], axis=1)).tolist()
+    page_scores = cosines[np.arange(len(cosines)), [number[page] for page in queries.documents]]
+    ranks: list[int] = (1 + np.sum(cosines > page_scores[:, None], axis=1)).tolist()
     return ranks
 
 

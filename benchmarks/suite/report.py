@@ -83,10 +83,14 @@ def mean_of(cells: Sequence[Cell]) -> Mean:
 
     # A 95 % interval of a normal distribution is 2 · 1.96 standard errors wide.
     errors = [(high - low) / 2 / t.ppf(0.975, math.inf) for low, high in ends]
-    of_rows = float(np.mean(np.square(errors)))
-    of_seeds = float(values.var(ddof=1)) / count if count > 1 else 0.0
-    freedom = (of_rows + of_seeds) ** 2 * (count - 1) / of_seeds**2 if of_seeds else math.inf
-    half = float(t.ppf(0.975, freedom)) * math.sqrt(of_rows + of_seeds)
+    row_variance = float(np.mean(np.square(errors)))
+    seed_variance = float(values.var(ddof=1)) / count if count > 1 else 0.0
+    freedom = (
+        (row_variance + seed_variance) ** 2 * (count - 1) / seed_variance**2
+        if seed_variance
+        else math.inf
+    )
+    half = float(t.ppf(0.975, freedom)) * math.sqrt(row_variance + seed_variance)
     return Mean(mean, (max(0.0, mean - half), min(1.0, mean + half)))
 
 
@@ -101,12 +105,12 @@ def write_report(output: Path, cells: Sequence[Cell], notes: Notes) -> None:
     cells = [cell for cell in cells if not cell.system.endswith(ALONE) or cell.system in differ]
     groups: dict[str, dict[str, list[Cell]]] = {}
     for cell in cells:
-        of_system = groups.setdefault(cell.name, {}).setdefault(cell.system, [])
+        system_cells = groups.setdefault(cell.name, {}).setdefault(cell.system, [])
         # All runs on the same rows have the same baseline, so one of them is enough.
-        if cell.system != BASELINE or notes.examples or not of_system:
-            of_system.append(cell)
+        if cell.system != BASELINE or notes.examples or not system_cells:
+            system_cells.append(cell)
     table = {
-        name: {system: mean_of(of_system) for system, of_system in row.items()}
+        name: {system: mean_of(system_cells) for system, system_cells in row.items()}
         for name, row in groups.items()
     }
     checkpoints = [cell.system for cell in cells if cell.system not in LAST]

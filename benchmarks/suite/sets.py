@@ -116,8 +116,8 @@ def find_set(name: str, folders: Sequence[Path], output: Path) -> SuiteSet | Non
             files = [clone / "squad-style-data" / file for file in CMRC_FILES]
             if source.kind == "answers" and all(path.exists() for path in files):
                 return SuiteSet(name, source.kind, dict(zip(SPLITS, files, strict=True)))
-        if rows := _of_clone(name, folder):
-            return SuiteSet(name, source.kind, _rewritten(rows, output / "data" / name))
+        if rows := _read_clone(name, folder):
+            return SuiteSet(name, source.kind, _write_splits(rows, output / "data" / name))
     return None
 
 
@@ -131,7 +131,7 @@ def read_labelled(test_set: SuiteSet) -> Labelled:
     return Labelled(train, valid, [test[number] for number in np.flatnonzero(new)])
 
 
-def few_examples(test_set: SuiteSet, count: int, seed: int, folder: Path) -> SuiteSet:
+def draw_examples(test_set: SuiteSet, count: int, seed: int, folder: Path) -> SuiteSet:
     """Return the set with `count` random training rows of each label and no validation set.
 
     Raises InputError if a row does not have exactly one label, or a label has too few rows.
@@ -149,7 +149,7 @@ def few_examples(test_set: SuiteSet, count: int, seed: int, folder: Path) -> Sui
             raise InputError(f"--examples {count}: {test_set.name} has {len(rows)} of {label}.")
         drawn += [rows[number] for number in rng.permutation(len(rows))[:count]]
     return test_set._replace(
-        paths={**_rewritten({"train": drawn}, folder), "test": test_set.paths["test"]}
+        paths={**_write_splits({"train": drawn}, folder), "test": test_set.paths["test"]}
     )
 
 
@@ -172,7 +172,7 @@ def _pair(first: str, second: str, label: str) -> Row:
     return {"text_a": first, "text_b": second, "label": label}
 
 
-def _of_clone(name: str, folder: Path) -> dict[str, list[Row]] | None:
+def _read_clone(name: str, folder: Path) -> dict[str, list[Row]] | None:
     """Return the rows of a clone: the folder itself or a subfolder with the repository's name."""
     for clone in (folder, folder / "FewCLUE", folder / "OCNLI"):
         files = [clone / "datasets" / name / file for file in FEWCLUE_FILES]
@@ -219,7 +219,7 @@ def _json_lines(path: Path) -> list[dict[str, Any]]:
         raise InputError(f"{path}: expected one JSON object a line: {error}.") from None
 
 
-def _rewritten(sets: Mapping[str, Iterable[Row]], folder: Path) -> dict[str, Path]:
+def _write_splits(sets: Mapping[str, Iterable[Row]], folder: Path) -> dict[str, Path]:
     paths = {split: folder / f"{split}.jsonl" for split in sets}
     for split, rows in sets.items():
         lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
