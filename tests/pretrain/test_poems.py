@@ -1,4 +1,4 @@
-"""All of `make poems` on a small folder of poems: what it prints, measures and leaves."""
+"""The whole `make poems` on a few artificial poems: output, figures and files."""
 
 import json
 import re
@@ -46,7 +46,7 @@ FLAGS = {
 
 @pytest.fixture(scope="module")
 def poems(tmp_path_factory):
-    """Poems of the four forms by chance, but that their even lines rhyme."""
+    """The settings for a corpus of random poems of the four forms whose even lines rhyme."""
     pytest.importorskip("pypinyin", reason="pypinyin is not installed: pip install -e '.[poems]'")
     folder = tmp_path_factory.mktemp("poems")
     corpus, architecture, config = folder / "corpus", folder / "a.json", folder / "c.yaml"
@@ -66,7 +66,7 @@ def poems(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def printed(poems):
-    """What it prints."""
+    """The output of the whole command."""
     with pytest.MonkeyPatch.context() as patch, redirect_stdout(StringIO()) as out:
         patch.setattr("pretrain.poems.__main__.TRIES", 3)
         assert make(poems) == 0
@@ -79,14 +79,17 @@ def figures(poems, printed):
 
 
 def split(poems):
-    """Held-out poems, and those to train on."""
+    """Return the held-out poems and the training poems."""
     every = read_corpus(poems.text)
     return [[p for p in every if is_held_out(p.text, HELD_OUT) == side] for side in (True, False)]
 
 
 @pytest.mark.slow
 def test_the_bits_are_those_of_the_held_out_characters(poems, figures, printed):
-    """The model's in NumPy, poem by poem; the n-grams' counted from the corpus, not the rows."""
+    """The bits of the model and of the n-grams equal a reference.
+
+    The reference computes the model's with NumPy, and counts n-grams in the corpus instead of rows.
+    """
     model = RoFormerForCausalLM.from_pretrained(poems.output / "model")
     tokenizer = RoFormerTokenizer.from_pretrained(poems.rows)
     held_out, trained = split(poems)
@@ -209,7 +212,7 @@ def test_bad_flags_are_one_message(poems, figures, capsys, flags, message):
     usual = [f"--corpus={poems.corpus}", f"--output={poems.output}", f"--config={poems.config}"]
     try:
         code = main([*usual, *flags])
-    except SystemExit as ended:  # what the reader of the flags does
+    except SystemExit as ended:  # raised by the argument parser
         code = ended.code
     assert code == 2
     out, error = capsys.readouterr()

@@ -70,7 +70,7 @@ def test_two_lines_that_differ_by_a_character_each_make_a_copy_and_one_does_not(
         assert (groups[0] == groups[1]) == same, count
     twice = [altered(altered(line, 0), 3, "靐") for line in a.lines]
     groups = groups_of_copies([a, Poem(a.form, twice)])
-    assert groups[0] != groups[1]  # two characters of each line: another poem
+    assert groups[0] != groups[1]  # with two other characters in each line, it is not a copy
 
 
 def test_a_phrase_that_many_have_links_nobody(rng):
@@ -81,7 +81,7 @@ def test_a_phrase_that_many_have_links_nobody(rng):
         for i, p in enumerate(poems)
     ]
     assert len(set(groups_of_copies(formulaic).tolist())) == 60
-    assert len(set(groups_of_copies(formulaic[:5]).tolist())) == 1  # in so few it is a copy
+    assert len(set(groups_of_copies(formulaic[:5]).tolist())) == 1  # rare phrases link poems
 
 
 def test_no_copy_or_near_copy_is_in_both_splits(rng, tmp_path):
@@ -93,7 +93,7 @@ def test_no_copy_or_near_copy_is_in_both_splits(rng, tmp_path):
     heads = [Poem(p.form, [p.lines[0], *poem(rng, 8).lines[1:]]) for p in poems[200:300]]
     every = [p.lines for p in (*poems, *copies, *heads)]
     sides = [is_held_out(Poem(p.form, p.lines).text, 0.3) for p in (*poems, *copies, *heads)]
-    assert any(sides[i] != sides[i + 400] for i in range(300))  # the hash alone parts some
+    assert any(sides[i] != sides[i + 400] for i in range(300))  # the hash alone separates some
     target = tmp_path / "corpus.jsonl"
     written = write_corpus([file_of(every)], target, tmp_path / "vocab.txt", 0.3)
     kept = read_corpus(target)

@@ -30,9 +30,9 @@ def test_the_four_forms_are_recognised(form):
     "text",
     [
         DENG[:-6],  # three lines
-        DENG + DENG[:12],  # six
+        DENG + DENG[:12],  # six lines
         DENG.replace("入海", "入"),  # a short line
-        DENG.replace("海", "□"),  # a character that is lost
+        DENG.replace("海", "□"),  # a lost character
         DENG.replace("海", "a"),
         "",
     ],
@@ -51,7 +51,7 @@ def test_a_poem_has_its_form_to_the_letter_with_its_marks(text):
 
 def test_lines_are_found_with_any_separator():
     assert lines_of("白日依山盡？黃河入海流！\n欲窮千里目；更上一層樓：") == lines_of(DENG)
-    assert lines_of("\uf9dd") == ["利"]  # a compatibility ideograph is the character that it is
+    assert lines_of("\uf9dd") == ["利"]  # compatibility ideographs are normalized
 
 
 def test_a_form_is_one_token_before_a_poem():

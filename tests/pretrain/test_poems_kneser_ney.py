@@ -1,4 +1,4 @@
-"""The n-gram model compared with NLTK's, and with Chen and Goodman's formulas in plain Python."""
+"""The n-gram model compared with NLTK and with Chen and Goodman's formulas in plain Python."""
 
 from collections import Counter, defaultdict
 
@@ -12,7 +12,7 @@ SIZE = 9
 
 
 def documents(seed, count):
-    """Documents of START, letters that depend on those before, and END."""
+    """Return documents of START, letters that depend on earlier ones, and END."""
     rng = np.random.default_rng(seed)
     result = []
     for _ in range(count):
@@ -30,7 +30,7 @@ def stream(docs):
 
 
 def grams(docs, order):
-    """(context of order - 1 tokens, token) of every token but the first ones."""
+    """Yield (context of order − 1 tokens, token) for every token except the first ones."""
     for doc in docs:
         padded = [START] * (order - 2) + doc
         for i in range(order - 1, len(padded)):
@@ -59,7 +59,7 @@ def test_it_gives_the_probabilities_of_nltk(order):
 
 
 def reference(order):
-    """Interpolated modified Kneser–Ney (Chen and Goodman 1998), by recursion in dictionaries."""
+    """Interpolated modified Kneser–Ney (Chen and Goodman, 1998), recursive with dictionaries."""
     counts = {order: Counter((*c, t) for c, t in grams(TRAIN, order))}
     for n in range(order - 1, 0, -1):
         counts[n] = Counter(gram[1:] for gram in counts[n + 1])
@@ -123,4 +123,4 @@ def test_it_gets_the_positions_of_punctuation():
     letters = ~np.isin(real, never)
     np.testing.assert_allclose(2 ** -got[letters], (actual / (1 - wasted))[letters])
     np.testing.assert_allclose(2 ** -got[~letters], actual[~letters])
-    assert got[letters].mean() < -np.log2(actual[letters]).mean() - 0.05  # it does matter
+    assert got[letters].mean() < -np.log2(actual[letters]).mean() - 0.05  # the difference matters

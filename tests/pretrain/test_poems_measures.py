@@ -1,4 +1,4 @@
-"""Figures of known poems, compared with those that were computed by hand."""
+"""Figures of known poems, compared with values computed by hand."""
 
 import pytest
 
@@ -29,10 +29,10 @@ def test_finals_are_those_of_pinyin_without_tones():
 def test_pairs_of_even_lines_are_compared_within_a_poem():
     poems = [lines_of(text) for text in (DENG, JING, CHUN, WANG)]
     measured = rhymes(poems, FINALS.__getitem__)
-    # 流樓, 霜鄉, 鳥少 (which has no final), and six pairs of 深心金簪, of which three are alike
+    # 流樓, 霜鄉, 鳥少 (少 has no final), and six pairs of 深心金簪, of which three rhyme
     assert (measured.pairs, measured.alike) == (9, 1 + 1 + 0 + 3)
     assert measured.share == pytest.approx(5 / 9)
-    # endings: u 2, ang 2, ao 1, none 1, in 3, an 1: ordered pairs of like ones 2 + 2 + 6, of 10 · 9
+    # Endings: u 2, ang 2, ao 1, none 1, in 3, an 1. 2 + 2 + 6 of 10 · 9 ordered pairs are equal.
     assert measured.chance == pytest.approx(10 / 90)
 
 
@@ -42,7 +42,7 @@ def test_the_rhyme_is_the_final_of_most_even_lines(monkeypatch):
     assert rhyme_of(lines_of(WANG)) == "in"  # three of four
     assert rhyme_of(["一", "鳥", "二", "心"]) == ""  # none of two
     assert rhyme_of(["一", "少", "二", "少"]) == ""  # no finals
-    assert rhyme_of(["一", "心", "二", "流", "三", "樓", "四", "金"]) == "in"  # the first of equals
+    assert rhyme_of(["一", "心", "二", "流", "三", "樓", "四", "金"]) == "in"  # the first of two
 
 
 def test_what_has_no_final_rhymes_with_nothing():

@@ -1,4 +1,4 @@
-"""What the page holds: all poems, whole and escaped, and the figures."""
+"""The page of poems: all poems, escaped, and the figures."""
 
 import re
 from html.parser import HTMLParser
@@ -24,7 +24,7 @@ FACTS = {
 
 
 class Columns(HTMLParser):
-    """Texts of the spans in each element of a class."""
+    """Collects the texts of the spans in each element of a class."""
 
     def __init__(self, html, wanted):
         super().__init__()
@@ -71,7 +71,7 @@ def test_every_poem_is_on_the_page_line_by_line_and_escaped(html):
     assert "<b>&amp;" not in html
     assert "&lt;b&gt;&amp;amp;" in html
     assert html.count('class="given"') == 1
-    assert "限韻" not in html  # none was written so
+    assert "限韻" not in html  # no poem had a given rhyme
     assert "出自未用于训练的诗" in html
     assert "出自未用于训练的诗" not in page(
         [ShownPoem("first line", WUJUE, lines, lines[0])], FACTS
