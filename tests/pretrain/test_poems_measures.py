@@ -45,12 +45,12 @@ def test_the_rhyme_is_the_final_of_most_even_lines(monkeypatch):
     assert rhyme_of(["一", "心", "二", "流", "三", "樓", "四", "金"]) == "in"  # the first of two
 
 
-def test_what_has_no_final_rhymes_with_nothing():
+def test_lines_without_a_final_do_not_rhyme():
     measured = rhymes([["一", "少", "二", "少"]], FINALS.__getitem__)
     assert (measured.pairs, measured.alike, measured.chance) == (1, 0, 0.0)
 
 
-def test_nothing_to_compare_is_no_error():
+def test_empty_input_is_not_an_error():
     measured = rhymes([], FINALS.__getitem__)
     assert (measured.pairs, measured.alike, measured.chance, measured.share) == (0, 0, 0.0, 0.0)
     nothing = measure([], set())
@@ -62,14 +62,21 @@ def test_nothing_to_compare_is_no_error():
     )
 
 
-def test_poems_are_measured_by_the_form_that_was_asked_for(monkeypatch):
+def test_poems_are_measured_by_the_requested_form(monkeypatch):
     monkeypatch.setattr("pretrain.poems.measures.final_of", FINALS.__getitem__)
-    asked = [(WUJUE, DENG), (WUJUE, JING), (WUJUE, BAIDI), (WULV, WANG), (WULV, DENG), (QIJUE, "")]
+    texts_with_forms = [
+        (WUJUE, DENG),
+        (WUJUE, JING),
+        (WUJUE, BAIDI),
+        (WULV, WANG),
+        (WULV, DENG),
+        (QIJUE, ""),
+    ]
     known = {"白日依山盡", "黃河入海流", "床前明月光", "城春草木深", "千里江陵一日還"}
-    measured = measure(asked, known)
+    measured = measure(texts_with_forms, known)
     assert measured.poems == 6
     assert measured.of_form == pytest.approx(3 / 6)  # DENG, JING, WANG
     assert (measured.rhymes.pairs, measured.rhymes.alike) == (1 + 1 + 6, 1 + 1 + 3)
     assert measured.new_lines == pytest.approx(1 - 4 / 16)  # 4 of their 4 + 4 + 8 lines are known
     assert measured.new_poems == 0.0
-    assert measure(asked[:2], {"白日依山盡"}).new_poems == 0.5
+    assert measure(texts_with_forms[:2], {"白日依山盡"}).new_poems == 0.5
