@@ -94,14 +94,14 @@ class Job(NamedTuple):
 
 def main(config: SuiteConfig) -> None:
     """Measure all cells that are not yet measured; write the report after each set."""
-    wanted = config.sets or (QUICK if config.quick else tuple(SOURCES))
+    names = config.sets or (QUICK if config.quick else tuple(SOURCES))
     seen = {label_of(checkpoint): seen_texts(checkpoint) for checkpoint in config.checkpoint}
     seeds = 1 if config.quick else config.seeds
     notes = Notes(config.quick, seeds, seen, examples=config.examples)
     cells: list[Cell] = []
     with locked(config.output):
-        test_sets = [find_set(name, config.data, config.output) for name in wanted]
-        notes.missing = [name for name, x in zip(wanted, test_sets, strict=True) if x is None]
+        test_sets = [find_set(name, config.data, config.output) for name in names]
+        notes.missing = [name for name, x in zip(names, test_sets, strict=True) if x is None]
         if missing := [name for name in notes.missing if name in config.sets or not any(test_sets)]:
             folders = ", ".join(map(str, config.data))
             raise InputError(f"--data {folders}: there is no set {missing[0]}.")
@@ -303,9 +303,9 @@ def peer_search_cells(recipe: SearchRecipe) -> list[Cell]:
 def run_steps(steps: Sequence[Sequence[object]]) -> None:
     """Print and run commands. Raises SystemExit with the code of the first that fails."""
     for words in steps:
-        typed = list(map(str, words))
-        print(f"$ roformer-tf {shlex.join(typed)}", flush=True)
-        if code := run_command(typed):
+        arguments = list(map(str, words))
+        print(f"$ roformer-tf {shlex.join(arguments)}", flush=True)
+        if code := run_command(arguments):
             raise SystemExit(code)
 
 

@@ -96,9 +96,9 @@ def test_dropout_rates_are_parsed():
 
 
 def test_each_case_is_followed_by_the_other_models(monkeypatch):
-    typed = ["--size", "tiny", "base", "--lengths", "64", "--dropout", "0"]
-    typed += ["--models", "ours", *benchmarks.gpu.PEERS]
-    monkeypatch.setattr(sys, "argv", ["gpu", *typed, "--attention", "auto", "plain"])
+    flags = ["--size", "tiny", "base", "--lengths", "64", "--dropout", "0"]
+    flags += ["--models", "ours", *benchmarks.gpu.PEERS]
+    monkeypatch.setattr(sys, "argv", ["gpu", *flags, "--attention", "auto", "plain"])
     actual = [(case.size, case.model, case.attention) for case in cases(benchmarks.gpu.arguments())]
     peers = [(model, "auto") for model in benchmarks.gpu.PEERS]
     ours = [("ours", "auto"), ("ours", "plain")]
@@ -157,7 +157,7 @@ runpy.run_module("benchmarks.gpu", run_name="__main__")
 
 @pytest.mark.skipif(not find_spec("jax"), reason="needs the extra [jax]")
 @pytest.mark.slow
-def test_it_runs_without_optional_packages():
+def test_the_command_runs_without_optional_packages():
     case = json.dumps({"size": "tiny", "length": 32, "batch": 4})
     process = subprocess.run(
         [sys.executable, "-c", RUN, "--case", case, "2", "2"],

@@ -46,7 +46,7 @@ def flags_of_comparison(write_corpus, tmp_path):
 
 @pytest.mark.usefixtures("pictures")
 @pytest.mark.slow
-def test_runs_differ_in_positions_alone_and_are_compared(
+def test_runs_differ_only_in_positions_and_are_compared(
     flags_of_comparison, tmp_path, monkeypatch, eagerly
 ):
     monkeypatch.setattr(positions, "ProcessPoolExecutor", _InProcessPool)

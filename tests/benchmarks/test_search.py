@@ -104,8 +104,8 @@ def test_search_by_words_returns_the_right_pages(recipe):
 def test_commands_run_once_and_use_each_others_output(recipe):
     recipe.output.mkdir()
     recipe.make()
-    typed = [" ".join(words) for words in recipe.run]
-    kinds = [words.split()[0] for words in typed]
+    commands = [" ".join(words) for words in recipe.run]
+    kinds = [words.split()[0] for words in commands]
     assert kinds == ["pretrain", *["finetune"] * 5, "checkpoints", "checkpoints", "search"]
     models = {  # each output and the models that its command reads
         "translated": ["pretrained/model"],
@@ -126,15 +126,15 @@ def test_commands_run_once_and_use_each_others_output(recipe):
         assert [name for name in read if name != str(target)] == arguments
         if words[0] == "finetune":
             assert output == "translated" or f"--seed {output[-1]}" in " ".join(words)
-    assert "translations.jsonl" in typed[1]
-    assert recipe.data.joinpath("documents.jsonl.gz").name in typed[2]
-    assert "train.jsonl" in typed[3]
+    assert "translations.jsonl" in commands[1]
+    assert recipe.data.joinpath("documents.jsonl.gz").name in commands[2]
+    assert "train.jsonl" in commands[3]
     files = [Path(word).name for words in recipe.run for word in words]
     assert "train.jsonl" in files
     # Test queries are used only for evaluation.
     assert not {"test.jsonl", "test.txt", "queries_test.tsv.gz"} & set(files)
     recipe.make()
-    assert len(recipe.run) == len(typed)
+    assert len(recipe.run) == len(commands)
 
 
 def test_more_seeds_rebuild_the_mean_and_everything_based_on_it(recipe):
@@ -248,9 +248,9 @@ def test_without_translations_training_starts_with_the_pages(recipe, monkeypatch
     monkeypatch.setattr(recipes, "run_command", lambda words: without.run.append(words) or 0)
     monkeypatch.setattr(recipes, "write_corpus", lambda path: path.write_text("{}"))
     without.make()
-    typed = [" ".join(words) for words in without.run]
-    assert not any("translations.jsonl" in words or "translated" in words for words in typed)
-    assert sum("pretrained/model" in words for words in typed) == 2
+    commands = [" ".join(words) for words in without.run]
+    assert not any("translations.jsonl" in words or "translated" in words for words in commands)
+    assert sum("pretrained/model" in words for words in commands) == 2
 
 
 def test_a_command_that_failed_is_run_again(recipe):

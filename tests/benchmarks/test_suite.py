@@ -229,8 +229,8 @@ def test_every_cell_is_one_command_with_default_settings(run, data):
     assert table["word"]["value"] == pytest.approx(0.725)
     assert table["baseline"]["value"] == 0.5
     assert table["majority"]["value"] == 0.5
-    typed = [x["commands"] for x in report["cells"] if x["system"] == "word"]
-    assert typed == [[" ".join(["roformer-tf", *words])] for words in ran]
+    commands = [x["commands"] for x in report["cells"] if x["system"] == "word"]
+    assert commands == [[" ".join(["roformer-tf", *words])] for words in ran]
     text = (run.output / "suite.md").read_text(encoding="utf-8")
     assert "| tnews | 12 | 72.5 [" in text
     assert "| 50.0 [30.0, 70.0] | 50.0" in text
@@ -389,8 +389,8 @@ def test_the_command_fine_tunes_and_searches(data, released, tmp_path):
     for file in ("train_few_all", "dev_few_all", "test_public"):
         write_lines(data / "datasets" / "chid" / f"{file}.json", [CLONES["chid"][0]] * 3)
     checkpoint, output = released("word"), tmp_path / "suite"
-    typed = [sys.executable, "-m", "benchmarks.suite", "--checkpoint", checkpoint]
-    typed += [
+    command = [sys.executable, "-m", "benchmarks.suite", "--checkpoint", checkpoint]
+    command += [
         "--data",
         data,
         "--output",
@@ -402,13 +402,13 @@ def test_the_command_fine_tunes_and_searches(data, released, tmp_path):
         "chid",
         "search",
     ]
-    process = subprocess.run(typed, cwd=ROOT, capture_output=True, text=True, check=False)
+    process = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stderr
     table = json.loads((output / "suite.json").read_text(encoding="utf-8"))["table"]
     assert set(table) == {"tnews", "chid", "search, vectors", "search, hybrid"}
     name = checkpoint.stem
     assert all(0 <= row[name]["value"] <= 1 for row in table.values())
     assert table["chid"]["majority"]["value"] == 0.5
-    second = subprocess.run(typed, cwd=ROOT, capture_output=True, text=True, check=False)
+    second = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     assert second.stdout.count("done: ") == 3 + 3  # three runs, two majority baselines and BM25
     assert "fine-tuning" not in second.stdout
