@@ -1,4 +1,4 @@
-"""`finetune --adapt`: the checkpoint first learns to fill masks in the texts of the task."""
+"""`finetune --adapt` first trains the checkpoint's masked language model on the task's texts."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ FIXED = ["--no-baseline", "--precision", "float32", "--max-length", "12", "--lea
 
 @pytest.fixture(scope="module", autouse=True)
 def quick(eagerly):
-    """Steps that are not traced, and few of them."""
+    """Run few steps, without tracing."""
     with eagerly(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(adaptation, "PASSES", 10)
         patch.setattr(adaptation, "SAVE_EVERY", 12)
@@ -44,7 +44,7 @@ def masked_lm(folder, seed):
 
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
-    """A checkpoint, and files of different texts: training, validation and test, unlabelled."""
+    """A folder with a checkpoint, three labelled sets of different texts, and unlabelled texts."""
     folder = tmp_path_factory.mktemp("files")
     rng = np.random.default_rng(0)
 

@@ -1,4 +1,4 @@
-"""`roformer_tf.finetune` is the command, for data and settings of a program."""
+"""`roformer_tf.finetune` gives the results of the command, from data and settings in Python."""
 
 import json
 
@@ -20,7 +20,7 @@ SETTINGS = {"epochs": 2, "batch_size": 8, "learning_rate": 1e-3, "precision": "f
 
 @pytest.fixture(scope="module", autouse=True)
 def quick(eagerly):
-    """Steps that are not traced, and a report without its font."""
+    """Run steps without tracing, and write reports without the embedded font."""
     with eagerly(), pytest.MonkeyPatch.context() as patch:
         patch.setattr(pages, "cut_font", lambda characters: b"font")
         yield
@@ -34,7 +34,7 @@ def rows(count, seed):
 
 @pytest.fixture(scope="module")
 def runs(shallow, tmp_path_factory):
-    """The command on files, and Python on tuples and on dictionaries of the same rows."""
+    """Run the command on files, and the function on tuples and dictionaries of the same rows."""
     folder = tmp_path_factory.mktemp("runs")
     train, test = rows(24, 0), rows(12, 1)
     for name, examples in (("train", train), ("test", test)):
@@ -64,7 +64,7 @@ def test_every_setting_arrives(runs):
 
 
 def comparable(report):
-    """A report without what names files or depends on the clock."""
+    """A report without file names and times."""
     rest = {name: value for name, value in report.items() if name not in ("seconds", "settings")}
     return rest | {"mistakes": [{**mistake, "place": ""} for mistake in report["mistakes"]]}
 
@@ -137,7 +137,7 @@ def test_bad_input_is_explained_in_names_of_python_and_leaves_nothing(
 
 @pytest.mark.slow
 def test_matching_texts_need_no_label(shallow, tmp_path):
-    """A tuple of two texts is a pair for embeddings, and no text with its label."""
+    """A tuple of two texts is a pair for an embedding model, not a text with its label."""
     pairs = [(first[0], second[0]) for first, second in zip(rows(24, 2), rows(24, 3), strict=True)]
     result = roformer_tf.finetune(
         shallow, pairs, tmp_path / "run", task="embedding", baseline=False, **SETTINGS

@@ -19,7 +19,7 @@ import roformer_tf
 from tests.support.private_names import PRIVATE_NAMES
 
 PACKAGE = Path(roformer_tf.__file__).parent
-parsed = cache(ast.parse)  # many rules look at the same modules
+parsed = cache(ast.parse)  # many rules check the same modules
 
 MAY_IMPORT = {  # folder or top-level module: what it may import, and all that those may import
     "errors": ("translation",),
@@ -92,12 +92,12 @@ WITHOUT_KERAS = {
     "corpus",
     "labelled",
 }
-"""Importing these loads no Keras, nor a backend; nor does importing the next ones."""
+"""Importing these loads neither Keras nor a backend. The same holds for KERAS_WHEN_CALLED."""
 KERAS_WHEN_CALLED = {"tasks", "inference", "search", "serving", "export"}
 WITH_KERAS = {"kernels", "layers", "models", "training", "pretraining", "finetuning", "conversion"}
 MAX_SHARE = 0.22  # of the lines of the package, in one folder
 SEGMENTATION = "roformer_tf.tokenizers.segmentation"
-FRAMEWORKS = {  # whose own files these read, loaded lazily
+FRAMEWORKS = {  # modules that read a framework's files, and may import it within functions
     "roformer_tf.checkpoints.tf1": "tensorflow",
     "roformer_tf.checkpoints.huggingface": "torch",
     "roformer_tf.conversion.other_libraries": "torch",
@@ -109,12 +109,12 @@ WITH_BACKENDS = {
     "training",
     "pretraining",
     "finetuning",
-}  # may have branches for one backend, loaded lazily
+}  # may have code for one backend, which is imported within functions
 INTERNALS = "roformer_tf.internals"
 HOOKS = {reliance.attribute for reliance in PRIVATE_NAMES if reliance.hook}
 PRIVATE_MODULE = re.compile(r"(keras\.src|(tensorflow|tf)\.python|jax\._src|jaxlib)\b")
 OPEN = {"_replace", "_asdict", "_fields", "_make", "_field_defaults", "_exit"}
-"""What Python documents of named tuples and of `os`, with an underscore or not."""
+"""Documented names of named tuples and of `os` that begin with an underscore."""
 RENAMING = {"os.replace", "os.rename", "os.renames", "shutil.move"}
 
 
@@ -130,7 +130,7 @@ def sources() -> dict[str, str]:
 
 
 def imports(source: str) -> Iterator[tuple[str, bool]]:
-    """Every imported name in full, and whether it is imported only in a function, or for types."""
+    """The full name of every import, and whether it is in a function or for type checkers."""
     tree = parsed(source)
     functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
     in_functions = {
@@ -172,11 +172,14 @@ def may_import(module: str, name: str, lazily: bool) -> bool:
         return folder_of(module) in WITH_KERAS or (
             lazily and folder_of(module) in KERAS_WHEN_CALLED
         )
-    return top != ""  # a relative import hides where it leads
+    return top != ""  # a relative import hides its target
 
 
 def broken_imports(modules: dict[str, str]) -> list[str]:
-    """Imports against the rule. The package itself only names its modules for type checkers."""
+    """Imports that break a rule.
+
+    The package's `__init__` is exempt: its imports are for type checkers.
+    """
     return [
         f"{module} imports {name}"
         for module, source in modules.items()
@@ -187,9 +190,10 @@ def broken_imports(modules: dict[str, str]) -> list[str]:
 
 
 def renaming_calls(source: str) -> list[str]:
-    """Calls that rename or replace a file, which only `files.py` may do.
+    """Calls that rename or replace a file, which only `files.py` may contain.
 
-    `x.replace(y)` with a single argument is a path's; a text's has two, a config's has names.
+    `x.replace(y)` with one positional argument is a path's: for text it has two, for a config
+    keywords.
     """
     calls = [name for name, _ in imports(source) if name in RENAMING]
     for node in ast.walk(parsed(source)):
@@ -202,12 +206,12 @@ def renaming_calls(source: str) -> list[str]:
 
 
 def private(name: str) -> bool:
-    """`_name`, but neither `_` nor `__name__`."""
+    """Whether a name is private: `_name`, but neither `_` nor `__name__`."""
     return bool(re.match(r"_[A-Za-z]", name))
 
 
 def own_names(modules: dict[str, str]) -> set[str]:
-    """The private names that the package gives to functions, classes, attributes and variables."""
+    """The private names of the functions, classes, attributes and variables of the package."""
     names = set()
     for source in modules.values():
         for node in ast.walk(parsed(source)):
@@ -215,15 +219,15 @@ def own_names(modules: dict[str, str]) -> set[str]:
                 names.add(node.name)
             elif isinstance(getattr(node, "ctx", None), ast.Store):
                 name = ast.unparse(node)
-                names.add(name.removeprefix("self."))  # another object's would be a use
+                names.add(name.removeprefix("self."))  # only our own definitions
     return {name for name in names if private(name) and name.isidentifier()}
 
 
 def foreign_private_names(modules: dict[str, str]) -> list[str]:
-    """Private names of other libraries outside `internals`, as "module: the use".
+    """Uses of other libraries' private names outside of `internals`, as "module: use".
 
-    A private name is another's if nothing in the package defines it. What is listed in `internals`
-    is another's even so, except the hooks, which our classes define.
+    A private name belongs to another library if the package does not define it. Names listed in
+    `internals` belong to other libraries as well, except for hooks, which our classes define.
     """
     listed = {reliance.attribute for reliance in PRIVATE_NAMES} - HOOKS
     own = (own_names(modules) | HOOKS | OPEN) - listed
@@ -236,7 +240,7 @@ def foreign_private_names(modules: dict[str, str]) -> list[str]:
 
 
 def private_imports(source: str) -> Iterator[str]:
-    """Imports of what another library keeps to itself."""
+    """Imports of private modules and names of other libraries."""
     for name, _ in imports(source):
         if folder_of(name) and name.startswith("roformer_tf."):
             continue
@@ -245,7 +249,7 @@ def private_imports(source: str) -> Iterator[str]:
 
 
 def private_uses(source: str, own: set[str]) -> Iterator[str]:
-    """Uses of private names that are not our own: as attributes, by getattr, and in strings."""
+    """Uses of private names of other libraries: as attributes, in getattr, and in strings."""
     for node in ast.walk(parsed(source)):
         text, name = "", ""
         if isinstance(node, ast.Attribute):
@@ -287,7 +291,7 @@ def test_the_check_sees_a_private_name(use):
 
 
 def classes_named_twice(modules: dict[str, str]) -> dict[str, list[str]]:
-    """Public classes of one name in several modules, which readers would confuse."""
+    """Public classes of the same name in several modules."""
     places_of: dict[str, list[str]] = {}
     for module, source in modules.items():
         for node in parsed(source).body:
@@ -316,7 +320,7 @@ def test_no_module_imports_itself_through_others():
         for module, source in modules.items()
         if module != "roformer_tf"
     }
-    assert list(TopologicalSorter(graph).static_order())  # CycleError names the circle
+    assert list(TopologicalSorter(graph).static_order())  # a CycleError names the cycle
 
 
 @pytest.mark.parametrize(
@@ -382,7 +386,7 @@ def test_the_check_sees_a_renaming(source):
 
 
 def run_python(code: str, **environment: str) -> dict:
-    """Run code in a fresh interpreter; what it prints last is JSON."""
+    """Run code in a new interpreter, and parse its last line of output as JSON."""
     done = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,

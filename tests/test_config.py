@@ -1,4 +1,4 @@
-"""RoFormerConfig: what it reads, keeps, warns of and refuses."""
+"""RoFormerConfig: the files it reads and writes, its warnings, and the values it refuses."""
 
 import json
 import math
@@ -219,7 +219,7 @@ def test_transformers_rope_parameters_say_what_we_have_keys_for():
     assert scaled.rope_parameters == {"rope_type": "linear", "factor": 2.0}
     assert (scaled.rotary_base, scaled.rotary_share) == (500.0, 0.5)
     assert RoFormerConfig.from_dict(scaled.to_dict()) == scaled
-    assert arguments["rope_theta"] == 500.0  # what is the caller's stays so
+    assert arguments["rope_theta"] == 500.0  # the caller's dictionary is unchanged
 
 
 SCALE = ("label_mean", "label_deviation")

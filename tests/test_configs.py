@@ -15,12 +15,12 @@ ROOT = Path(__file__).parents[1]
 NAMES = ["base", "char", "continue", "demo", "gpt", "paper", "small", "v2"]
 FINETUNING = ["cail2019_scm", "entities", "few_examples", "long_documents", "reviews"]
 QUICK = {"base", "gpt", "paper"}
-"""One of each kind, and the stages; that the others can be read at all is a quick test, too."""
+"""One recipe of each kind, and the one with stages. Another quick test parses all recipes."""
 
 
 @pytest.fixture
 def parsed(monkeypatch):
-    """parsed("pretrain", *words) → the settings that the command would run with."""
+    """parsed("pretrain", *words) → the settings that the command would use."""
     from roformer_tf.finetuning import command as finetuning
     from roformer_tf.pretraining import command as pretraining
 
@@ -78,7 +78,7 @@ SHORT = {"length": 32, "batch-size": 8, "steps": 2, "held-out": 0, "precision": 
 
 @pytest.fixture
 def toy(released, write_corpus, tmp_path):
-    """toy(recipe) → flags that make its run a matter of seconds, and change nothing else."""
+    """toy(recipe) → flags that reduce a run to seconds and change nothing else of the recipe."""
 
     def flags(recipe):
         arguments = SHORT | {"corpus": write_corpus(tmp_path / "corpus.txt", 150), "workers": 1}
@@ -114,7 +114,7 @@ def test_a_settings_file_trains_a_model_of_its_kind(toy, name, monkeypatch, tmp_
     used = yaml.safe_load((run / "settings.yaml").read_text(encoding="utf-8"))
     for key in recipe.keys() - {*SHORT, "architecture", "vocab-size", "stages"}:
         value = used[key.replace("-", "_")]
-        assert value == type(value)(recipe[key])  # 1e-4 is text to YAML
+        assert value == type(value)(recipe[key])  # YAML reads 1e-4 as text
     losses = [json.loads(line)["loss"] for line in (run / "metrics.jsonl").open()]
     assert losses
     assert all(0 < loss < 2 * math.log(used["vocab_size"] or 50_000) for loss in losses)
@@ -147,7 +147,7 @@ def test_a_finetuning_file_needs_only_a_checkpoint_examples_and_a_folder(parsed,
 
 
 def test_the_config_of_cail2019_is_the_released_script(parsed):
-    """20 epochs, of half the rows each, 4 rows a step, at a constant 6e-6, by Adam."""
+    """20 epochs of half of the rows, batches of 4 rows, a constant rate of 6e-6, and Adam."""
     from roformer_tf.models.heads import RoFormerForSequenceClassification
     from roformer_tf.training.optimizers import make_finetune_optimizer
 
@@ -162,7 +162,7 @@ def test_the_config_of_cail2019_is_the_released_script(parsed):
     optimizer = make_finetune_optimizer(settings.optimizer, model, batches=100)
     rates = {float(optimizer._learning_rate(batch)) for batch in range(100)}
     assert [*rates] == pytest.approx([6e-6])
-    assert optimizer.weight_decay == 0  # which makes AdamW Adam
+    assert optimizer.weight_decay == 0  # AdamW without decay is Adam
     assert set(optimizer.scales) == {1.0}
     message = " ".join(path.read_text(encoding="utf-8").replace("#", "").split())
     assert f"gradients longer than {optimizer.global_clipnorm:g} are scaled down" in message
@@ -170,7 +170,7 @@ def test_the_config_of_cail2019_is_the_released_script(parsed):
 
 
 def prepared(recipe, tmp_path, write_corpus, *more):
-    """A folder of rows, prepared as a recipe has them, of two corpora."""
+    """A folder of sequences that were prepared from two corpora with a recipe's settings."""
     corpora = [f"{x}={write_corpus(tmp_path / f'{x}.txt', 150)}" for x in ("news", "wiki")]
     length, tokenization = recipe.get("length", 512), recipe.get("tokenization", "word")
     vocabulary = ["--vocab-size", 50_000, "--tokenization", tokenization, "--workers", 1]

@@ -1,4 +1,4 @@
-"""Whatever happens during a write, the old or the new content is complete."""
+"""If a write is interrupted, either the old or the new content is complete."""
 
 import errno
 import os
@@ -29,7 +29,7 @@ from roformer_tf.tasks.classification import Classification
 
 
 class BrokenError(Exception):
-    """What goes wrong in the middle of writing; KeyboardInterrupt is no Exception."""
+    """An error in the middle of writing. KeyboardInterrupt is tested too: it is no Exception."""
 
 
 @pytest.fixture(params=[BrokenError, KeyboardInterrupt])
@@ -45,7 +45,7 @@ def umask(request):
 
 
 def listing(folder):
-    """Every path under a folder, with the content of files."""
+    """Every path in a folder, with the content of files."""
     return {
         str(path.relative_to(folder)): path.read_text() if path.is_file() else None
         for path in folder.rglob("*")
@@ -57,7 +57,7 @@ def mode(path):
 
 
 def put_file(target, text, failure=None):
-    """Write a file in the tested way; with a failure, half of it."""
+    """Write a file through `temporary_file`; with a failure, only half of it."""
     with temporary_file(target) as temporary:
         temporary.write_text(text)
         if failure:
@@ -65,7 +65,7 @@ def put_file(target, text, failure=None):
 
 
 def put_folder(target, text, failure=None):
-    """Write a folder with a file of that name in it; with a failure, half of it."""
+    """Write a folder with a file named after the text; with a failure, stop within the block."""
     with temporary_folder(target) as temporary:
         (temporary / f"{text}.txt").write_text(text)
         if failure:
@@ -75,7 +75,7 @@ def put_folder(target, text, failure=None):
 def test_a_file_appears_when_the_block_ends_well(tmp_path):
     target = tmp_path / "new" / "deep" / "file.txt"
     with temporary_file(target) as temporary:
-        assert temporary.parent == target.parent  # the same disk: a rename is one step
+        assert temporary.parent == target.parent  # the same disk, so that the rename is atomic
         temporary.write_text("half")
         assert not target.exists()
         temporary.write_text("whole")
@@ -135,7 +135,7 @@ def test_a_kill_between_the_two_renames_loses_nothing(tmp_path, monkeypatch):
         return self.rename(other)
 
     monkeypatch.setattr("pathlib.Path.replace", rename_once)
-    monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)  # the killed clean nothing up
+    monkeypatch.setattr("shutil.rmtree", lambda *_, **__: None)  # a kill cleans nothing up
     with pytest.raises(KeyboardInterrupt):
         put_folder(target, "new")
     assert sorted(text for text in listing(tmp_path).values() if text) == ["new", "old"]
@@ -148,7 +148,7 @@ def test_permissions_follow_the_umask(umask, tmp_path):
     assert mode(tmp_path / "file.txt") == 0o666 & ~umask
     assert mode(tmp_path / "folder" / "inside.txt") == 0o666 & ~umask
     assert mode(tmp_path / "folder") == 0o777 & ~umask
-    assert os.umask(umask) == umask  # reading it has not changed it
+    assert os.umask(umask) == umask  # reading the umask has not changed it
 
 
 def test_text_is_utf8_with_unix_line_endings(tmp_path):
@@ -165,9 +165,10 @@ def test_what_cannot_be_encoded_leaves_the_old_text(tmp_path):
 
 @pytest.fixture
 def held(monkeypatch):
-    """held(path) → a list: how often others tried to rename or replace that path, in vain.
+    """held(path) → a list that grows by every failed attempt to rename or replace that path.
 
-    So it is on Windows while a program has it open. Given `tries`, it lets go after these.
+    Windows behaves like this while a program has a file open. With `tries`, the file is released
+    after that many attempts.
     """
 
     def hold(path, tries=None):
@@ -222,7 +223,7 @@ def test_only_what_a_killed_process_left_is_swept(tmp_path, monkeypatch):
     kept = {"file.tmp": "a", ".hidden": "b", ".notes.tmp": "c"}
     for name, content in kept.items():
         (tmp_path / name).write_text(content)
-    with monkeypatch.context() as killed:  # which cleans nothing up
+    with monkeypatch.context() as killed:  # a killed process cleans nothing up
         killed.setattr("pathlib.Path.unlink", lambda *_, **__: None)
         killed.setattr("shutil.rmtree", lambda *_, **__: None)
         with pytest.raises(BrokenError):
@@ -256,7 +257,7 @@ with locked(sys.argv[1]):
 
 @pytest.fixture
 def holder(tmp_path):
-    """A process that writes into `run`."""
+    """A process that holds the lock of `run`."""
     process = subprocess.Popen(
         [sys.executable, "-c", HOLDER, tmp_path / "run"],
         stdout=subprocess.PIPE,
@@ -270,7 +271,7 @@ def holder(tmp_path):
 
 def test_a_lock_is_free_when_its_owner_is_killed(holder, tmp_path):
     run = tmp_path / "run"
-    for _ in range(2):  # who is refused takes nothing from the owner, nor its name
+    for _ in range(2):  # a refused process removes neither the lock nor the name of its owner
         with (
             pytest.raises(InputError, match=f"run is in use: process {holder.pid} on"),
             locked(run),
@@ -314,7 +315,7 @@ def test_without_file_locks_a_message_is_printed_and_work_continues(
 
 @pytest.mark.parametrize("name", ["file.txt/deep/x", f"{'长' * 100}/x", "x" * 250])
 def test_what_cannot_be_written_is_refused_and_nothing_left(name, tmp_path):
-    """A name of 250 bytes would be possible without the temporary name."""
+    """A name of 250 bytes is valid, but the longer temporary name is not."""
     (tmp_path / "file.txt").write_text("old")
     with pytest.raises(InputError, match="cannot write"):
         check_writable(tmp_path / "new" / name if "file" not in name else tmp_path / name)
@@ -351,7 +352,7 @@ def test_numbers_may_have_to_be_finite():
         parse_json('{"a": NaN}', finite=True)
 
 
-DAMAGED = {  # a file of a folder that a command reads → the command
+DAMAGED = {  # damaged file in a model's folder: a command that reads it
     "task.json": "predict --model MODEL --input x.tsv --output y.tsv",
     "config.json": "predict --model MODEL --input x.tsv --output y.tsv",
     "tokenizer_config.json": "checkpoints inspect MODEL",

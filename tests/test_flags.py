@@ -1,4 +1,4 @@
-"""Names of flags, typed and in YAML files."""
+"""Names and values of flags, on the command line and in YAML files."""
 
 from contextlib import suppress
 
@@ -28,7 +28,7 @@ def test_every_command_takes_a_language(name):
 def test_no_flag_is_a_word_that_alone_means_nothing(name):
     vague = {"rate", "weights", "keep", "decay", "spike", "share", "temperature"}
     allowed = {
-        "generate": {"temperature"},  # of sampling, the field's word for it
+        "generate": {"temperature"},  # the standard term of sampling
     }
     assert vague & flag_types(cli.load_settings(name)).keys() == allowed.get(name, set())
 

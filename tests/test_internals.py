@@ -1,4 +1,4 @@
-"""Every private name of other libraries that we rely on, tried."""
+"""Every private name of other libraries that the package uses behaves as expected."""
 
 import ast
 import inspect
@@ -119,7 +119,7 @@ def built_optimizer(**settings):
 def check_index():
     optimizer, variables = built_optimizer()
     assert [internals.index_of(optimizer, v) for v in variables] == [0, 1, 2], "other numbers"
-    if keras.backend.backend() == "tensorflow":  # which hands update_step its own variables
+    if keras.backend.backend() == "tensorflow":  # it passes its own variables to update_step
         assert internals.index_of(optimizer, variables[1].value) == 1, "TensorFlow's is unknown"
 
 
@@ -143,7 +143,10 @@ def check_velocities():
 
 
 def hooked_optimizer(name, answer):
-    """An AdamW of rate 0 and much decay whose hook is ours; what it was called with."""
+    """Run a step of AdamW with high decay and our hook.
+
+    Return the hook's calls and the variable.
+    """
     called = []
 
     def hook(self, argument):
@@ -190,7 +193,7 @@ def check_jax_coordinator():
     assert hasattr(distributed.global_state, "client"), "it has another name"
     try:
         from jaxlib import _jax as compiled
-    except ImportError:  # as it was called before jaxlib 0.6
+    except ImportError:  # its name before jaxlib 0.6
         from jaxlib import xla_extension as compiled
 
     client = compiled.DistributedRuntimeClient
@@ -202,7 +205,7 @@ def check_jieba_dictionary():
     import jieba
 
     assert jieba.add_word.__self__ is jieba.dt, "the functions are another tokenizer's"
-    tokenizer, word = jieba.Tokenizer(), "甲乙丙丁"  # not the one that other tests cut with
+    tokenizer, word = jieba.Tokenizer(), "甲乙丙丁"  # not the tokenizer that other tests use
     alone = SimpleNamespace(dt=tokenizer, finalseg=jieba.finalseg)
     assert not internals.jieba_dictionary_changed(alone, 0), "it is initialized when made"
     tokenizer.initialize()
@@ -242,7 +245,7 @@ CHECKS = {
 
 
 def tried(reliance):
-    """Try a reliance; what to say if it does not hold, or None."""
+    """Run the check of a private name. Return a message if it fails, or None."""
     try:
         CHECKS[reliance.name]()
     except Exception as error:
@@ -297,7 +300,7 @@ def test_a_name_with_another_meaning_is_reported(monkeypatch):
 
 
 def keras_classes():
-    """Every class of the package that has a base of Keras'."""
+    """Every class of the package with a Keras base class."""
     modules = pkgutil.walk_packages(roformer_tf.__path__, "roformer_tf.")
     for name in sorted(module.name for module in modules):
         if name == "roformer_tf.__main__":
@@ -308,12 +311,12 @@ def keras_classes():
 
 
 def foreign_bases(kind):
-    """Keras' classes that a class inherits from."""
+    """The Keras classes that a class inherits from."""
     return [base for base in kind.__mro__ if base.__module__.split(".")[0] == "keras"]
 
 
 def private_names(kind):
-    """The private names that a class' own source defines or takes from itself."""
+    """The private names that the source of a class defines or reads from `self` or `cls`."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(kind)))
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
@@ -328,7 +331,7 @@ def private_names(kind):
 
 @pytest.mark.slow
 def test_no_class_of_ours_takes_a_private_name_of_its_bases_unlisted():
-    """By chance, too: a name of ours that Keras has as well would take its place."""
+    """A private name of ours that Keras also uses would override Keras' by accident."""
     taken = {
         (kind.__name__, name)
         for kind in keras_classes()

@@ -1,4 +1,4 @@
-"""What is known of the machine, whatever this one is."""
+"""Detection of CPU cores, CPU instructions and accelerators, independent of the test machine."""
 
 import os
 
@@ -9,7 +9,7 @@ from roformer_tf import machine
 
 @pytest.fixture
 def cpu_info(tmp_path, monkeypatch):
-    """cpu_info(text) → replaces the CPU's description, without oneDNN's switches."""
+    """cpu_info(text): replace the CPU's description, and unset oneDNN's environment variables."""
     for name in machine.ISA_LIMITS:
         monkeypatch.delenv(name, raising=False)
 

@@ -1,4 +1,4 @@
-"""Commands and flags that README, documents, help texts, messages, reports and cards print."""
+"""Commands and flags in the README, documents, help, messages, reports and cards are valid."""
 
 import ast
 import contextlib
@@ -22,7 +22,7 @@ DOCUMENTS = [
     *("README.md", "README_zh.md", "CONTRIBUTING.md", "checkpoints/README.md"),
     *(str(path.relative_to(ROOT)) for path in sorted((ROOT / "docs").rglob("*.md"))),
 ]
-DOCUMENTS.remove("docs/LOG.md")  # names flags of its time
+DOCUMENTS.remove("docs/LOG.md")  # an old log, which keeps the flags of its time
 SCRIPTS = {"pretrain/run_mlm.py": "pretrain", "finetune/run_classifier.py": "finetune"}
 COMMAND = re.compile(r"(?:srun [^`\n]*?)?(?:roformer-tf|python[0-9.]* [a-z]+/run_[a-z]+\.py) .*")
 OF_OTHERS = {
@@ -33,7 +33,7 @@ OF_OTHERS = {
     *("sets", "quick", "peer", "examples"),  # of `python -m benchmarks.suite`
     *("clones", "corpora", "test-sets"),  # of `python -m pretrain.mini`
 }
-FILLED = "PLACEHOLDER"  # in place of what an f-string inserts
+FILLED = "PLACEHOLDER"  # in place of the values of an f-string
 
 
 @cache
@@ -56,7 +56,7 @@ def flags_in(text):
 
 
 def words_of(line):
-    """A command as `main` gets it; None where it names no command, as `roformer-tf COMMAND`."""
+    """The arguments of a command. None if it names no command, as in `roformer-tf COMMAND`."""
     line = line.replace("\\\n", " ").strip()
     for script, command in SCRIPTS.items():
         line = re.sub(rf".*{script}", f"roformer-tf {command}", line)
@@ -68,7 +68,7 @@ def words_of(line):
 
 
 def check(line):
-    """Parse a command as the command line does. Raises what the command line would print."""
+    """Parse a command as the command line does, and raise its errors."""
     if (words := words_of(line)) is None:
         return
     name, typed = words
@@ -82,7 +82,7 @@ def check(line):
 
 
 def broken(lines):
-    """The commands that the command line refuses."""
+    """The commands that the command line refuses, with their errors."""
     wrong = []
     for line in lines:
         try:
@@ -93,7 +93,7 @@ def broken(lines):
 
 
 def commands_in(text):
-    """Commands of fenced blocks and of `inline code`."""
+    """The commands in fenced blocks and in `inline code`."""
     text = text.replace("\\\n", " ")
     fenced = re.findall(r"^```[a-z]*\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
     rest = re.sub(r"^```[a-z]*\n.*?^```", "", text, flags=re.MULTILINE | re.DOTALL)
@@ -104,7 +104,7 @@ def commands_in(text):
 
 @cache
 def package_texts():
-    """(place, text) of every string and template; what an f-string inserts is FILLED."""
+    """(place, text) of every string and template, with FILLED for the values of f-strings."""
     texts = [
         (str(path.relative_to(ROOT)), path.read_text(encoding="utf-8"))
         for path in sorted((ROOT / "roformer_tf").rglob("*.md.jinja"))

@@ -1,4 +1,4 @@
-"""How a command loads TensorFlow: its notes are dropped, and nothing else, whatever happens."""
+"""Loading TensorFlow in a command hides TensorFlow's notes and no other output."""
 
 import gc
 import json
@@ -34,7 +34,7 @@ ONEDNN = "TF_ENABLE_ONEDNN_OPTS"
 
 
 def environment_without_level():
-    """The environment without what jax, or a command in this process, sets in it."""
+    """The environment without the variables that JAX or a command in this process sets."""
     return {k: v for k, v in os.environ.items() if k not in ("TF_CPP_MIN_LOG_LEVEL", ONEDNN)}
 
 
@@ -113,7 +113,7 @@ def test_of_commands_in_one_process_garbage_is_collected():
 
 @pytest.mark.slow
 def test_a_command_loads_keras_without_unused_packages_and_can_load_them_later():
-    """In a process of its own, where nothing has loaded Keras yet."""
+    """Run in a separate process, where Keras is not loaded yet."""
     code = (
         "import gc, json, sys\n"
         "from roformer_tf.cli import main\n"

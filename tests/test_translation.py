@@ -1,4 +1,4 @@
-"""Messages and their translations: every message has one, and it has the same fields."""
+"""Every message has a translation with the same fields."""
 
 import gettext
 import re
@@ -24,7 +24,7 @@ PACKAGE = Path(roformer_tf.__file__).parent
 PO = FOLDER / "zh" / "LC_MESSAGES" / "roformer_tf.po"
 ZH = Translator("zh")
 SAME = {"the CPU", "ROC AUC", "F1", "MRR@10", "nDCG@10"}
-"""Terms that are the same in Chinese."""
+"""Terms that are not translated."""
 TRANSLATE = (
     f"translate the new entries of {PO.name} into Chinese, then run `make translations` again"
 )

@@ -1,4 +1,4 @@
-"""Help pages: what they show first, how wide they are, and their examples."""
+"""Help pages: their first flags, their width and their examples."""
 
 import re
 import shlex
@@ -19,7 +19,7 @@ FLAG = re.compile(r"^  \[?--([a-z0-9-]+)", re.MULTILINE)
 
 @pytest.fixture
 def page(monkeypatch, capsys):
-    """page(command, *flags) → what is printed on a screen of 80 columns."""
+    """page(command, *flags) → the output on a terminal of 80 columns."""
     monkeypatch.setenv("COLUMNS", "80")
 
     def page(name, *flags):
@@ -40,7 +40,7 @@ def test_the_list_of_commands_fits_on_a_screen(language, capsys):
 
 
 def width(line):
-    return len(line.encode("gbk"))  # a Chinese character takes two columns and two bytes
+    return len(line.encode("gbk"))  # a Chinese character: two columns, two bytes
 
 
 @pytest.mark.parametrize(("language", "usage"), [("en", "usage: "), ("zh", "用法：")])
@@ -123,7 +123,7 @@ def test_chinese_lines_are_broken_between_characters_but_not_at_punctuation():
     for width in range(24, 60):
         lines = wrapped(text, width, "  --flag  ", 10)
         assert max(map(columns, lines)) <= width
-        assert max(map(columns, lines[:-1])) >= width - 16  # the longest unit: "--max-length 256"
+        assert max(map(columns, lines[:-1])) >= width - 16  # "--max-length 256" is the longest unit
         assert "".join(line[10:] for line in lines).replace(" ", "") == text.replace(" ", "")
         assert not [line for line in lines if line.strip()[0] in "，。：）”" or line[-1] in "（“"]
 
