@@ -80,11 +80,11 @@ def pytest_collection_modifyitems(items):
     Also mark the cases that a `quick_cases` mark does not select as slow.
     """
 
-    def place(item):
+    def priority(item):
         starts = (number for number, start in enumerate(LONG) if item.nodeid.startswith(start))
         return next(starts, len(LONG))
 
-    items.sort(key=place)
+    items.sort(key=priority)
     for item in items:
         for mark in item.iter_markers("quick_cases"):
             if not any(fnmatchcase(item.callspec.id, pattern) for pattern in mark.args):
@@ -102,20 +102,20 @@ def pytest_collection_finish(session):
     gc.freeze()
     gc.set_threshold(100_000, 20, 20)
     gc.enable()
-    if _hurried(session.config):
-        _optimise_graphs(False)
+    if _only_quick(session.config):
+        _optimize_graphs(False)
         _keep_kernels()
 
 
-def _hurried(config):
+def _only_quick(config):
     """Whether only quick tests run."""
     return "not slow" in config.getoption("markexpr")
 
 
-def _optimise_graphs(yes):
+def _optimize_graphs(enabled):
     """Turn TensorFlow's graph optimization on or off, if TensorFlow is loaded."""
     if tf := sys.modules.get("tensorflow"):
-        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": not yes})
+        tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": not enabled})
 
 
 def _keep_kernels():
@@ -129,21 +129,21 @@ def _keep_kernels():
 
 
 @pytest.fixture(scope="session", autouse=True)
-def automatic():
+def original_automatic():
     """Make `--engine auto` use float32 even on a CPU with bfloat16. Yield the original function.
 
     Tests compare outputs to the last digit. Tests of bfloat16 use the original.
     """
     from roformer_tf.engines import choice
 
-    as_it_is = choice._automatic
+    original = choice._automatic
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(choice, "_automatic", lambda asked, _, *rest: as_it_is(asked, False, *rest))
-        yield as_it_is
+        patch.setattr(choice, "_automatic", lambda engine, _, *rest: original(engine, False, *rest))
+        yield original
 
 
 @pytest.fixture(scope="session", autouse=True)
-def undrawn(pytestconfig):
+def blank_pictures(pytestconfig):
     """Save empty pictures in the quick tests: drawing one takes as long as a tiny training run.
 
     Yields the original `Figure.savefig`. Tests of pictures use the fixture `pictures`.
@@ -159,36 +159,36 @@ def undrawn(pytestconfig):
         else:
             Path(target).write_bytes(content)
 
-    saves = Figure.savefig
+    original = Figure.savefig
     with pytest.MonkeyPatch.context() as patch:
-        if _hurried(pytestconfig):
+        if _only_quick(pytestconfig):
             patch.setattr(Figure, "savefig", save)
-        yield saves
+        yield original
 
 
 @pytest.fixture
-def pictures(undrawn, monkeypatch):
+def pictures(blank_pictures, monkeypatch):
     """Draw real pictures."""
     from matplotlib.figure import Figure
 
-    monkeypatch.setattr(Figure, "savefig", undrawn)
+    monkeypatch.setattr(Figure, "savefig", blank_pictures)
 
 
 @pytest.fixture(scope="session")
-def as_users_have_it():
+def optimized_graphs():
     """optimized_graphs(): a context whose steps equal those of a user's process bit by bit."""
 
     @contextmanager
-    def optimised():
+    def optimized():
         tf = sys.modules.get("tensorflow")
         before = tf.config.optimizer.get_experimental_options() if tf else {}
-        _optimise_graphs(True)
+        _optimize_graphs(True)
         try:
             yield
         finally:
-            _optimise_graphs(not before.get("disable_meta_optimizer", False))
+            _optimize_graphs(not before.get("disable_meta_optimizer", False))
 
-    return optimised
+    return optimized
 
 
 @pytest.fixture(scope="session")
@@ -202,7 +202,7 @@ def eagerly(pytestconfig):
     @contextmanager
     def untraced():
         on_jax = os.environ.get("KERAS_BACKEND") == "jax"  # JAX has no eager mode
-        if on_jax or not _hurried(pytestconfig):
+        if on_jax or not _only_quick(pytestconfig):
             yield
             return
         import tensorflow as tf
@@ -225,7 +225,7 @@ def eager_steps(eagerly):
 
 
 @pytest.fixture
-def quantizing(monkeypatch):
+def no_garbage_collection(monkeypatch):
     """Skip the garbage collection after each quantized layer, which takes half a second each."""
     monkeypatch.setattr(gc, "collect", lambda *_: 0)
 
@@ -257,14 +257,14 @@ def shallow(released, tmp_path_factory):
     """A folder with the released character model cut to one layer, which compiles faster."""
     from roformer_tf import RoFormerForMaskedLM
 
-    whole = RoFormerForMaskedLM.from_pretrained(released("char"))
-    cut = RoFormerForMaskedLM(whole.config.replace(num_hidden_layers=1))
-    cut.tokenizer = whole.tokenizer
-    weights = whole.named_variables()
-    for name, variable in cut.named_variables().items():
+    full = RoFormerForMaskedLM.from_pretrained(released("char"))
+    model = RoFormerForMaskedLM(full.config.replace(num_hidden_layers=1))
+    model.tokenizer = full.tokenizer
+    weights = full.named_variables()
+    for name, variable in model.named_variables().items():
         variable.assign(weights[name])
     folder = tmp_path_factory.mktemp("shallow") / "model"
-    cut.save_pretrained(folder)
+    model.save_pretrained(folder)
     return folder
 
 
@@ -335,29 +335,29 @@ def gradient():
 @pytest.fixture(scope="session")
 def write_corpus():
     """write_corpus(path, documents, length=60, seed=0): write random Chinese characters."""
-    known = list(
+    characters = list(
         "今天天气很好我们去公园学习中国经济发展人民生活改革工作北京上海新闻记者报道的了在和是不也都"
     )
 
     def write(path, documents, length=60, seed=0):
-        chosen = np.random.default_rng(seed).choice(known, (documents, length))
-        path.write_text("。\n".join(map("".join, chosen)) + "。\n", encoding="utf-8")
+        texts = np.random.default_rng(seed).choice(characters, (documents, length))
+        path.write_text("。\n".join(map("".join, texts)) + "。\n", encoding="utf-8")
         return path
 
     return write
 
 
-PACE = ("tokens_per_second", "waiting", "mfu")
+SPEED_KEYS = ("tokens_per_second", "waiting", "mfu")
 
 
 @pytest.fixture(scope="session")
-def untimed():
-    """metrics_without_times(file) → the lines of a metrics file without what depends on speed."""
+def stable_metrics():
+    """stable_metrics(file) → the lines of a metrics file without what depends on speed."""
 
     def lines(path):
         with path.open(encoding="utf-8") as file:
             read = [json.loads(line) for line in file]
-        return [{key: x for key, x in line.items() if key not in PACE} for line in read]
+        return [{key: x for key, x in line.items() if key not in SPEED_KEYS} for line in read]
 
     return lines
 

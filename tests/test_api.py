@@ -51,15 +51,15 @@ def runs(shallow, tmp_path_factory):
     return folder, result
 
 
-def test_every_setting_arrives(runs):
+def test_python_and_the_command_use_the_same_settings(runs):
     folder, _ = runs
-    ours, theirs = (
+    python_settings, command_settings = (
         yaml.safe_load((folder / name / "settings.yaml").read_text("utf-8"))
         for name in ("python", "command")
     )
     files = {"train", "test", "output"}
-    assert {k: v for k, v in ours.items() if k not in files} == {
-        k: v for k, v in theirs.items() if k not in files
+    assert {k: v for k, v in python_settings.items() if k not in files} == {
+        k: v for k, v in command_settings.items() if k not in files
     }
 
 
@@ -69,7 +69,7 @@ def comparable(report):
     return rest | {"mistakes": [{**mistake, "place": ""} for mistake in report["mistakes"]]}
 
 
-def test_it_gives_the_report_and_the_weights_of_the_command(runs):
+def test_report_and_weights_equal_those_of_the_command(runs):
     folder, result = runs
     report = json.loads((folder / "command" / "report.json").read_text("utf-8"))
     assert comparable(result.report) == comparable(report)
@@ -82,8 +82,8 @@ def test_the_result_predicts_as_load_does_and_has_the_model(runs):
     texts = [text for text, _ in rows(12, 1)]
     predictions = result.predict(texts)
     assert predictions == roformer_tf.load(folder / "command" / "model")(texts)
-    right = [x["label"] == label for x, (_, label) in zip(predictions, rows(12, 1), strict=True)]
-    assert np.mean(right) == result.report["test"]["accuracy"]
+    correct = [x["label"] == label for x, (_, label) in zip(predictions, rows(12, 1), strict=True)]
+    assert np.mean(correct) == result.report["test"]["accuracy"]
     logits = result.model(result.model.tokenizer(texts))
     scores = np.asarray(keras.ops.softmax(logits))
     names = ["坏", "好"]  # sorted
@@ -127,7 +127,7 @@ def test_a_finished_run_is_used_again_and_other_rows_are_refused(runs, shallow):
         ),
     ],
 )
-def test_bad_input_is_explained_in_names_of_python_and_leaves_nothing(
+def test_bad_input_is_reported_with_python_names_and_leaves_no_files(
     train, settings, message, shallow, tmp_path
 ):
     with pytest.raises(InputError, match=message):

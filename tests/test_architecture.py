@@ -113,7 +113,7 @@ WITH_BACKENDS = {
 INTERNALS = "roformer_tf.internals"
 HOOKS = {reliance.attribute for reliance in PRIVATE_NAMES if reliance.hook}
 PRIVATE_MODULE = re.compile(r"(keras\.src|(tensorflow|tf)\.python|jax\._src|jaxlib)\b")
-OPEN = {"_replace", "_asdict", "_fields", "_make", "_field_defaults", "_exit"}
+DOCUMENTED = {"_replace", "_asdict", "_fields", "_make", "_field_defaults", "_exit"}
 """Documented names of named tuples and of `os` that begin with an underscore."""
 RENAMING = {"os.replace", "os.rename", "os.renames", "shutil.move"}
 
@@ -198,9 +198,11 @@ def renaming_calls(source: str) -> list[str]:
     calls = [name for name, _ in imports(source) if name in RENAMING]
     for node in ast.walk(parsed(source)):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            lone = len(node.args) == 1 and not node.keywords
-            whole = ast.unparse(node.func)
-            if whole in RENAMING or (lone and node.func.attr in ("rename", "replace")):
+            single_argument = len(node.args) == 1 and not node.keywords
+            function_name = ast.unparse(node.func)
+            if function_name in RENAMING or (
+                single_argument and node.func.attr in ("rename", "replace")
+            ):
                 calls.append(ast.unparse(node))
     return calls
 
@@ -210,7 +212,7 @@ def private(name: str) -> bool:
     return bool(re.match(r"_[A-Za-z]", name))
 
 
-def own_names(modules: dict[str, str]) -> set[str]:
+def names_we_define(modules: dict[str, str]) -> set[str]:
     """The private names of the functions, classes, attributes and variables of the package."""
     names = set()
     for source in modules.values():
@@ -230,12 +232,12 @@ def foreign_private_names(modules: dict[str, str]) -> list[str]:
     `internals` belong to other libraries as well, except for hooks, which our classes define.
     """
     listed = {reliance.attribute for reliance in PRIVATE_NAMES} - HOOKS
-    own = (own_names(modules) | HOOKS | OPEN) - listed
+    our_names = (names_we_define(modules) | HOOKS | DOCUMENTED) - listed
     return [
         f"{module}: {use}"
         for module, source in modules.items()
         if module != INTERNALS
-        for use in [*private_imports(source), *private_uses(source, own)]
+        for use in [*private_imports(source), *private_uses(source, our_names)]
     ]
 
 
@@ -248,7 +250,7 @@ def private_imports(source: str) -> Iterator[str]:
             yield f"import of {name}"
 
 
-def private_uses(source: str, own: set[str]) -> Iterator[str]:
+def private_uses(source: str, our_names: set[str]) -> Iterator[str]:
     """Uses of private names of other libraries: as attributes, in getattr, and in strings."""
     for node in ast.walk(parsed(source)):
         text, name = "", ""
@@ -259,7 +261,7 @@ def private_uses(source: str, own: set[str]) -> Iterator[str]:
         elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("getattr", "setattr"):
             name = ast.unparse(node.args[1]).lstrip("f").strip("'\"")  # "_name", f"_{part}_dense"
             name = name.partition("{")[0] + name.partition("{")[2]
-        if PRIVATE_MODULE.match(text) or (private(name) and name not in own):
+        if PRIVATE_MODULE.match(text) or (private(name) and name not in our_names):
             yield ast.unparse(node)
 
 
@@ -285,7 +287,7 @@ def test_private_names_of_other_libraries_are_used_in_internals_only():
         "import jieba._compat",
     ],
 )
-def test_the_check_sees_a_private_name(use):
+def test_the_check_detects_a_private_name(use):
     assert foreign_private_names({"roformer_tf.training.x": use})
     assert not foreign_private_names({INTERNALS: use})
 
@@ -357,7 +359,7 @@ def test_no_module_imports_itself_through_others():
         ("roformer_tf.corpus.x", "from roformer_tf import RoFormerEncoder"),
     ],
 )
-def test_the_check_sees_a_broken_rule(module, source):
+def test_the_check_detects_a_broken_rule(module, source):
     assert broken_imports({module: source})
 
 
@@ -365,7 +367,7 @@ def test_no_public_class_has_the_name_of_another():
     assert classes_named_twice(sources()) == {}
 
 
-def test_the_check_sees_a_name_given_twice():
+def test_the_check_detects_a_duplicate_class_name():
     modules = {
         "roformer_tf.training.x": "class Run:\n    pass",
         "roformer_tf.corpus.x": "class _Run: 1",
@@ -380,7 +382,7 @@ def test_the_check_sees_a_name_given_twice():
 @pytest.mark.parametrize(
     "source", ["os.replace(a, b)", "path.rename(b)", "path.replace(b)", "from os import rename"]
 )
-def test_the_check_sees_a_renaming(source):
+def test_the_check_detects_a_renaming(source):
     assert renaming_calls(source)
     assert not renaming_calls("'a'.replace('a', 'b'); config.replace(hidden_size=3)")
 

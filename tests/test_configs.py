@@ -45,14 +45,14 @@ def test_every_file_is_a_recipe_of_one_of_the_commands():
     assert sorted([*NAMES, *FINETUNING]) == sorted(file.stem for file in RECIPES.glob("*.yaml"))
 
 
-def test_a_name_that_no_recipe_has_is_refused_with_those_there_are(capsys):
+def test_an_unknown_recipe_is_refused_with_the_known_names(capsys):
     assert cli.main(["pretrain", "--config", "bas", "--output", "x"]) == 2
     error = capsys.readouterr().err
     assert "there is no recipe 'bas'" in error
     assert "base, " in error
 
 
-def test_a_file_of_the_users_goes_before_a_recipe(tmp_path, monkeypatch):
+def test_a_user_file_takes_precedence_over_a_recipe(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert find_recipe("base") == RECIPES / "base.yaml"
     assert find_recipe("my/base.yaml") == Path("my/base.yaml")
@@ -61,7 +61,7 @@ def test_a_file_of_the_users_goes_before_a_recipe(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_settings_file_needs_only_text_and_a_folder(parsed, name):
+def test_a_recipe_needs_only_a_corpus_and_an_output(parsed, name):
     more = {"demo": ["--vocab-size", 1000], "continue": ["--init-from", "x.zip"]}
     needed = ["--corpus", "x.txt", "--output", "run", *more.get(name, [])]
     settings = parsed("pretrain", "--config", name, *needed)
@@ -102,7 +102,7 @@ def toy(released, write_corpus, tmp_path):
 @pytest.mark.parametrize(
     "name", [pytest.param(x, marks=[] if x in QUICK else pytest.mark.slow) for x in NAMES]
 )
-def test_a_settings_file_trains_a_model_of_its_kind(toy, name, monkeypatch, tmp_path):
+def test_a_recipe_trains_a_model_of_its_kind(toy, name, monkeypatch, tmp_path):
     from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForMaskedLM
 
     monkeypatch.chdir(ROOT)
@@ -131,7 +131,7 @@ def test_v2_is_the_architecture_of_the_release():
     assert (config.norm_type, config.hidden_act, config.vocab_size) == ("rms_norm", "relu", 12_000)
 
 
-def test_the_released_sizes_are_those_of_the_releases():
+def test_base_and_small_have_the_released_sizes():
     base, small = (RoFormerConfig.from_file(RECIPES / f"{name}.json") for name in ("base", "small"))
     sizes = [
         (c.num_hidden_layers, c.hidden_size, c.num_attention_heads, c.vocab_size)
@@ -141,7 +141,7 @@ def test_the_released_sizes_are_those_of_the_releases():
 
 
 @pytest.mark.parametrize("name", FINETUNING)
-def test_a_finetuning_file_needs_only_a_checkpoint_examples_and_a_folder(parsed, name):
+def test_a_finetuning_recipe_needs_only_a_checkpoint_examples_and_an_output(parsed, name):
     needed = ["--checkpoint", "x.zip", "--train", "x.tsv", "--output", "run"]
     assert parsed("finetune", "--config", name, *needed).epochs >= 4
 
@@ -181,7 +181,7 @@ def prepared(recipe, tmp_path, write_corpus, *more):
 
 
 @pytest.mark.parametrize("name", [name for name in NAMES if name != "paper"])
-def test_a_settings_file_goes_with_rows_that_are_prepared_so(
+def test_a_recipe_accepts_rows_prepared_with_its_settings(
     parsed, name, tmp_path, write_corpus, released
 ):
     from roformer_tf.pretraining.settings import with_rows_settled

@@ -72,7 +72,7 @@ def put_folder(target, text, failure=None):
             raise failure
 
 
-def test_a_file_appears_when_the_block_ends_well(tmp_path):
+def test_a_file_appears_when_the_block_ends_without_an_error(tmp_path):
     target = tmp_path / "new" / "deep" / "file.txt"
     with temporary_file(target) as temporary:
         assert temporary.parent == target.parent  # the same disk, so that the rename is atomic
@@ -156,7 +156,7 @@ def test_text_is_utf8_with_unix_line_endings(tmp_path):
     assert (tmp_path / "file.txt").read_bytes() == "第一行\n第二行\n".encode()
 
 
-def test_what_cannot_be_encoded_leaves_the_old_text(tmp_path):
+def test_an_encoding_error_leaves_the_old_text(tmp_path):
     write_text(tmp_path / "file.txt", "old")
     with pytest.raises(UnicodeEncodeError):
         write_text(tmp_path / "file.txt", "\ud800")
@@ -164,8 +164,8 @@ def test_what_cannot_be_encoded_leaves_the_old_text(tmp_path):
 
 
 @pytest.fixture
-def held(monkeypatch):
-    """held(path) → a list that grows by every failed attempt to rename or replace that path.
+def open_elsewhere(monkeypatch):
+    """open_elsewhere(path) → a list of the refused attempts to rename or replace that path.
 
     Windows behaves like this while a program has a file open. With `tries`, the file is released
     after that many attempts.
@@ -188,40 +188,40 @@ def held(monkeypatch):
 
 
 @pytest.mark.parametrize("put", [put_file, put_folder])
-def test_what_another_program_holds_open_stays_and_the_new_one_is_kept(put, held, tmp_path):
+def test_if_the_target_is_open_the_new_content_gets_another_name(put, open_elsewhere, tmp_path):
     target = tmp_path / "answers.xlsx"
     put(target, "old")
     put(tmp_path / "answers-2.xlsx", "somebody's")
     before = listing(tmp_path)
-    refused = held(target)
+    refused = open_elsewhere(target)
     with pytest.raises(InputError, match=r"(?s)answers\.xlsx is open .* stored .*answers-3\.xlsx"):
         put(target, "new")
     assert len(refused) == 3
     after = listing(tmp_path)
     put(tmp_path / "right", "new")
-    kept = {name: text for name, text in after.items() if name not in before}
-    assert {name.replace("answers-3.xlsx", "right") for name in kept} == {
+    added = {name: text for name, text in after.items() if name not in before}
+    assert {name.replace("answers-3.xlsx", "right") for name in added} == {
         name for name in listing(tmp_path) if name.startswith("right")
     }
-    assert "new" in kept.values()
+    assert "new" in added.values()
     assert {name: after[name] for name in before} == before
     assert mode(tmp_path / "answers-3.xlsx") == mode(tmp_path / "right")
 
 
 @pytest.mark.parametrize("put", [put_file, put_folder])
-def test_what_is_held_for_a_moment_is_waited_for(put, held, tmp_path):
+def test_a_briefly_open_target_is_waited_for(put, open_elsewhere, tmp_path):
     target = tmp_path / "answers.xlsx"
     put(target, "old")
-    refused = held(target, tries=2)
+    refused = open_elsewhere(target, tries=2)
     put(target, "new")
     assert len(refused) == 2
     assert "new" in listing(tmp_path).values()
     assert len(list(tmp_path.iterdir())) == 1
 
 
-def test_only_what_a_killed_process_left_is_swept(tmp_path, monkeypatch):
-    kept = {"file.tmp": "a", ".hidden": "b", ".notes.tmp": "c"}
-    for name, content in kept.items():
+def test_sweep_removes_only_leftovers_of_killed_processes(tmp_path, monkeypatch):
+    unrelated = {"file.tmp": "a", ".hidden": "b", ".notes.tmp": "c"}
+    for name, content in unrelated.items():
         (tmp_path / name).write_text(content)
     with monkeypatch.context() as killed:  # a killed process cleans nothing up
         killed.setattr("pathlib.Path.unlink", lambda *_, **__: None)
@@ -234,10 +234,10 @@ def test_only_what_a_killed_process_left_is_swept(tmp_path, monkeypatch):
         put_folder(tmp_path / "twice", "new")
     assert len(leftovers(tmp_path)) == 3
     sweep(tmp_path)
-    assert listing(tmp_path) == kept | {"twice": None, "twice/new.txt": "new"}
+    assert listing(tmp_path) == unrelated | {"twice": None, "twice/new.txt": "new"}
 
 
-def test_what_was_moved_away_and_never_replaced_gets_its_name_back(tmp_path):
+def test_sweep_restores_a_folder_whose_replacement_was_interrupted(tmp_path):
     put_folder(tmp_path / "model", "old")
     (tmp_path / "model").rename(tmp_path / ".model.abcdefgh.old")  # killed between two renames
     (tmp_path / ".model.hgfedcba.tmp").mkdir()
@@ -250,7 +250,7 @@ HOLDER = """
 import sys, time
 from roformer_tf.files import locked
 with locked(sys.argv[1]):
-    print("held", flush=True)
+    print("open_elsewhere", flush=True)
     time.sleep(100)
 """
 
@@ -263,7 +263,7 @@ def holder(tmp_path):
         stdout=subprocess.PIPE,
         cwd=Path(__file__).parents[1],
     )
-    assert process.stdout.readline().strip() == b"held"
+    assert process.stdout.readline().strip() == b"open_elsewhere"
     yield process
     process.kill()
     process.communicate()
@@ -286,7 +286,7 @@ def test_a_lock_is_free_when_its_owner_is_killed(holder, tmp_path):
     assert listing(tmp_path) == {"run": None, "run/mine.txt": ""}
 
 
-def test_a_folder_made_for_nothing_goes_and_one_that_was_there_stays(failure, tmp_path):
+def test_an_unused_new_folder_is_removed_and_an_existing_one_stays(failure, tmp_path):
     for folder in (tmp_path / "new" / "deep", tmp_path / "new"):
         with pytest.raises(failure), locked(folder):
             raise failure
@@ -314,7 +314,7 @@ def test_without_file_locks_a_message_is_printed_and_work_continues(
 
 
 @pytest.mark.parametrize("name", ["file.txt/deep/x", f"{'长' * 100}/x", "x" * 250])
-def test_what_cannot_be_written_is_refused_and_nothing_left(name, tmp_path):
+def test_an_unwritable_path_is_refused_and_leaves_nothing(name, tmp_path):
     """A name of 250 bytes is valid, but the longer temporary name is not."""
     (tmp_path / "file.txt").write_text("old")
     with pytest.raises(InputError, match="cannot write"):
@@ -332,7 +332,7 @@ DEEP = "[" * 200_000
 
 
 @pytest.mark.parametrize("text", [DEEP, "{", "", '"\ud800"', b"\xff", b"\x00"])
-def test_json_that_cannot_be_used_is_one_kind_of_error(text, tmp_path):
+def test_unusable_json_raises_one_kind_of_error(text, tmp_path):
     content = text if isinstance(text, bytes) else text.encode("utf-8", "surrogatepass")
     with pytest.raises(ValueError, match=r"."):
         parse_json(content)
@@ -346,7 +346,7 @@ def test_json_may_begin_with_a_byte_order_mark():
     assert parse_json(b'\xef\xbb\xbf{"a": 1}') == {"a": 1}
 
 
-def test_numbers_may_have_to_be_finite():
+def test_finite_refuses_nan():
     assert parse_json('{"a": NaN}')["a"] != 1
     with pytest.raises(ValueError, match="NaN"):
         parse_json('{"a": NaN}', finite=True)

@@ -22,31 +22,31 @@ HOOKS = {reliance.attribute for reliance in PRIVATE_NAMES if reliance.hook}
 
 
 def check_attention_hook():
-    seen = []
+    calls = []
 
-    class Watching(keras.layers.MultiHeadAttention):
+    class Recording(keras.layers.MultiHeadAttention):
         def _compute_attention(self, query, key, *arguments, **settings):
-            seen.append((query.shape, key.shape, len(arguments), settings.get("use_causal_mask")))
+            calls.append((query.shape, key.shape, len(arguments), settings.get("use_causal_mask")))
             return super()._compute_attention(query, key, *arguments, **settings)
 
-    layer = Watching(3, 4)
+    layer = Recording(3, 4)
     x, y = np.ones((2, 5, 8), "float32"), np.ones((2, 7, 8), "float32")
     layer(x, y)
-    assert seen.pop() == ((2, 5, 3, 4), (2, 7, 3, 4), 4, None), "other arguments"
+    assert calls.pop() == ((2, 5, 3, 4), (2, 7, 3, 4), 4, None), "other arguments"
     layer(x, x, use_causal_mask=True)
-    assert not seen.pop()[3], "the causal mask is left to the hook"
+    assert not calls.pop()[3], "the causal mask is left to the hook"
 
 
 def check_attention_build():
-    seen = []
+    calls = []
 
-    class Watching(keras.layers.MultiHeadAttention):
+    class Recording(keras.layers.MultiHeadAttention):
         def _build_attention(self, rank):
-            seen.append((rank, self.value_dense.built, hasattr(self, "_output_dense")))
+            calls.append((rank, self.value_dense.built, hasattr(self, "_output_dense")))
             super()._build_attention(rank)
 
-    Watching(3, 4).build((2, 5, 8), (2, 7, 8))
-    assert seen == [(4, True, False)], "it is called elsewhere, or with something else"
+    Recording(3, 4).build((2, 5, 8), (2, 7, 8))
+    assert calls == [(4, True, False)], "it is called elsewhere, or with something else"
 
 
 def check_all_layers():
@@ -61,15 +61,15 @@ def check_all_layers():
 def check_call_context():
     from keras.src.backend.common import global_state
 
-    seen = []
+    contexts = []
 
-    class Watching(keras.layers.Layer):
+    class Recording(keras.layers.Layer):
         def call(self, x):
-            seen.append(global_state.get_global_attribute("current_call_ctx"))
+            contexts.append(global_state.get_global_attribute("current_call_ctx"))
             return x
 
-    Watching()(np.ones(2, "float32"))
-    assert seen[0] is not None, "nothing is set"
+    Recording()(np.ones(2, "float32"))
+    assert contexts[0] is not None, "nothing is set"
     assert global_state.get_global_attribute("current_call_ctx") is None, "it stays"
 
 
@@ -95,17 +95,17 @@ def check_tape():
 
 
 def check_initializer():
-    asked = []
+    calls = []
 
     def initializer(shape, dtype):
-        asked.append((tuple(shape), dtype))
+        calls.append((tuple(shape), dtype))
         return keras.ops.full(shape, 7.0, dtype)
 
     with keras.StatelessScope():
         layer = keras.layers.Dense(2)
         layer.build((None, 3))
         internals.set_initializer(layer.kernel, initializer)
-    assert asked == [((3, 2), "float32")], "it is not asked for the value"
+    assert calls == [((3, 2), "float32")], "it is not asked for the value"
     assert (keras.ops.convert_to_numpy(layer.kernel) == 7).all(), "its value is not taken"
 
 
@@ -142,34 +142,34 @@ def check_velocities():
     np.testing.assert_allclose(keras.ops.convert_to_numpy(second), [0.9] * 4, rtol=1e-5)
 
 
-def hooked_optimizer(name, answer):
+def hooked_optimizer(name, result):
     """Run a step of AdamW with high decay and our hook.
 
     Return the hook's calls and the variable.
     """
-    called = []
+    calls = []
 
     def hook(self, argument):
-        called.append(argument)
-        return answer
+        calls.append(argument)
+        return result
 
     kind = type("Hooked", (keras.optimizers.AdamW,), {name: hook})
     variable = keras.Variable(np.ones(3, "float32"))
     optimizer = kind(learning_rate=0.5, weight_decay=0.5)
     optimizer.build([variable])
     optimizer.apply([keras.ops.zeros(3)])
-    return called, keras.ops.convert_to_numpy(variable)
+    return calls, keras.ops.convert_to_numpy(variable)
 
 
 def check_use_weight_decay():
-    called, value = hooked_optimizer("_use_weight_decay", False)
-    assert len(called) == 1, "it is not asked"
+    calls, value = hooked_optimizer("_use_weight_decay", False)
+    assert len(calls) == 1, "it is not asked"
     assert (value == 1).all(), "what it answers does not count"
 
 
 def check_apply_weight_decay():
-    called, value = hooked_optimizer("_apply_weight_decay", None)
-    assert [len(list(x)) for x in called] == [1], "it does not get the variables"
+    calls, value = hooked_optimizer("_apply_weight_decay", None)
+    assert [len(list(x)) for x in calls] == [1], "it does not get the variables"
     assert (value == 1).all(), "decay is elsewhere, too"
 
 
@@ -244,7 +244,7 @@ CHECKS = {
 }
 
 
-def tried(reliance):
+def failure_of(reliance):
     """Run the check of a private name. Return a message if it fails, or None."""
     try:
         CHECKS[reliance.name]()
@@ -259,16 +259,16 @@ def tried(reliance):
 
 
 @pytest.mark.parametrize("reliance", PRIVATE_NAMES, ids=lambda reliance: reliance.name)
-def test_what_we_rely_on_holds(reliance):
+def test_private_names_behave_as_expected(reliance):
     if not find_spec(reliance.library):
         pytest.skip(f"{reliance.library} is not installed")
     if reliance.library == "tensorflow" and keras.backend.backend() != "tensorflow":
         pytest.skip("another backend runs")
-    output = tried(reliance)
+    output = failure_of(reliance)
     assert output is None, output
 
 
-def test_every_reliance_is_tried_and_no_other():
+def test_every_private_name_has_a_check():
     assert [reliance.name for reliance in PRIVATE_NAMES] == list(CHECKS)
 
 
@@ -284,7 +284,7 @@ def test_a_removed_name_is_reported_with_library_and_version(name, owner, monkey
     reliance = next(x for x in PRIVATE_NAMES if x.name == name)
     owner = next(base for base in owner.__mro__ if reliance.attribute in vars(base))
     monkeypatch.delattr(owner, reliance.attribute)
-    output = tried(reliance)
+    output = failure_of(reliance)
     assert output.startswith(f"keras {keras.__version__} breaks what roformer_tf relies on: {name}")
     assert "internals.py" in output
 
@@ -295,7 +295,7 @@ def test_a_name_with_another_meaning_is_reported(monkeypatch):
         return self.output_dense(self._compute_attention(query, key, value=value)[0])
 
     monkeypatch.setattr(keras.layers.MultiHeadAttention, "call", call)
-    output = tried(PRIVATE_NAMES[0])
+    output = failure_of(PRIVATE_NAMES[0])
     assert "call hands it the projected query" in output
 
 
@@ -330,14 +330,14 @@ def private_names(kind):
 
 
 @pytest.mark.slow
-def test_no_class_of_ours_takes_a_private_name_of_its_bases_unlisted():
+def test_every_override_of_a_private_keras_name_is_listed():
     """A private name of ours that Keras also uses would override Keras' by accident."""
-    taken = {
+    overridden = {
         (kind.__name__, name)
         for kind in keras_classes()
-        for theirs in [{x for base in foreign_bases(kind) for x in private_names(base)}]
+        for keras_names in [{x for base in foreign_bases(kind) for x in private_names(base)}]
         for name in private_names(kind)
-        if name in theirs
+        if name in keras_names
     }
-    assert {name for _, name in taken} - HOOKS == set(), taken
-    assert {name for _, name in taken} >= HOOKS, "a hook is listed that no class overrides"
+    assert {name for _, name in overridden} - HOOKS == set(), overridden
+    assert {name for _, name in overridden} >= HOOKS, "a hook is listed that no class overrides"

@@ -68,8 +68,10 @@ def run_on_jax(*arguments, **environment):
 def test_the_numbers_are_right_on_jax(tests):
     # Most of the time of the quick ones goes into compiling, so skip XLA's optimizations there. The
     # slow cases compile as users do.
-    hasty = {"XLA_FLAGS": "--xla_backend_optimization_level=0"} if tests is QUICK else {}
-    output = run_on_jax("-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", *tests, **hasty)
+    fast_compilation = {"XLA_FLAGS": "--xla_backend_optimization_level=0"} if tests is QUICK else {}
+    output = run_on_jax(
+        "-m", "pytest", "-q", "-rs", "-p", "no:cacheprovider", *tests, **fast_compilation
+    )
     assert "passed" in output
     skipped = [line for line in output.splitlines() if line.startswith("SKIPPED")]
     assert not [line for line in skipped if "test_gpu_attention.py" in line]

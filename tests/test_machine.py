@@ -43,7 +43,7 @@ def test_cores_are_those_of_the_process_and_of_its_container(tmp_path, monkeypat
         ("avx512_bf16", "default", True),
     ],
 )
-def test_bfloat16_is_multiplied_by_some_instructions_unless_they_are_left(
+def test_bfloat16_needs_instructions_that_are_not_disabled(
     flags, limit, want, cpu_info, monkeypatch
 ):
     cpu_info(f"processor : 0\nflags\t\t: fpu {flags}\n")

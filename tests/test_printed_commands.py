@@ -25,7 +25,7 @@ DOCUMENTS = [
 DOCUMENTS.remove("docs/LOG.md")  # an old log, which keeps the flags of its time
 SCRIPTS = {"pretrain/run_mlm.py": "pretrain", "finetune/run_classifier.py": "finetune"}
 COMMAND = re.compile(r"(?:srun [^`\n]*?)?(?:roformer-tf|python[0-9.]* [a-z]+/run_[a-z]+\.py) .*")
-OF_OTHERS = {
+FOREIGN_FLAGS = {
     *("numprocesses", "dist", "only-binary", "extra-index-url"),  # pytest's and pip's
     *("no-deps", "logdir", "ntasks"),  # pip's, TensorBoard's and Slurm's
     *("scheduler-file", "nworkers", "nthreads"),  # Dask's
@@ -153,7 +153,7 @@ def test_commands_of_cards_are_understood(name):
 @pytest.mark.parametrize("name", DOCUMENTS)
 def test_flags_named_in_documents_exist(name):
     named = set(flags_in((ROOT / name).read_text(encoding="utf-8")))
-    assert named <= all_flags() | OF_OTHERS
+    assert named <= all_flags() | FOREIGN_FLAGS
 
 
 def test_flags_named_in_help_and_messages_exist():
@@ -161,7 +161,7 @@ def test_flags_named_in_help_and_messages_exist():
         (place, flag)
         for place, text in package_texts()
         for flag in flags_in(text)
-        if flag not in all_flags() | OF_OTHERS and FILLED not in flag
+        if flag not in all_flags() | FOREIGN_FLAGS and FILLED not in flag
     ]
     assert not wrong
 
@@ -171,9 +171,11 @@ def test_help_names_flags_of_its_command_as_they_are_typed(name, capsys):
     with contextlib.suppress(SystemExit):
         main([*name.split(), "--help-all"])
     text = " ".join(capsys.readouterr().out.split())
-    own = flags_of(name).union(*(flags_of(name, f"--{x}") for x in COMMANDS[name].variants))
+    command_flags = flags_of(name).union(
+        *(flags_of(name, f"--{x}") for x in COMMANDS[name].variants)
+    )
     for flag in flags_in(text):
         near = [c for c in COMMANDS if re.search(rf"{c}[^.│]*--{re.escape(flag)}", text)]
-        assert flag in own or any(flag in flags_of(c) for c in near), flag
+        assert flag in command_flags or any(flag in flags_of(c) for c in near), flag
     snake = set(re.findall(r"(?<![\w.])[a-z]+(?:_[a-z0-9]+)+\b", text))
-    assert not {word for word in snake if word.replace("_", "-") in own}
+    assert not {word for word in snake if word.replace("_", "-") in command_flags}

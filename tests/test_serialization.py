@@ -16,7 +16,7 @@ from roformer_tf.registration import CLASSES, register
 from roformer_tf.training.optimizers import EmaAdamW, Lamb, LayerwiseAdamW, Muon, WarmupDecay
 
 PACKAGE = Path(roformer_tf.__file__).parent
-BEFORE = Path(__file__).parent / "fixtures" / "keras"
+OLD_FILES = Path(__file__).parent / "fixtures" / "keras"
 OPTIMIZERS = {
     "EmaAdamW": lambda rate: EmaAdamW(rate, ema=0.9),
     "LayerwiseAdamW": lambda rate: LayerwiseAdamW(rate, scales=[1.0, 0.5]),
@@ -67,10 +67,10 @@ def compiled(tmp_path_factory):
         ("import roformer_tf.layers, keras", ["EmaAdamW"]),
     ],
 )
-def test_a_new_process_loads_files_of_now_and_of_before(imports, names, compiled):
+def test_a_new_process_loads_new_and_old_files(imports, names, compiled):
     code = READER.format(imports=imports, names=json.dumps(names))
     done = subprocess.run(
-        [sys.executable, "-c", code, str(compiled), str(BEFORE)],
+        [sys.executable, "-c", code, str(compiled), str(OLD_FILES)],
         capture_output=True,
         text=True,
         check=False,

@@ -58,7 +58,7 @@ def test_a_log_file_gets_a_line_every_thirty_seconds(clock, stderr):
     assert lines[0] == "fine-tuning: 1,300 of 2,000 steps, elapsed 00:30, remaining 01:10, loss=0.5"
 
 
-def test_what_is_done_before_has_no_line_and_bytes_are_rounded(clock, stderr):
+def test_short_progress_prints_no_line_and_bytes_are_rounded(clock, stderr):
     file = stderr()
     with Progress(total=5_000_000, desc="base", unit="B", unit_scale=True) as bar:
         bar.update(4_000_000)
@@ -108,5 +108,5 @@ def test_a_table_fits_and_loses_no_text(width):
     assert len({columns(line) for line in table([r[:2] for r in cells], width)}) == 1
 
 
-def test_what_a_terminal_cannot_show_is_printed_as_an_escape():
+def test_unprintable_characters_are_printed_as_escapes():
     assert printable("基线 a\n\udcc4\x1b[31m") == r"基线 a\n\udcc4\x1b[31m"

@@ -61,8 +61,8 @@ def test_the_compiled_catalog_is_that_of_the_text(catalog):
 
     with PO.with_suffix(".mo").open("rb") as file:
         compiled = {item.id: item.string for item in read_mo(file) if item.id}
-    wanted = {text: message.string for text, message in catalog.items()}
-    assert compiled == wanted, "run `make translations`"
+    expected = {text: message.string for text, message in catalog.items()}
+    assert compiled == expected, "run `make translations`"
     translations = gettext.translation("roformer_tf", FOLDER, ["zh"])
     assert all(translations.gettext(text) == x.string for text, x in catalog.items())
 

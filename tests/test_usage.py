@@ -75,7 +75,7 @@ def test_help_all_has_every_flag_once_with_a_meaning(name, typed, language, page
 
 
 @pytest.mark.parametrize(("name", "typed"), PAGES)
-def test_a_page_ends_in_two_examples_that_are_understood(name, typed, page):
+def test_a_page_ends_with_two_valid_examples(name, typed, page):
     examples = page(name, *typed, "--help").partition("\nexamples:\n")[2].replace("\\\n", "")
     lines = examples.strip().splitlines()
     assert len(lines) == 2
@@ -110,10 +110,10 @@ def test_flags_are_in_groups_and_show_their_values_and_defaults(page):
 
 
 def test_a_narrow_terminal_gets_narrow_lines_and_a_wide_one_readable_ones(page, monkeypatch):
-    for terminal, most in ((60, 60), (300, 100)):
+    for terminal, max_width in ((60, 60), (300, 100)):
         monkeypatch.setenv("COLUMNS", str(terminal))
         text = page("finetune", "--help").partition("\nexamples:")[0]
-        assert max(map(len, text.splitlines())) <= most
+        assert max(map(len, text.splitlines())) <= max_width
 
 
 def test_chinese_lines_are_broken_between_characters_but_not_at_punctuation():

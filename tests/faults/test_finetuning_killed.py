@@ -50,11 +50,11 @@ def figures(run):
 @pytest.mark.slow  # broken off without a kill: finetuning/test_learning_rate.py
 @pytest.mark.skipif(os.name == "nt", reason="kills process groups")
 def test_the_same_command_again_ends_with_the_same_weights_and_figures(
-    flags, typed, tmp_path, capsys, monkeypatch, as_users_have_it
+    flags, typed, tmp_path, capsys, monkeypatch, optimized_graphs
 ):
     monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")  # which takes long
     whole, run = tmp_path / "whole", tmp_path / "run"
-    with as_users_have_it():
+    with optimized_graphs():
         assert main(["finetune", *flags(whole)]) == 0
     process = typed("finetune/run_classifier.py", *flags(run))
     deadline = time.monotonic() + 180
@@ -67,7 +67,7 @@ def test_the_same_command_again_ends_with_the_same_weights_and_figures(
     process.communicate()
     assert not (run / "model").exists()
 
-    with as_users_have_it():
+    with optimized_graphs():
         assert main(["finetune", *flags(run)]) == 0
     assert (run / WEIGHTS).read_bytes() == (whole / WEIGHTS).read_bytes()
     for trial in ("rate-0.001-seed-0", "rate-0.001-seed-1"):
@@ -97,7 +97,7 @@ VECTORS = {
 @pytest.mark.parametrize("kind", VECTORS)
 @pytest.mark.skipif(os.name == "nt", reason="kills process groups")
 def test_so_it_is_with_vectors_and_teachers(
-    kind, released, typed, tmp_path, monkeypatch, as_users_have_it
+    kind, released, typed, tmp_path, monkeypatch, optimized_graphs
 ):
     monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")
     train, whole, run = tmp_path / "train.jsonl", tmp_path / "whole", tmp_path / "run"
@@ -116,7 +116,7 @@ def test_so_it_is_with_vectors_and_teachers(
         *("--learning-rate", 1e-3, "--save-every", 2, "--dropout", 0.2, "--no-baseline"),
     ]
     flags = [str(flag) for flag in flags]
-    with as_users_have_it():
+    with optimized_graphs():
         assert main(["finetune", *flags, "--output", str(whole)]) == 0
     process = typed("roformer-tf", "finetune", *flags, "--output", run)
     deadline = time.monotonic() + 180
@@ -127,7 +127,7 @@ def test_so_it_is_with_vectors_and_teachers(
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
     assert not (run / "model").exists()
-    with as_users_have_it():
+    with optimized_graphs():
         assert main(["finetune", *flags, "--output", str(run)]) == 0
     assert (run / WEIGHTS).read_bytes() == (whole / WEIGHTS).read_bytes()
     assert {path.name for path in run.glob("*.npz")} == {path.name for path in whole.glob("*.npz")}

@@ -210,15 +210,15 @@ def flags(checkpoint, tmp_path_factory):
     return lambda output: ["finetune", *arguments, "--no-baseline", "--output", str(output)]
 
 
-def result(run, untimed):
+def result(run, stable_metrics):
     """What a training leaves: the loss of each step, the figures of each epoch, the weights."""
-    losses = [line["loss"] for line in untimed(run / "metrics.jsonl")]
-    figures = untimed(run / "evaluations.jsonl")
+    losses = [line["loss"] for line in stable_metrics(run / "metrics.jsonl")]
+    figures = stable_metrics(run / "evaluations.jsonl")
     return losses, figures, (run / "model" / "model.safetensors").read_bytes()
 
 
 def test_a_training_that_was_interrupted_ends_as_one_that_was_not(
-    flags, tmp_path, monkeypatch, untimed
+    flags, tmp_path, monkeypatch, stable_metrics
 ):
     whole, run = (tmp_path / name for name in ("whole", "run"))
     assert main(flags(whole)) == 0
@@ -234,6 +234,6 @@ def test_a_training_that_was_interrupted_ends_as_one_that_was_not(
         assert main(flags(run)) == 130
     assert not (run / "model").exists()
     assert main(flags(run)) == 0
-    assert result(run, untimed) == result(whole, untimed)
-    losses = result(whole, untimed)[0]
+    assert result(run, stable_metrics) == result(whole, stable_metrics)
+    losses = result(whole, stable_metrics)[0]
     assert len(set(losses)) == len(losses) == 8  # other batches would show
