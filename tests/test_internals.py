@@ -32,9 +32,9 @@ def check_attention_hook():
     layer = Recording(3, 4)
     x, y = np.ones((2, 5, 8), "float32"), np.ones((2, 7, 8), "float32")
     layer(x, y)
-    assert calls.pop() == ((2, 5, 3, 4), (2, 7, 3, 4), 4, None), "other arguments"
+    assert calls.pop() == ((2, 5, 3, 4), (2, 7, 3, 4), 4, None), "it gets other arguments"
     layer(x, x, use_causal_mask=True)
-    assert not calls.pop()[3], "the causal mask is left to the hook"
+    assert not calls.pop()[3], "the hook has to apply the causal mask"
 
 
 def check_attention_build():
@@ -46,7 +46,7 @@ def check_attention_build():
             super()._build_attention(rank)
 
     Recording(3, 4).build((2, 5, 8), (2, 7, 8))
-    assert calls == [(4, True, False)], "it is called elsewhere, or with something else"
+    assert calls == [(4, True, False)], "it is called at another time or with another rank"
 
 
 def check_all_layers():
@@ -69,8 +69,8 @@ def check_call_context():
             return x
 
     Recording()(np.ones(2, "float32"))
-    assert contexts[0] is not None, "nothing is set"
-    assert global_state.get_global_attribute("current_call_ctx") is None, "it stays"
+    assert contexts[0] is not None, "the call context is not set during a call"
+    assert global_state.get_global_attribute("current_call_ctx") is None, "it is not cleared"
 
 
 def check_stateless_scope():
@@ -87,11 +87,11 @@ def check_tape():
 
     assert not record.could_possibly_record()
     with tf.GradientTape():
-        assert record.could_possibly_record(), "a tape is not seen"
+        assert record.could_possibly_record(), "a tape is not detected"
     x = tf.ones(2)
     with tf.autodiff.ForwardAccumulator(x, x):
-        assert record.could_possibly_record(), "an accumulator is not seen"
-    assert not record.could_possibly_record(), "it stays"
+        assert record.could_possibly_record(), "an accumulator is not detected"
+    assert not record.could_possibly_record(), "it stays true"
 
 
 def check_initializer():
@@ -105,8 +105,8 @@ def check_initializer():
         layer = keras.layers.Dense(2)
         layer.build((None, 3))
         internals.set_initializer(layer.kernel, initializer)
-    assert calls == [((3, 2), "float32")], "it is not asked for the value"
-    assert (keras.ops.convert_to_numpy(layer.kernel) == 7).all(), "its value is not taken"
+    assert calls == [((3, 2), "float32")], "it is not called once with the shape and dtype"
+    assert (keras.ops.convert_to_numpy(layer.kernel) == 7).all(), "its value is not used"
 
 
 def built_optimizer(**settings):
@@ -118,9 +118,11 @@ def built_optimizer(**settings):
 
 def check_index():
     optimizer, variables = built_optimizer()
-    assert [internals.index_of(optimizer, v) for v in variables] == [0, 1, 2], "other numbers"
+    assert [internals.index_of(optimizer, v) for v in variables] == [0, 1, 2], "the indices differ"
     if keras.backend.backend() == "tensorflow":  # it passes its own variables to update_step
-        assert internals.index_of(optimizer, variables[1].value) == 1, "TensorFlow's is unknown"
+        assert internals.index_of(optimizer, variables[1].value) == 1, (
+            "TensorFlow's variable is unknown"
+        )
 
 
 def check_trainable_variables():
@@ -163,14 +165,14 @@ def hooked_optimizer(name, result):
 
 def check_use_weight_decay():
     calls, value = hooked_optimizer("_use_weight_decay", False)
-    assert len(calls) == 1, "it is not asked"
-    assert (value == 1).all(), "what it answers does not count"
+    assert len(calls) == 1, "it is not called once"
+    assert (value == 1).all(), "its result is ignored"
 
 
 def check_apply_weight_decay():
     calls, value = hooked_optimizer("_apply_weight_decay", None)
     assert [len(list(x)) for x in calls] == [1], "it does not get the variables"
-    assert (value == 1).all(), "decay is elsewhere, too"
+    assert (value == 1).all(), "weight decay is applied elsewhere as well"
 
 
 def check_learning_rate():
@@ -182,15 +184,15 @@ def check_learning_rate():
 def check_device_scope():
     import tensorflow as tf
 
-    assert internals.device_scope() == "", "there is a scope where none was opened"
+    assert internals.device_scope() == "", "it returns a scope although none is open"
     with tf.device("CPU:0"):
-        assert internals.device_scope().endswith("CPU:0"), "an open scope is not seen"
+        assert internals.device_scope().endswith("CPU:0"), "it does not return the open scope"
 
 
 def check_jax_coordinator():
     from jax._src import distributed
 
-    assert hasattr(distributed.global_state, "client"), "it has another name"
+    assert hasattr(distributed.global_state, "client"), "the attribute has another name"
     try:
         from jaxlib import _jax as compiled
     except ImportError:  # its name before jaxlib 0.6
@@ -204,23 +206,31 @@ def check_jax_coordinator():
 def check_jieba_dictionary():
     import jieba
 
-    assert jieba.add_word.__self__ is jieba.dt, "the functions are another tokenizer's"
+    assert jieba.add_word.__self__ is jieba.dt, "add_word does not belong to jieba.dt"
     tokenizer, word = jieba.Tokenizer(), "甲乙丙丁"  # not the tokenizer that other tests use
     alone = SimpleNamespace(dt=tokenizer, finalseg=jieba.finalseg)
-    assert not internals.jieba_dictionary_changed(alone, 0), "it is initialized when made"
+    assert not internals.jieba_dictionary_changed(alone, 0), (
+        "a new tokenizer is initialized at once"
+    )
     tokenizer.initialize()
     total = tokenizer.total
-    assert not internals.jieba_dictionary_changed(alone, total), "it is never as it was"
+    assert not internals.jieba_dictionary_changed(alone, total), (
+        "an unchanged dictionary counts as changed"
+    )
     tokenizer.add_word(word, 5)
-    assert tokenizer.total == total + 5, "a word added is not in the total"
-    assert internals.jieba_dictionary_changed(alone, total), "a word added leaves no trace"
+    assert tokenizer.total == total + 5, "an added word is not in the total"
+    assert internals.jieba_dictionary_changed(alone, total), "an added word is not detected"
     try:
         tokenizer.del_word(word)
-        assert internals.jieba_dictionary_changed(alone, tokenizer.total), "nor one deleted"
+        assert internals.jieba_dictionary_changed(alone, tokenizer.total), (
+            "a deleted word is not detected"
+        )
     finally:
         jieba.finalseg.Force_Split_Words.discard(word)
     tokenizer.dictionary = "a path"
-    assert internals.jieba_dictionary_changed(alone, tokenizer.total), "nor another dictionary"
+    assert internals.jieba_dictionary_changed(alone, tokenizer.total), (
+        "another dictionary is not detected"
+    )
 
 
 CHECKS = {
