@@ -1,4 +1,4 @@
-"""Tiny models and files that the tables name, and how a command of theirs is run."""
+"""The tiny models and files that the tables name, and a fixture that runs their commands."""
 
 import contextlib
 import importlib.machinery
@@ -69,14 +69,14 @@ def _masked(folder, seed):
 
 
 def _writer(folder, seed):
-    """A causal model whose greedy text ends after a few tokens, and whose beams find another."""
+    """A causal model whose greedy text ends after a few tokens and differs from its beam search."""
     keras.utils.set_random_seed(seed)
     tokenizer = tokenizer_of(LETTERS)
     sizes = TINY | {"num_hidden_layers": 2, "initializer_range": 0.9}
     model = RoFormerForCausalLM(RoFormerConfig(**sizes, vocab_size=tokenizer.vocab_size))
     model.tokenizer = tokenizer
     bias = np.zeros(tokenizer.vocab_size)
-    bias[:5] = -9  # no special token is written
+    bias[:5] = -9  # no special token is generated
     bias[tokenizer.sep_id] = 4.5
     model.mlm.bias.assign(bias)
     model.save_pretrained(folder)
@@ -84,7 +84,7 @@ def _writer(folder, seed):
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory, released):
-    """Files and models by the names that the tables have for them."""
+    """Files and models by their names in the tables."""
     folder = tmp_path_factory.mktemp("inputs")
     tasks = {
         "classifier": Classification(labels=("好", "坏", "平")),
@@ -228,7 +228,7 @@ def inputs(tmp_path_factory, released):
     write("scored", "scored.tsv", f"text_a\ttext_b\tscore\n{scored}")
     matches = _lines(pairwise(texts))
     write("matches", "matches.tsv", f"text_a\ttext_b\n{matches}")
-    # Documents that a search already has in the right order: reranking cannot improve it.
+    # Documents that a search already ranks correctly, so that reranking cannot improve them.
     ordered = [
         {"query": f"{i} {text}", "documents": [f"{i} {text}", f"{i + 99}"], "labels": [1, 0]}
         for i, text in enumerate(texts)
@@ -253,7 +253,7 @@ def inputs(tmp_path_factory, released):
 
 @pytest.fixture(scope="module")
 def computed():
-    """What computes from here on: (engine, precision, shape of the token ids) of each call."""
+    """A list of all calls that compute: (engine, precision, shape of the token ids)."""
     return []
 
 
@@ -274,7 +274,7 @@ def _spied(runner, computed):
 
 
 def _recorded_steps(computed):
-    """The encoder, which records what it is trained on."""
+    """A patch of the encoder that records the shapes of training batches."""
     from roformer_tf.models.encoder import RoFormerEncoder
 
     hidden_states = RoFormerEncoder.hidden_states
@@ -288,7 +288,7 @@ def _recorded_steps(computed):
 
 
 class _Tracker(ModuleType):
-    """What wandb is for a run."""
+    """A stand-in for wandb."""
 
     id = "run"
 
@@ -307,7 +307,7 @@ class _Tracker(ModuleType):
 
 @pytest.fixture(scope="module", autouse=True)
 def watched(computed, eagerly):
-    """Runs commands eagerly, and records what computes; other modules of the process do not."""
+    """Run commands eagerly and record what is computed. Reset everything for other test modules."""
     from roformer_tf.conversion import verify
     from roformer_tf.corpus import workers
     from roformer_tf.finetuning import trial
@@ -337,27 +337,27 @@ def watched(computed, eagerly):
         patch.setattr(rows, "runner", _spied(runner, computed))
         patch.setattr(generator, "_batches", batched)
         patch.setattr(RoFormerEncoder, "hidden_states", _recorded_steps(computed))
-        patch.setattr(devices, "multiplies_bfloat16", lambda: False)  # on every machine
-        patch.setattr(train_step, "SETTLED", 1)  # steps after which a spike is known
+        patch.setattr(devices, "multiplies_bfloat16", lambda: False)  # the same on every machine
+        patch.setattr(train_step, "SETTLED", 1)  # steps after which a spike is detected
         patch.setattr(trial, "save_checkpoint", saved)
         patch.setattr(pages, "cut_font", lambda characters: b"font")
         patch.setattr(workers, "usable_cores", lambda: 1)
         patch.setattr(workers, "processes", processes)
         patch.setattr(workers, "CONNECTING", 0.1)
-        patch.setenv(workers.ADDRESS, "tcp://127.0.0.1:9")  # where nobody answers
+        patch.setenv(workers.ADDRESS, "tcp://127.0.0.1:9")  # nothing listens there
         patch.setitem(sys.modules, "wandb", _Tracker(computed))
-        # other libraries compute in processes of their own, which take ten seconds
+        # the other libraries compute in separate processes, which take ten seconds
         patch.setattr(verify, "their_outputs", verify.our_outputs)
         patch.setattr(verify, "check_installed", lambda against: None)
         patch.setattr(verify.metadata, "version", lambda name: "0")
-        patch.setenv("ROFORMER_TF_CACHE", "")  # to be set for each run
-        patch.setenv("ROFORMER_TF_MIRROR", "http://127.0.0.1:9")  # where nobody answers
+        patch.setenv("ROFORMER_TF_CACHE", "")  # set again for each run
+        patch.setenv("ROFORMER_TF_MIRROR", "http://127.0.0.1:9")  # nothing listens there
         yield
 
 
 @pytest.fixture(scope="module")
 def asked(watched):
-    """What a service that `serve` started answered to `ask_all`."""
+    """The responses of a service that `serve` started to the requests of `ask_all`."""
     from uvicorn import supervisors
 
     from roformer_tf.serving import command
@@ -391,7 +391,7 @@ def asked(watched):
         def run(self):
             while_it_runs(super().run, self.should_exit.set, self.sockets[0])
 
-    # not `uvicorn.Server` itself, which other tests of this process run
+    # not `uvicorn.Server` itself, which other tests in this process run
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(command, "make_server", asked_server)
         patch.setattr(supervisors, "Multiprocess", AskedWorkers)
@@ -399,7 +399,7 @@ def asked(watched):
 
 
 class Written(io.StringIO):
-    """Standard output that keeps how it was written."""
+    """Standard output that also records the separate writes."""
 
     def __init__(self):
         super().__init__()
@@ -415,7 +415,7 @@ PACE = re.compile(r'("(?:tokens_per_second|waiting|mfu|seconds)": )[\d.e-]+')
 
 
 def _without_what_was_typed(content):
-    """JSON without times, names of files and settings: a flag is to change more than these."""
+    """JSON without times, file names and settings: a flag must change more than these."""
     typed = (
         "seconds",
         "settings",
@@ -452,9 +452,9 @@ def _content(path, out):
 
 
 def _end_after_the_steps(patch, command):
-    """Have a training end when its steps are done and in metrics.jsonl.
+    """End a training run when its steps are done and logged in metrics.jsonl.
 
-    Evaluation, report, baseline and saving take more than half of a tiny training's time.
+    Evaluation, report, baseline and saving take more than half of the time of a tiny run.
     """
 
     def end(*_):
@@ -471,7 +471,7 @@ def _end_after_the_steps(patch, command):
 
 @pytest.fixture(scope="module")
 def outcome(inputs, computed, asked, tmp_path_factory):
-    """outcome(command, words) → part → value; each command runs once."""
+    """outcome(command, words) → outputs by part. Each distinct command runs once."""
     known = {}
 
     def run(command, words):
@@ -484,7 +484,7 @@ def outcome(inputs, computed, asked, tmp_path_factory):
             asked.clear()
             name, _, only = command.partition(" (")
             patch = pytest.MonkeyPatch()
-            if only == "preparation)":  # trains nothing
+            if only == "preparation)":  # do not train
                 patch.setattr("roformer_tf.pretraining.command._run", lambda run: None)
             elif only == "steps)":
                 _end_after_the_steps(patch, name)
@@ -493,7 +493,7 @@ def outcome(inputs, computed, asked, tmp_path_factory):
                     code = main([*name.split(), *typed])
                 except SystemExit as ended:
                     code = ended.code
-            if "port" in asked:  # a free one differs each time
+            if "port" in asked:  # a free port differs each time
                 asked["port"] = str(asked["port"]) in typed
             patch.undo()
             output = {

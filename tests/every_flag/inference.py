@@ -8,12 +8,12 @@ def fewer(without, with_it):
 
 
 def batches(rows):
-    """A check: no batch has more rows, and the largest has as many."""
+    """A check: the largest batch has this many rows."""
     return lambda _, computed: max(shape[0] for *_, shape in computed) == rows
 
 
 def prompts(count):
-    """A check: the largest batch of a generator has so many prompts."""
+    """A check: the largest batch of a generator has this many prompts."""
     return lambda _, computed: max(shape for *_, shape in computed) == (count,)
 
 
@@ -24,7 +24,7 @@ def computed_by(engine, precision=None):
 
 
 def reading(part, base, before="{texts}", typed="--input", example="{columns}", first="example"):
-    """Rows of the flags that say how a file of texts is read."""
+    """Rows of the flags that control how a file of texts is read."""
     plain = base.replace(f"{typed} {before}", "")
     return [
         Row("--text-columns 乙", part, base=f"{plain} {typed} {{columns}}"),
@@ -35,7 +35,7 @@ def reading(part, base, before="{texts}", typed="--input", example="{columns}", 
 
 
 def reranking(base):
-    """Rows of the flags that a reranker follows as well."""
+    """Rows of the flags that a reranker uses as well."""
     return [
         Row(f"--rerank {{pair}} {flag}", "computed", check, "--rerank {pair}", base)
         for flag, check in (
@@ -72,7 +72,7 @@ TABLES = {
             Row("--output {out}/other.tsv", "other.tsv"),
             Row("--with-text", "answers.tsv", has("公园学习")),
             Row("--top-k 1", "answers.tsv"),
-            Row("学习", "answers.tsv", has("p(学习)"), base=ASKED),  # one more of --labels
+            Row("学习", "answers.tsv", has("p(学习)"), base=ASKED),  # one more label for --labels
             Row("--template {{}}今天去公园", "answers.tsv", base=ASKED),
             Row("--strict", "exit", base=PREDICT.replace("{texts}", "{holes}"), exits=(0, 2)),
             Row("--batch-size 2", "computed", batches(2)),
@@ -165,7 +165,7 @@ TABLES = {
     "evaluate": (
         EVALUATE,
         [
-            # On a reranker: tests/tasks/test_reranking.py.
+            # For a reranker: tests/tasks/test_reranking.py.
             Row("--first-stage {mlm}", "exit", exits=(0, 2)),
             Row("--model {other_classifier}", "figures.json"),
             Row("--data {more_labelled}", "figures.json"),

@@ -1,4 +1,4 @@
-"""What is asked of a service that `serve` has started."""
+"""Requests to a service that `serve` has started."""
 
 import http.client
 import json
@@ -10,7 +10,7 @@ TEXTS = ["今天天气很好", "我们去公园", "学习", "生活", "北京的
 
 
 def ask_all(address):
-    """Requests to whatever the service has → name → status and body, as text."""
+    """Send requests to all endpoints. Return name → status and body as text."""
     host, port = address[:2]
 
     def ask(path, body):
@@ -57,7 +57,7 @@ def ask_all(address):
 
 
 def _get(host, port, path, **headers):
-    """Headers and body of a response, as texts."""
+    """The access headers and the body of a response, as texts."""
     connection = http.client.HTTPConnection(host, port, timeout=60)
     try:
         connection.request("GET", path, headers=headers)

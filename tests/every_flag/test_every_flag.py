@@ -51,14 +51,14 @@ def test_a_flag_changes_the_outcome(command, base, row, outcome):
 @pytest.mark.slow
 @pytest.mark.parametrize(("command", "base", "row"), CASES)
 def test_a_row_would_fail_if_its_flag_were_ignored(command, base, row, outcome):
-    """The same command, run twice, has the same outcome, or one that the check refuses."""
+    """Running the same command twice gives equal outcomes, or the check refuses them."""
     words = f"{base} {row.without}"
     first, again = (outcome(command, x).get(row.part) for x in (words, f"{words} "))
     assert _equal(first, again) or not row.check(first, again)
 
 
 def _values(settings):
-    """Flag → value, those of nested settings included."""
+    """Flag → value, including nested settings."""
     actual = {}
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
@@ -70,7 +70,7 @@ def _values(settings):
 
 
 def _defaults(settings):
-    """Flag → default, of the flags that have one."""
+    """Flag → default, for the flags that have one."""
     actual = {}
     for field in dataclasses.fields(settings):
         if field.default is not dataclasses.MISSING:
@@ -89,7 +89,7 @@ class _Names(defaultdict):
 
 def _set_by(command, words, monkeypatch):
     """Flag → value, as the command's parser reads the words."""
-    for part in SETTINGS[command].__mro__:  # whether values go together is tested elsewhere
+    for part in SETTINGS[command].__mro__:  # combinations of values are tested elsewhere
         if "__post_init__" in vars(part):
             monkeypatch.setattr(part, "__post_init__", lambda self: None)
     return _values(parsed(SETTINGS[command], shlex.split(words.format_map(_Names()))))

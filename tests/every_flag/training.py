@@ -8,12 +8,12 @@ ROWS = "rows/train-00000.npy"
 
 
 def saved(events):
-    """How often a training was saved."""
+    """The number of times a training run was saved."""
     return sum(what == "saved" for what, *_ in events)
 
 
 def preparation(base, rows):
-    """Rows of the flags that say how a corpus is prepared, for a command that prepares one."""
+    """Rows of the flags of corpus preparation."""
 
     def of(name):
         return base.replace("{passages}", f"{{{name}}}")
@@ -100,8 +100,8 @@ MATCHES = FINETUNE.replace("{examples}", "{matches} --task embedding")
 PARAPHRASES = FINETUNE.replace("{examples}", "{matches} --task paraphrase")
 REPORT = "run/report.json"
 
-# The rows marked slow are of settings whose use other quick tests show: `test_every_flag_has_a_row`
-# shows for each of them that its flag sets it.
+# Rows marked as slow are for settings whose effect other quick tests check.
+# `test_every_flag_has_a_row` shows for each of them that the flag sets the value.
 TABLES = {
     "prepare": (
         PREPARE,
@@ -112,7 +112,7 @@ TABLES = {
     ),
     "pretrain (preparation)": (
         PRETRAIN_CORPUS,
-        [  # `pretrain` has the settings of `prepare`, and gives them on as a whole
+        [  # `pretrain` passes the settings of `prepare` on unchanged
             row._replace(slow=row.with_flags.split()[0] not in ("--corpus", "--vocab", "--engine"))
             for row in preparation(PRETRAIN_CORPUS, "run/rows/train-00000.npy")
         ]

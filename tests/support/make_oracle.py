@@ -1,14 +1,14 @@
-"""Make tiny checkpoints with random weights and record what bert4keras computes from them.
+"""Make tiny checkpoints with random weights and record the outputs of bert4keras.
 
-A script of its own, for it needs the old Keras in its process. Run as
+This is a separate script because bert4keras needs the old Keras:
 
     TF_KERAS=1 TF_USE_LEGACY_KERAS=1 python tests/support/make_oracle.py FOLDER --seed 1
 
-It writes what tests/fixtures/oracle holds of bert4keras, from other weights and rows: for every
-family a zip in the released layout, and for every recording an .npz (the README there says what
-its keys mean). Tests read such a folder instead of theirs where ROFORMER_TF_ORACLE names it.
+It writes the bert4keras files of tests/fixtures/oracle with other weights and inputs: a zip in the
+released layout for every family, and an .npz for every recording (the README there explains its
+keys). With ROFORMER_TF_ORACLE=FOLDER, tests read this folder instead of their fixtures.
 
-Nothing of ours is used: names, shapes and layouts are bert4keras' own.
+Nothing of roformer_tf is used: names, shapes and layouts are those of bert4keras.
 """
 
 import argparse
@@ -25,7 +25,7 @@ from bert4keras.backend import apply_rotary_position_embeddings, keras, sinusoid
 from bert4keras.models import build_transformer_model
 from bert4keras.snippets import AutoRegressiveDecoder
 
-SPECIAL = {  # where the released vocabularies keep [CLS], [SEP], [MASK], and their first word
+SPECIAL = {  # ids of [CLS], [SEP], [MASK] and of the first word in the released vocabularies
     "word": (2, 3, 4, 5),
     "char": (101, 102, 103, 104),
 }
@@ -41,7 +41,7 @@ CONFIG = {
     "num_hidden_layers": 2,
     "type_vocab_size": 2,
 }
-SCALES = (  # the deviation of a weight is that of the first ending that its name has …
+SCALES = (  # a weight's standard deviation, by the first matching end of its name …
     ("gamma", 0.2),
     ("beta", 0.1),
     ("bias", 0.2),
@@ -49,7 +49,7 @@ SCALES = (  # the deviation of a weight is that of the first ending that its nam
     ("output_weights", 0.3),
     ("query/kernel", 0.25),
     ("key/kernel", 0.25),
-)  # … or 0.85 over the root of its inputs: so large that a wrong one shows
+)  # … or 0.85 / sqrt(inputs): large enough that a wrong weight changes the outputs
 HEAD = {"MLM-Activation": "logits", "Output-MLM-Activation": "logits", "MLM-Norm": "transform"}
 SGD_STEPS, LEARNING_RATE = 20, 0.01
 WRITTEN = 12  # tokens
@@ -65,7 +65,7 @@ TRACED = (
 
 @dataclass(frozen=True)
 class Family:
-    """A released model in small: its file, how bert4keras builds it, what its config changes."""
+    """A small version of a released model: its file, bert4keras' arguments and its config."""
 
     stem: str
     build: dict
@@ -148,7 +148,7 @@ def main():
 
 
 def write_zip(folder, family, rng, slots):
-    """Write a checkpoint of random weights; with `slots`, also Adam's and the step."""
+    """Write a checkpoint of random weights; with `slots`, also Adam's moments and the step."""
     model = build_transformer_model(
         model=family.model, return_keras_model=False, **family.config, **family.build
     )
@@ -181,7 +181,7 @@ def write_zip(folder, family, rng, slots):
 
 
 def variables(model):
-    """The variables of a bert4keras model by their TF1 names."""
+    """The variables of a bert4keras model by TF1 name."""
     return {
         name: variable
         for layer, names in model.variable_mapping().items()
@@ -191,7 +191,7 @@ def variables(model):
 
 
 def random_weight(name, shape, rng):
-    """Draw a weight; bert4keras holds that of the next-sentence head transposed."""
+    """A random weight. bert4keras transposes the kernel of the next-sentence head."""
     shape = shape[::-1] if name == "cls/seq_relationship/output_weights" else shape
     scale = next((s for end, s in SCALES if name.endswith(end)), 0.85 / np.sqrt(shape[0]))
     mean = 1.0 if name.endswith("gamma") else 0.0
@@ -199,7 +199,7 @@ def random_weight(name, shape, rng):
 
 
 def vocabulary(family):
-    """Special tokens at the released places, characters, and words of two where there are any."""
+    """Special tokens at their released ids, characters, and for word models two-character words."""
     size, (cls, _, mask, first) = family.config["vocab_size"], SPECIAL[family.tokens]
     tokens = ["[PAD]"] + [f"[unused{i}]" for i in range(1, first)]
     tokens[cls - 1 : mask + 1] = ["[UNK]", "[CLS]", "[SEP]", "[MASK]"]
@@ -228,7 +228,7 @@ def load(folder, family, **build):
 
 
 def rows(family, rng, segments=True):
-    """A full pair, a short text, a padded pair, two tokens, one: (5, T) int32 twice."""
+    """Token and segment ids (5, T) of a full pair, a short text, a padded pair, two tokens, one."""
     cls, sep, mask, first = SPECIAL[family.tokens]
     length = int(rng.integers(15, 21))
     token_ids, segment_ids = np.zeros((2, 5, length), "int32")
@@ -245,7 +245,7 @@ def rows(family, rng, segments=True):
 
 
 def attended(token_ids):
-    """Which keys may be looked at: the first always."""
+    """Which keys are attended to. The first always is."""
     seen = token_ids != 0
     seen[:, 0] = True
     return seen
@@ -255,20 +255,20 @@ def attended(token_ids):
 
 
 def outputs(model, *names):
-    """A function of token and segment ids that gives what these layers give."""
+    """A function of token and segment ids that returns the outputs of these layers."""
     inner = keras.Model(model.inputs, [model.layers[name].output for name in names])
     return lambda *inputs: inner.predict_on_batch(list(inputs))
 
 
 def hidden_layers(model):
-    """The layers that give the hidden states: of the embeddings, then of every layer."""
+    """The layers with the hidden states: of the embeddings, then of every Transformer layer."""
     mapping = "Embedding-Mapping"
     first = mapping if mapping in model.layers else "Embedding-Norm"
     return [first] + [f"Transformer-{i}-FeedForward-Norm" for i in range(model.num_hidden_layers)]
 
 
 def record(model, family, rng):
-    """Hidden states, scores of the vocabulary, and what else the family has."""
+    """Hidden states, vocabulary scores, and the outputs of the family's heads."""
     application = family.build.get("application")
     pair = rows(family, rng, segments=application != "lm")
     head = [name for name in HEAD if name in model.layers]
@@ -293,7 +293,7 @@ def record(model, family, rng):
 
 
 def scores(logits, token_ids, rng):
-    """What is kept of the logits (B, T, V): all would be megabytes."""
+    """Excerpts of the logits (B, T, V), because all of them would be megabytes."""
     real = np.argwhere(attended(token_ids))
     at = np.sort(rng.choice(real, 10, replace=False), axis=0)
     there = logits[tuple(at.T)]
@@ -309,7 +309,7 @@ def scores(logits, token_ids, rng):
 
 
 def edges(model, token_ids, segment_ids):
-    """Rows with a 0 inside, a 0 in front, and nothing else."""
+    """Sequences with a 0 inside, a 0 at the start, and only zeros."""
     token_ids = token_ids[[0, 1, 0]].copy()
     token_ids[0, 4] = token_ids[1, 0] = token_ids[2] = 0
     segment_ids = segment_ids[[0, 1, 3]]
@@ -321,7 +321,7 @@ def edges(model, token_ids, segment_ids):
 
 
 def continued(model, token_ids):
-    """Eight likeliest next tokens of the short text without its [SEP]."""
+    """Extend the short text greedily by eight tokens, from the text without its [SEP]."""
     ids, two = token_ids[1:2, : (token_ids[1] != 0).sum() - 1], []
     for _ in range(8):
         logits = outputs(model, "MLM-Activation")(ids, np.zeros_like(ids))[0, -1]
@@ -331,7 +331,7 @@ def continued(model, token_ids):
 
 
 class Writer(AutoRegressiveDecoder):
-    """What a model writes after a text or, of UniLM, after it."""
+    """Generate text after a prompt; for UniLM, as the second segment."""
 
     def __init__(self, model, unilm, end_id):
         super().__init__(start_id=None, end_id=end_id, maxlen=WRITTEN)
@@ -342,10 +342,10 @@ class Writer(AutoRegressiveDecoder):
         token_ids = np.concatenate([inputs[0], output_ids], 1)
         segment_ids = np.concatenate([0 * inputs[0], 0 * output_ids + self.unilm], 1)
         logits = self.last_token(self.model).predict_on_batch([token_ids, segment_ids])
-        return logits[-1] if self.unilm else logits  # after the pooler's
+        return logits[-1] if self.unilm else logits  # the first output is the pooler's
 
     def rows(self, prompts, beams):
-        """What is generated after each prompt with its end, then -1: (prompts, WRITTEN)."""
+        """The ids that are generated after each prompt, including the end id, padded with -1."""
         written = np.full((len(prompts), WRITTEN), -1, "int32")
         for row, prompt in enumerate(prompts):
             ids = self.beam_search([prompt], topk=beams)
@@ -354,9 +354,10 @@ class Writer(AutoRegressiveDecoder):
 
 
 def record_writing(model, family, rng):
-    """What is generated after twenty texts, greedily and by four beams.
+    """Generate after twenty texts, greedily and with four beams.
 
-    Once to [SEP], which random weights hardly write, and once to a token that they write often.
+    The texts end once at [SEP], which random weights rarely generate, and once at a token that they
+    generate often.
     """
     cls, sep, _, first = SPECIAL[family.tokens]
     unilm = family.build["application"] == "unilm"
@@ -367,7 +368,7 @@ def record_writing(model, family, rng):
         padded[row, : len(prompt)] = prompt
     actual = {"prompts": padded}
     for name, end in (("", sep), ("_ended", None)):
-        if end is None:  # what most texts hold
+        if end is None:  # the token in the most texts
             held = [token for row in actual["greedy"] for token in set(row[row >= 0].tolist())]
             end = actual["end"] = np.bincount(held).argmax().astype("int32")
         writer = Writer(model, unilm, int(end))
@@ -379,7 +380,7 @@ def record_writing(model, family, rng):
 
 
 def sentences(model, pair, texts):
-    """Vectors of single texts and of pairs, and which query of a pair sees which key."""
+    """Sentence vectors of single texts and of pairs, and the attention mask of the pairs."""
     hidden = hidden_layers(model)
     *states, sentence = outputs(model, *hidden, "Pooler-Dense")(*texts)
     pooled, mask = outputs(model, "Pooler-Dense", "Attention-UniLM-Mask")(*pair)
@@ -397,7 +398,7 @@ def sentences(model, pair, texts):
 
 
 def record_pair_head(model, pair):
-    """A tanh pooler and the head of next sentence prediction."""
+    """The outputs of a tanh pooler and of the next-sentence head."""
     last, pooled, probs = outputs(model, hidden_layers(model)[-1], "Pooler-Dense", "NSP-Proba")(
         *pair
     )
@@ -406,7 +407,7 @@ def record_pair_head(model, pair):
 
 
 def record_long(model, token_ids):
-    """Rows longer than the config speaks of."""
+    """Sequences longer than max_position_embeddings."""
     token_ids = token_ids.astype("int32")
     token_ids[1, 650:] = 0
     segment_ids = np.zeros_like(token_ids)
@@ -419,7 +420,7 @@ def record_long(model, token_ids):
 
 
 def record_pruned(folder, family, rng):
-    """A vocabulary cut down to some tokens, with three made of others."""
+    """A vocabulary pruned to some tokens, plus three compound tokens."""
     keep = np.sort(rng.choice(np.arange(5, family.config["vocab_size"]), 300, replace=False))
     keep = [*range(5), *keep.tolist()]
     compound = [[7, 9], [20, 21, 22], [11, 250]]
@@ -439,10 +440,10 @@ def record_pruned(folder, family, rng):
 
 
 def record_masked_lm_steps(model, family, rng):
-    """Plain SGD on the mean cross-entropy at labels above 0."""
+    """SGD steps on the mean cross-entropy of the labels above 0."""
     token_ids, segment_ids = rows(family, rng)
     labels = np.where((rng.random(token_ids.shape) < 0.3) & (token_ids > 4), token_ids, 0)
-    labels[0, 1] = token_ids[0, 1]  # so that there is one
+    labels[0, 1] = token_ids[0, 1]  # at least one label
     chosen = np.argwhere(labels)
 
     def loss():
@@ -457,7 +458,7 @@ def record_masked_lm_steps(model, family, rng):
 
 
 def record_classifier_steps(model, family, rng):
-    """Plain SGD on a binary classifier of the mean of all tokens."""
+    """SGD steps of a binary classifier on the mean of all tokens."""
     token_ids, segment_ids = rows(family, rng)
     labels = np.array([[1], [0], [1], [0], [1]], "float32")
     kernel = tf.Variable(rng.normal(0, 0.3, (32, 1)).astype("float32"))
@@ -485,9 +486,9 @@ def record_classifier_steps(model, family, rng):
 
 
 def record_sim_losses(model, family, rng):
-    """The losses of RoFormer-Sim's three scripts, and their gradients.
+    """The losses and gradients of RoFormer-Sim's three scripts.
 
-    Stages 1 and 2 on rows of two texts in both orders; the supervised one on pairs of single texts.
+    Stages 1 and 2 use rows of two texts in both orders, the supervised stage pairs of single texts.
     """
     cls, sep, mask, first = SPECIAL[family.tokens]
 
@@ -565,7 +566,7 @@ def record_sim_losses(model, family, rng):
 
 
 def record_steps(loss, learning, traced, token_ids):
-    """Losses before and after every step, the first gradients and the last weights."""
+    """The loss before every step and after the last, the first gradients, and the final weights."""
     used = np.unique(token_ids[token_ids > 0])
 
     def kept(kind, values):
@@ -598,7 +599,7 @@ def record_steps(loss, learning, traced, token_ids):
 
 
 def record_rotation(rng):
-    """The table of sines and cosines, and queries and keys turned by it."""
+    """The table of sines and cosines, and queries and keys that are rotated with it."""
 
     def table(positions, size):
         return sinusoidal_embeddings(tf.constant(positions, "float32"), size).numpy()

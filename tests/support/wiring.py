@@ -1,4 +1,4 @@
-"""Checks that a setting reaches its place, and calls services within this process."""
+"""Check that a setting has its effect, and send requests to services in this process."""
 
 import asyncio
 import json
@@ -9,10 +9,10 @@ import numpy as np
 
 
 def assert_wired(got, want, ignored, atol=1e-4):
-    """Assert that a result is the right one, and that the tempting mistakes would be noticed.
+    """Assert that a result is correct and differs from the results of likely mistakes.
 
-    ignored: by name, what each mistake gives, such as the result without the setting. A test whose
-    mistake gives the right result proves nothing, and fails.
+    `ignored`: the result of each mistake by name, such as the result without the setting. If a
+    mistake would give the correct result, the test could not detect it, and fails.
     """
     assert ignored, "no mistake is named"
     for name, wrong in ignored.items():
@@ -23,7 +23,7 @@ def assert_wired(got, want, ignored, atol=1e-4):
 
 
 def alike(first, other, atol):
-    """Whether two results, nested like JSON, are equal except for the rounding of numbers."""
+    """Whether two nested results are equal up to rounding."""
     if isinstance(first, np.ndarray) or isinstance(other, np.ndarray):
         return np.shape(first) == np.shape(other) and np.allclose(first, other, rtol=0, atol=atol)
     if isinstance(first, Mapping):
@@ -38,9 +38,10 @@ def alike(first, other, atol):
 
 
 def post(app, *questions):
-    """The answers of a service to (path, question) pairs, and the end of the service.
+    """The responses of a service to (path, request body) pairs.
 
-    The application is called as an ASGI server calls it, without a socket.
+    The application is called as an ASGI server calls it, without a socket, and shut down
+    afterwards.
     """
 
     async def ask(path, question):
