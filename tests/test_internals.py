@@ -306,7 +306,7 @@ def test_a_name_with_another_meaning_is_reported(monkeypatch):
 
     monkeypatch.setattr(keras.layers.MultiHeadAttention, "call", call)
     output = failure_of(PRIVATE_NAMES[0])
-    assert "call hands it the projected query" in output
+    assert "call passes it the projected query" in output
 
 
 def keras_classes():

@@ -35,8 +35,8 @@ class Row(NamedTuple):
 def has(*texts: str) -> Callable[[Any, Any], bool]:
     """A check: only the second value contains these texts."""
 
-    def check(without: Any, with_it: Any) -> bool:
-        return all(text in str(with_it) and text not in str(without) for text in texts)
+    def check(without: Any, with_flag: Any) -> bool:
+        return all(text in str(with_flag) and text not in str(without) for text in texts)
 
     return check
 

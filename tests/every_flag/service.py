@@ -25,7 +25,7 @@ def ask_all(address):
             connection.close()
 
     predict = "/predict"
-    answers = {
+    responses = {
         "host": host,
         "port": port,
         "predict": ask(predict, {"texts": TEXTS[:3]}),
@@ -44,16 +44,16 @@ def ask_all(address):
         "prompts": ask("/generate", {"texts": TEXTS, "seed": 1, "max_tokens": 2}),
         "samples": ask("/generate", {"text": "天气", "seed": 1, "samples": 3, "max_tokens": 4}),
     }
-    answers = {
+    responses = {
         name: re.sub(r'"(?:seconds|time)": [\d.e-]+', "", x) if isinstance(x, str) else x
-        for name, x in answers.items()
+        for name, x in responses.items()
     }
-    answers["processes"] = len(multiprocessing.active_children())
+    responses["processes"] = len(multiprocessing.active_children())
     with ThreadPoolExecutor(8) as pool:
         statuses = pool.map(lambda _: ask(predict, {"texts": TEXTS})[:3], range(24))
-        answers["burst"] = sorted(set(statuses))
-    answers["two connections"] = _on_two_connections(host, port)
-    return answers
+        responses["burst"] = sorted(set(statuses))
+    responses["two connections"] = _on_two_connections(host, port)
+    return responses
 
 
 def _get(host, port, path, **headers):

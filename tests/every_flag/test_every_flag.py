@@ -39,11 +39,11 @@ def _equal(first, other):
 @pytest.mark.parametrize(("command", "base", "row"), CASES)
 def test_a_flag_changes_the_outcome(command, base, row, outcome):
     without = outcome(command, f"{base} {row.without}")
-    with_it = outcome(command, f"{base} {row.with_flags}")
+    with_flag = outcome(command, f"{base} {row.with_flags}")
     assert without["exit"] == row.exits[0], without["stderr"]
-    assert with_it["exit"] == row.exits[1], with_it["stderr"]
-    before, after = without.get(row.part), with_it.get(row.part)
-    assert not _equal(before, after), f"{row.part}: {before}; {sorted(with_it)}"
+    assert with_flag["exit"] == row.exits[1], with_flag["stderr"]
+    before, after = without.get(row.part), with_flag.get(row.part)
+    assert not _equal(before, after), f"{row.part}: {before}; {sorted(with_flag)}"
     if row.check is not None:
         assert row.check(before, after), f"{before} → {after}"
 
@@ -104,10 +104,10 @@ def test_every_flag_has_a_row(command, monkeypatch):
         if command == (name if name in SETTINGS else name.partition(" (")[0])
         for row in rows
     ]
-    known = cache(partial(_set_by, command, monkeypatch=monkeypatch))  # many rows share a base
-    for own, row in rows:
-        before = known(f"{own} {row.without}")
-        after = known(f"{own} {row.with_flags}")
+    values_of = cache(partial(_set_by, command, monkeypatch=monkeypatch))  # many rows share a base
+    for row_base, row in rows:
+        before = values_of(f"{row_base} {row.without}")
+        after = values_of(f"{row_base} {row.with_flags}")
         changed = {flag for flag in after if after[flag] != before[flag]}
         assert len(changed) == 1, f"{row.with_flags} changes {sorted(changed)}"
         (flag,) = changed
@@ -116,7 +116,7 @@ def test_every_flag_has_a_row(command, monkeypatch):
     assert covered == flag_types(SETTINGS[command]).keys()
 
 
-def test_the_seed_decides_on_weights_that_a_checkpoint_lacks(outcome):
+def test_the_seed_determines_weights_that_a_checkpoint_lacks(outcome):
     losses = []
     for before in (5, 6):
         keras.utils.set_random_seed(before)

@@ -75,7 +75,7 @@ def test_it_lands_in_the_cache_whole(server, cache, content):
     assert registry.download(NAME) == cache / FILE
     assert (cache / FILE).read_bytes() == content
     assert held(cache) == WHOLE
-    assert server.asked == [(FILE, "")]
+    assert server.requests == [(FILE, "")]
 
 
 def test_a_bar_on_a_terminal_shows_how_far_it_is(server, cache, capfd, monkeypatch):
@@ -91,19 +91,19 @@ def test_after_that_the_server_is_not_needed(content, cache, monkeypatch):
         monkeypatch.setenv("ROFORMER_TF_MIRROR", server.url)
         registry.download(NAME)
     assert registry.download(NAME) == registry.locate(NAME) == cache / FILE
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
 def test_a_name_used_as_a_source_is_fetched(server, cache, content):
     assert registry.locate(NAME).read_bytes() == content
     assert registry.locate(NAME) == registry.locate(FILE.removesuffix(".zip"))
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
 
 
 def test_a_slash_at_the_end_of_the_mirror_is_no_matter(server, cache, monkeypatch):
     monkeypatch.setenv("ROFORMER_TF_MIRROR", server.url + "/")
     registry.download(NAME)
-    assert server.asked == [(FILE, "")]
+    assert server.requests == [(FILE, "")]
 
 
 def test_two_processes_at_once_get_one_good_file(server, cache, content):
@@ -113,7 +113,7 @@ def test_two_processes_at_once_get_one_good_file(server, cache, content):
     assert [out for out, _ in outputs] == [f"{cache / FILE}\n"] * 2, outputs
     assert ["waiting for another process" in err for _, err in outputs].count(True) == 1
     assert (cache / FILE).read_bytes() == content
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
     assert held(cache) == WHOLE
 
 
@@ -138,7 +138,7 @@ def test_a_cut_connection_is_taken_up_in_the_middle(versions, server, cache, con
     half = len(content) // 2 // registry.CHUNK * registry.CHUNK
     server.cuts = [half, registry.CHUNK]
     registry.download(NAME)
-    assert [wanted for _, wanted in server.asked] == [
+    assert [requested_range for _, requested_range in server.requests] == [
         "",
         f"bytes={half}-",
         f"bytes={half + registry.CHUNK}-",
@@ -154,7 +154,7 @@ def test_a_later_call_goes_on_where_the_first_one_stopped(server, cache, content
     assert held(cache) == {f"{FILE}.part", f"{FILE}.part.json"}
     assert registry.cached(registry.find(NAME)) is None
     registry.download(NAME)
-    assert server.asked[2:] == [(FILE, f"bytes={SOME}-")]
+    assert server.requests[2:] == [(FILE, f"bytes={SOME}-")]
     assert (cache / FILE).read_bytes() == content
     assert held(cache) == WHOLE
 
@@ -175,14 +175,14 @@ def test_without_a_version_it_starts_afresh(versions, server, cache, content):
     server.versions, server.cuts, server.statuses = versions, [SOME], [None, 503]
     refused("503")
     registry.download(NAME)
-    assert [wanted for _, wanted in server.asked] == ["", "", ""]
+    assert [requested_range for _, requested_range in server.requests] == ["", "", ""]
     assert (cache / FILE).read_bytes() == content
 
 
 def test_a_server_that_knows_no_ranges_sends_it_afresh(server, cache, content):
     server.ranges, server.cuts = False, [SOME]
     registry.download(NAME)
-    assert server.asked == [(FILE, ""), (FILE, f"bytes={SOME}-")]
+    assert server.requests == [(FILE, ""), (FILE, f"bytes={SOME}-")]
     assert (cache / FILE).read_bytes() == content
 
 
@@ -194,21 +194,21 @@ def test_another_mirror_does_not_go_on_with_the_half_of_the_first(
     with Server({FILE: content}) as second:
         monkeypatch.setenv("ROFORMER_TF_MIRROR", second.url)
         registry.download(NAME)
-    assert second.asked == [(FILE, "")]
+    assert second.requests == [(FILE, "")]
 
 
 def test_a_half_without_its_note_is_not_used(server, cache, content):
     cache.mkdir()
     (cache / f"{FILE}.part").write_bytes(b"x" * 100)
     registry.download(NAME)
-    assert server.asked == [(FILE, "")]
+    assert server.requests == [(FILE, "")]
     assert (cache / FILE).read_bytes() == content
 
 
 def test_a_server_that_cuts_every_answer_at_once_is_given_up(server, cache):
     server.cuts = [SOME, 0]
     assert "closed the connection too early" in refused(f"{SOME:,} bytes")
-    assert len(server.asked) == 2
+    assert len(server.requests) == 2
 
 
 def test_a_silent_server_is_given_up(server, cache, monkeypatch):
@@ -236,7 +236,9 @@ def test_a_killed_download_leaves_nothing_that_looks_finished(share, server, cac
         assert registry.cached(registry.find(NAME)) is None
     assert registry.download(NAME).read_bytes() == content
     assert held(cache) == WHOLE
-    assert all(wanted for _, wanted in server.asked[1:]), "it goes on where it was"
+    assert all(requested_range for _, requested_range in server.requests[1:]), (
+        "it goes on where it was"
+    )
 
 
 def test_a_copy_that_was_killed_on_its_way_into_the_cache_is_swept(server, cache):
@@ -252,7 +254,7 @@ def test_all_but_the_copy_was_done_before_the_kill(server, cache, content):
     refused("503")
     (cache / f"{FILE}.part").write_bytes(content)
     registry.download(NAME)
-    assert server.asked[2:] == [(FILE, f"bytes={len(content)}-")]
+    assert server.requests[2:] == [(FILE, f"bytes={len(content)}-")]
     assert (cache / FILE).read_bytes() == content
 
 
@@ -322,7 +324,7 @@ def test_a_file_that_has_changed_in_the_cache_is_refused(server, cache, content)
     assert str(path) in refused("CRC.*")
     with pytest.raises(InputError, match="CRC"):
         roformer_tf.load(NAME)
-    assert len(server.asked) == 1
+    assert len(server.requests) == 1
     path.unlink()
     assert registry.download(NAME).read_bytes() == content
 

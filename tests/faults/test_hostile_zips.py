@@ -39,7 +39,7 @@ def make(case, good, path):
         "without config": "bert_config.json",
     }
     if case in left_out:
-        return hostile.copied(good, path, leave=[left_out[case]])
+        return hostile.copied(good, path, skip=[left_out[case]])
     if case == "encrypted":
         return hostile.encrypted(good, path)
     if case == "bomb":
@@ -57,7 +57,7 @@ def make(case, good, path):
     data[len(data) // 2] ^= 1
     if case == "shortened before it was packed":
         del data[len(data) // 2 :]
-    return hostile.copied(good, path, leave=[DATA], extra=[(f"{folder}/{DATA}", bytes(data))])
+    return hostile.copied(good, path, skip=[DATA], extra=[(f"{folder}/{DATA}", bytes(data))])
 
 
 @pytest.fixture

@@ -27,5 +27,5 @@ def run(job):
 
 
 if __name__ == "__main__":
-    for each in json.load(sys.stdin):
-        run(each)
+    for job in json.load(sys.stdin):
+        run(job)

@@ -31,9 +31,9 @@ class Server:
 
     def __init__(self, files):
         self.files = dict(files)
-        self.asked = []
+        self.requests = []
         """(file, Range header) of each request, with "" for a request of the whole file."""
-        self.accounts = []
+        self.authorizations = []
         """The Authorization header of each request, or None."""
         self.cuts = []
         """For each of the next responses, the number of bytes after which the connection breaks."""
@@ -76,9 +76,9 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         server, name = self.server_of_files, self.path.removeprefix("/mirror/")
         if name not in server.files:
             name = name.partition("?")[0]
-        wanted = self.headers.get("Range", "")
-        server.asked.append((name, wanted))
-        server.accounts.append(self.headers.get("Authorization"))
+        requested_range = self.headers.get("Range", "")
+        server.requests.append((name, requested_range))
+        server.authorizations.append(self.headers.get("Authorization"))
         status = server.statuses.pop(0) if server.statuses else None
         cut = server.cuts.pop(0) if server.cuts else None
         if status or name not in server.files:
@@ -88,7 +88,7 @@ class _Handler(http.server.BaseHTTPRequestHandler):
         headers = server.headers(content)
         start = 0
         if server.ranges and self.headers.get("If-Range") in headers.values():
-            start = int(wanted.removeprefix("bytes=").removesuffix("-"))
+            start = int(requested_range.removeprefix("bytes=").removesuffix("-"))
         if start and start >= len(content):
             self.send_error(416)
             return

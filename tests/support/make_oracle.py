@@ -52,7 +52,7 @@ SCALES = (  # a weight's standard deviation, by the first matching end of its na
 )  # … or 0.85 / sqrt(inputs): large enough that a wrong weight changes the outputs
 HEAD = {"MLM-Activation": "logits", "Output-MLM-Activation": "logits", "MLM-Norm": "transform"}
 SGD_STEPS, LEARNING_RATE = 20, 0.01
-WRITTEN = 12  # tokens
+MAX_TOKENS = 12  # tokens
 TRACED = (
     "bert/embeddings/token_type_embeddings",
     "bert/embeddings/LayerNorm/gamma",
@@ -132,7 +132,7 @@ def main():
         else:
             save(name, record(loaded, family, rng(name + " rows")))
         if "application" in family.build:
-            save(f"{name}_written", record_writing(loaded, family, rng(name + " written")))
+            save(f"{name}_written", record_generation(loaded, family, rng(name + " written")))
     word = FAMILIES["word"]
     ids = rng("word_long").integers(5, word.config["vocab_size"], (2, 700))
     save("word_long", record_long(load(folder, word), ids))
@@ -164,19 +164,19 @@ def write_zip(folder, family, rng, slots):
         }
         arrays |= moments | {"global_step": np.array(20_000)}
     with tempfile.TemporaryDirectory() as name:
-        inside = Path(name)
+        inner_folder = Path(name)
         tf.raw_ops.SaveV2(
-            prefix=str(inside / "bert_model.ckpt"),
+            prefix=str(inner_folder / "bert_model.ckpt"),
             tensor_names=list(arrays),
             shape_and_slices=[""] * len(arrays),
             tensors=[tf.constant(array) for array in arrays.values()],
         )
-        (inside / "checkpoint").write_text('model_checkpoint_path: "bert_model.ckpt"\n')
-        (inside / "bert_config.json").write_text(json.dumps(family.config, indent=2))
+        (inner_folder / "checkpoint").write_text('model_checkpoint_path: "bert_model.ckpt"\n')
+        (inner_folder / "bert_config.json").write_text(json.dumps(family.config, indent=2))
         text = "".join(f"{token}\n" for token in vocabulary(family))
-        (inside / "vocab.txt").write_text(text, encoding="utf-8")
+        (inner_folder / "vocab.txt").write_text(text, encoding="utf-8")
         with zipfile.ZipFile(folder / f"{family.stem}.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-            for path in sorted(inside.iterdir()):
+            for path in sorted(inner_folder.iterdir()):
                 archive.write(path, f"{family.stem}/{path.name}")
 
 
@@ -213,10 +213,10 @@ def load(folder, family, **build):
     with tempfile.TemporaryDirectory() as name:
         with zipfile.ZipFile(folder / f"{family.stem}.zip") as archive:
             archive.extractall(name)
-        inside = Path(name) / family.stem
+        inner_folder = Path(name) / family.stem
         return build_transformer_model(
-            str(inside / "bert_config.json"),
-            str(inside / "bert_model.ckpt"),
+            str(inner_folder / "bert_config.json"),
+            str(inner_folder / "bert_model.ckpt"),
             model=family.model,
             return_keras_model=False,
             **family.build,
@@ -233,22 +233,22 @@ def rows(family, rng, segments=True):
     length = int(rng.integers(15, 21))
     token_ids, segment_ids = np.zeros((2, 5, length), "int32")
     for row, sizes in enumerate([(8, length - 11), (5,), (3, 4), ()]):
-        ids, of = [cls], [0]
+        ids, token_segments = [cls], [0]
         for segment, size in enumerate(sizes or (0,)):
             text = rng.integers(first, family.config["vocab_size"], size)
             text[1:2] = mask
             ids += [*text, sep]
-            of += [segment * segments] * (size + 1)
-        token_ids[row, : len(ids)], segment_ids[row, : len(of)] = ids, of
+            token_segments += [segment * segments] * (size + 1)
+        token_ids[row, : len(ids)], segment_ids[row, : len(token_segments)] = ids, token_segments
     token_ids[4, 0] = cls
     return token_ids, segment_ids
 
 
 def attended(token_ids):
     """Which keys are attended to. The first always is."""
-    seen = token_ids != 0
-    seen[:, 0] = True
-    return seen
+    mask = token_ids != 0
+    mask[:, 0] = True
+    return mask
 
 
 # --- Recordings ----------------------------------------------------------------------------------
@@ -284,31 +284,31 @@ def record(model, family, rng):
     prefix = "lm" if application else "mlm"
     arrays |= {f"{prefix}_{k}": v for k, v in scores(actual["logits"], pair[0], rng).items()}
     if application == "lm":
-        return arrays | continued(model, pair[0])
+        return arrays | greedy_continuation(model, pair[0])
     if application == "unilm":
-        return arrays | sentences(model, pair, rows(family, rng, segments=False))
+        return arrays | record_sentences(model, pair, rows(family, rng, segments=False))
     if "transform" in actual:
         arrays["mlm_transform"] = actual["transform"]
-    return arrays | edges(model, *pair)
+    return arrays | record_edges(model, *pair)
 
 
 def scores(logits, token_ids, rng):
     """Excerpts of the logits (B, T, V), because all of them would be megabytes."""
     real = np.argwhere(attended(token_ids))
     at = np.sort(rng.choice(real, 10, replace=False), axis=0)
-    there = logits[tuple(at.T)]
+    selected = logits[tuple(at.T)]
     sums = np.log(np.exp(logits.astype("float64")).sum(-1))
     return {
         "at": at.astype("int32"),
-        "logits": there,
-        "probs": tf.nn.softmax(there[:4]).numpy(),
+        "logits": selected,
+        "probs": tf.nn.softmax(selected[:4]).numpy(),
         "logsumexp": sums.astype("float32"),
         "argmax": logits.argmax(-1).astype("int32"),
         "token_logit": np.take_along_axis(logits, token_ids[..., None], -1)[..., 0],
     }
 
 
-def edges(model, token_ids, segment_ids):
+def record_edges(model, token_ids, segment_ids):
     """Sequences with a 0 inside, a 0 at the start, and only zeros."""
     token_ids = token_ids[[0, 1, 0]].copy()
     token_ids[0, 4] = token_ids[1, 0] = token_ids[2] = 0
@@ -320,21 +320,21 @@ def edges(model, token_ids, segment_ids):
     }
 
 
-def continued(model, token_ids):
+def greedy_continuation(model, token_ids):
     """Extend the short text greedily by eight tokens, from the text without its [SEP]."""
-    ids, two = token_ids[1:2, : (token_ids[1] != 0).sum() - 1], []
+    ids, top_two = token_ids[1:2, : (token_ids[1] != 0).sum() - 1], []
     for _ in range(8):
         logits = outputs(model, "MLM-Activation")(ids, np.zeros_like(ids))[0, -1]
         ids = np.append(ids, logits.argmax()).astype("int32")[None]
-        two.append(np.sort(tf.nn.softmax(logits).numpy())[:-3:-1])
-    return {"greedy_ids": ids, "greedy_top2_probs": np.stack(two)}
+        top_two.append(np.sort(tf.nn.softmax(logits).numpy())[:-3:-1])
+    return {"greedy_ids": ids, "greedy_top2_probs": np.stack(top_two)}
 
 
-class Writer(AutoRegressiveDecoder):
+class Generator(AutoRegressiveDecoder):
     """Generate text after a prompt; for UniLM, as the second segment."""
 
     def __init__(self, model, unilm, end_id):
-        super().__init__(start_id=None, end_id=end_id, maxlen=WRITTEN)
+        super().__init__(start_id=None, end_id=end_id, maxlen=MAX_TOKENS)
         self.model, self.unilm = model, unilm
 
     @AutoRegressiveDecoder.wraps(default_rtype="logits")
@@ -346,14 +346,14 @@ class Writer(AutoRegressiveDecoder):
 
     def rows(self, prompts, beams):
         """The ids that are generated after each prompt, including the end id, padded with -1."""
-        written = np.full((len(prompts), WRITTEN), -1, "int32")
+        written = np.full((len(prompts), MAX_TOKENS), -1, "int32")
         for row, prompt in enumerate(prompts):
             ids = self.beam_search([prompt], topk=beams)
             written[row, : len(ids)] = ids
         return written
 
 
-def record_writing(model, family, rng):
+def record_generation(model, family, rng):
     """Generate after twenty texts, greedily and with four beams.
 
     The texts end once at [SEP], which random weights rarely generate, and once at a token that they
@@ -369,17 +369,17 @@ def record_writing(model, family, rng):
     actual = {"prompts": padded}
     for name, end in (("", sep), ("_ended", None)):
         if end is None:  # the token in the most texts
-            held = [token for row in actual["greedy"] for token in set(row[row >= 0].tolist())]
-            end = actual["end"] = np.bincount(held).argmax().astype("int32")
-        writer = Writer(model, unilm, int(end))
+            tokens = [token for row in actual["greedy"] for token in set(row[row >= 0].tolist())]
+            end = actual["end"] = np.bincount(tokens).argmax().astype("int32")
+        generator = Generator(model, unilm, int(end))
         actual |= {
-            f"greedy{name}": writer.rows(prompts, 1),
-            f"beams{name}": writer.rows(prompts, 4),
+            f"greedy{name}": generator.rows(prompts, 1),
+            f"beams{name}": generator.rows(prompts, 4),
         }
     return actual
 
 
-def sentences(model, pair, texts):
+def record_sentences(model, pair, texts):
     """Sentence vectors of single texts and of pairs, and the attention mask of the pairs."""
     hidden = hidden_layers(model)
     *states, sentence = outputs(model, *hidden, "Pooler-Dense")(*texts)
@@ -477,11 +477,11 @@ def record_classifier_steps(model, family, rng):
 
     arrays["mean_pooled"] = mean_of_tokens().numpy()
     arrays["probs"] = tf.sigmoid(mean_of_tokens() @ kernel + bias).numpy()
-    learning = {
+    trained = {
         name: variable for name, variable in variables(model).items() if not name.startswith("cls/")
     } | {"head/kernel": kernel, "head/bias": bias}
     batch = {"token_ids": token_ids, "segment_ids": segment_ids, "labels": labels}
-    steps = record_steps(loss, learning, (*TRACED, "head/kernel", "head/bias"), token_ids)
+    steps = record_steps(loss, trained, (*TRACED, "head/kernel", "head/bias"), token_ids)
     return batch | arrays | steps
 
 
@@ -500,17 +500,17 @@ def record_sim_losses(model, family, rng):
         return np.array(padded, "int32")
 
     pairs = [(drawn(5), drawn(3)), (drawn(2), drawn(6)), (drawn(7), drawn(4))]
-    both = [two for a, b in pairs for two in ((a, b), (b, a))]
-    both[2] = ([mask, *both[2][0][1:]], both[2][1])
-    token_ids = stacked([[cls, *a, sep, *b, sep] for a, b in both])
-    segment_ids = stacked([[0] * (len(a) + 2) + [1] * (len(b) + 1) for a, b in both])
+    ordered_pairs = [ordered for a, b in pairs for ordered in ((a, b), (b, a))]
+    ordered_pairs[2] = ([mask, *ordered_pairs[2][0][1:]], ordered_pairs[2][1])
+    token_ids = stacked([[cls, *a, sep, *b, sep] for a, b in ordered_pairs])
+    segment_ids = stacked([[0] * (len(a) + 2) + [1] * (len(b) + 1) for a, b in ordered_pairs])
     vectors = rng.normal(size=(6, 8))
     vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
     teacher = (vectors @ vectors.T).astype("float32")
     names = ("Pooler-Dense", "MLM-Activation")
     inner = keras.Model(model.inputs, [model.layers[name].output for name in names])
 
-    def parts():
+    def lm_loss_and_cosines():
         pooled, logits = inner([token_ids, segment_ids])
         second = segment_ids[:, 1:].astype("float32")
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(token_ids[:, 1:], logits[:, :-1])
@@ -518,15 +518,15 @@ def record_sim_losses(model, family, rng):
         return tf.reduce_sum(losses * second) / second.sum(), tf.matmul(unit, unit, False, True)
 
     def stage1():
-        written, cosines = parts()
-        scores = 20 * cosines - 1e12 * tf.eye(len(both))
-        neighbours = np.arange(len(both)) ^ 1
+        lm_loss, cosines = lm_loss_and_cosines()
+        scores = 20 * cosines - 1e12 * tf.eye(len(ordered_pairs))
+        neighbours = np.arange(len(ordered_pairs)) ^ 1
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(neighbours, scores)
-        return written + tf.reduce_mean(losses)
+        return lm_loss + tf.reduce_mean(losses)
 
     def stage2():
-        written, cosines = parts()
-        return written + 100 * tf.reduce_mean((cosines - teacher) ** 2)
+        lm_loss, cosines = lm_loss_and_cosines()
+        return lm_loss + 100 * tf.reduce_mean((cosines - teacher) ** 2)
 
     texts = stacked([[cls, *drawn(size), sep] for size in (3, 6, 2, 5, 4, 4, 7, 1)])  # a, b, a, b …
     classes = np.array([0, 3, 1, 3], "int32")
@@ -538,7 +538,7 @@ def record_sim_losses(model, family, rng):
         logits = tf.concat([a, b, tf.abs(a - b)], 1) @ kernel
         return tf.reduce_mean(tf.nn.sparse_softmax_cross_entropy_with_logits(classes, logits))
 
-    learning = variables(model)
+    trained = variables(model)
     traced = (*TRACED, "bert/pooler/dense/kernel", "bert/pooler/dense/bias")
     arrays = {
         "token_ids": token_ids,
@@ -552,24 +552,24 @@ def record_sim_losses(model, family, rng):
         last = {"classifier": kernel} if name == "supervised" else {}
         with tf.GradientTape() as tape:
             value = loss()
-        actual = tape.gradient(value, {**learning, **last}, unconnected_gradients="zero")
+        actual = tape.gradient(value, {**trained, **last}, unconnected_gradients="zero")
         actual = {key: tf.convert_to_tensor(x).numpy() for key, x in actual.items()}
-        kept = traced if last else (*traced, "cls/predictions/output_bias")
+        recorded = traced if last else (*traced, "cls/predictions/output_bias")
         arrays[f"{name}_loss"] = np.array(float(value))
         square = sum(np.square(x.astype("float64")).sum() for x in actual.values())
         arrays[f"{name}_norm"] = np.sqrt(square)
         used = np.unique(texts if last else token_ids)
-        for key in (*kept, *last):
+        for key in (*recorded, *last):
             value = actual[key][used[used > 0]] if key.endswith("word_embeddings") else actual[key]
             arrays[f"{name}:{key.replace('/', '.')}"] = value
     return arrays
 
 
-def record_steps(loss, learning, traced, token_ids):
+def record_steps(loss, trained, traced, token_ids):
     """The loss before every step and after the last, the first gradients, and the final weights."""
     used = np.unique(token_ids[token_ids > 0])
 
-    def kept(kind, values):
+    def excerpt(kind, values):
         names = {f"{kind}:{name.replace('/', '.')}": name for name in traced}
         return {
             key: values[name][used] if name.endswith("word_embeddings") else values[name]
@@ -580,21 +580,21 @@ def record_steps(loss, learning, traced, token_ids):
     for _ in range(SGD_STEPS):
         with tf.GradientTape() as tape:
             value = loss()
-        gradients = tape.gradient(value, list(learning.values()))
+        gradients = tape.gradient(value, list(trained.values()))
         gradients = [tf.convert_to_tensor(gradient).numpy() for gradient in gradients]
-        first = first or dict(zip(learning, gradients, strict=True))
+        first = first or dict(zip(trained, gradients, strict=True))
         losses.append(float(value))
-        for variable, gradient in zip(learning.values(), gradients, strict=True):
+        for variable, gradient in zip(trained.values(), gradients, strict=True):
             variable.assign_sub(LEARNING_RATE * gradient)
     square = sum(np.square(g.astype("float64")).sum() for g in first.values())
-    weights = {name: variable.numpy() for name, variable in learning.items()}
+    weights = {name: variable.numpy() for name, variable in trained.items()}
     return {
         "word_rows": used.astype("int32"),
         "lr": np.array(LEARNING_RATE),
         "losses": np.array([*losses, float(loss())]),
         "grad_norm_step0": np.sqrt(square),
-        **kept("grad0", first),
-        **kept("final", weights),
+        **excerpt("grad0", first),
+        **excerpt("final", weights),
     }
 
 
@@ -607,8 +607,8 @@ def record_rotation(rng):
     far = np.array([0, 1, 2, 511, 512, 1023, 1535, 4096], "int32")
     near = np.arange(24)
     q, k = rng.normal(size=(2, 2, 24, 3, 8)).astype("float32")
-    turned = apply_rotary_position_embeddings(*map(tf.constant, (table(near, 8)[None], q, k)))
-    q_rotated, k_rotated = (x.numpy() for x in turned)
+    rotated = apply_rotary_position_embeddings(*map(tf.constant, (table(near, 8)[None], q, k)))
+    q_rotated, k_rotated = (x.numpy() for x in rotated)
     return {
         "table": table(near, 8),
         "far_positions": far,

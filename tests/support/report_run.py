@@ -35,13 +35,13 @@ def example(rng, name, number, text=None):
         "reranking": Judgment(tuple(map(float, rng.permutation([0, 0, 1]))), (0.9, 0.5, 0.4)),
         "question-answering": ((text or units[0], 0),),
         "tagging": tuple("B-人名" if text else str(tag) for tag in rng.choice(TAGS, len(units))),
-        "spans": nested(rng, len(text or "".join(units))),
+        "spans": nested_entities(rng, len(text or "".join(units))),
     }.get(name, BELONGS)
     texts = (text or "".join(units),) * (len(COLUMNS.get(name, "1")) + 2 * (name in LISTS))
     return Example(texts, label, f"test.tsv:{number + 2}", units if name == "tagging" else ())
 
 
-def nested(rng, length):
+def nested_entities(rng, length):
     """An entity that spans the whole text and, with probability ½, another one inside it."""
     inner = [("人名", 1, 2)] if rng.random() < 0.5 else []
     return [("地名", 0, length), *inner]
@@ -111,12 +111,12 @@ def make_run(name="classification", examples=40, leaked=10, text=None, **changes
         test[0] = example(rng, name, 0, text)
     test[:leaked] = train[:leaked]
 
-    def part(examples, **more):
+    def evaluated_set(examples, **more):
         return EvaluatedSet(
             examples=examples, lengths=np.array([len(x.texts[0]) for x in examples]), **more
         )
 
-    def answers(examples):
+    def predictions_of(examples):
         return [
             answer(task, item, 1, noise)
             for item, noise in zip(examples, 3 * rng.normal(size=len(examples)), strict=True)
@@ -126,12 +126,12 @@ def make_run(name="classification", examples=40, leaked=10, text=None, **changes
         **{
             "task": task,
             "metric": TASKS[name].metrics.all[0].name,
-            "train": part(train),
-            "valid": part(valid, predictions=answers(valid)),
-            "test": part(
+            "train": evaluated_set(train),
+            "valid": evaluated_set(valid, predictions=predictions_of(valid)),
+            "test": evaluated_set(
                 test,
-                predictions=answers(test),
-                baseline=answers(test),
+                predictions=predictions_of(test),
+                baseline=predictions_of(test),
                 duplicates=duplicates(train, test),
             ),
             "baseline": Message("logistic regression"),
@@ -163,10 +163,10 @@ TERMS = {
     "bootstrap",
     "Wilson",
 }
-OF_THE_RUN = {"zip", "checkpoint", "train", "valid", "CPU", "text", *"ABCIOab"}
+NAMES_IN_THE_RUN = {"zip", "checkpoint", "train", "valid", "CPU", "text", *"ABCIOab"}
 
 
 def english_in(text):
     """English words in a Chinese page, except flags, positions in files, and standard terms."""
     rest = re.sub(r"--[a-z-]+|\w+\.tsv(:\d+)?|\d+e-\d+", " ", text)
-    return set(re.findall(r"[A-Za-z]+\d?", rest)) - TERMS - OF_THE_RUN
+    return set(re.findall(r"[A-Za-z]+\d?", rest)) - TERMS - NAMES_IN_THE_RUN

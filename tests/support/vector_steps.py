@@ -30,8 +30,8 @@ def batch(step, part):
     targets[3, 9] = targets[12, 1] = -1
     weights = np.ones(ROWS, "float32")
     number, count = part
-    mine = slice(number * ROWS // count, (number + 1) * ROWS // count)
-    return keras.tree.map_structure(lambda array: array[mine], (inputs, targets, weights))
+    own_rows = slice(number * ROWS // count, (number + 1) * ROWS // count)
+    return keras.tree.map_structure(lambda array: array[own_rows], (inputs, targets, weights))
 
 
 class Batches(keras.utils.PyDataset):

@@ -37,15 +37,15 @@ def alike(first, other, atol):
     return first == other
 
 
-def post(app, *questions):
+def post(app, *requests):
     """The responses of a service to (path, request body) pairs.
 
     The application is called as an ASGI server calls it, without a socket, and shut down
     afterwards.
     """
 
-    async def ask(path, question):
-        body = json.dumps(question).encode()
+    async def send_request(path, content):
+        body = json.dumps(content).encode()
         scope = {
             "type": "http",
             "asgi": {"version": "3.0"},
@@ -63,21 +63,21 @@ def post(app, *questions):
             "client": ("127.0.0.1", 1),
             "server": ("127.0.0.1", 2),
         }
-        messages, answered = [{"type": "http.request", "body": body}], []
+        messages, responses = [{"type": "http.request", "body": body}], []
 
         async def receive():
             return messages.pop() if messages else {"type": "http.disconnect"}
 
         async def send(message):
-            answered.append(message)
+            responses.append(message)
 
         await app(scope, receive, send)
-        text = b"".join(item.get("body", b"") for item in answered)
-        assert answered[0]["status"] == 200, text
+        text = b"".join(item.get("body", b"") for item in responses)
+        assert responses[0]["status"] == 200, text
         return json.loads(text)
 
-    async def ask_all():
+    async def send_all():
         async with app.router.lifespan_context(app):
-            return await asyncio.gather(*(ask(*item) for item in questions))
+            return await asyncio.gather(*(send_request(*item) for item in requests))
 
-    return asyncio.run(ask_all())
+    return asyncio.run(send_all())
