@@ -1,4 +1,4 @@
-"""A cluster that loses workers, and is lost, changes not a byte of what is prepared."""
+"""A cluster that loses workers or its scheduler does not change a byte of the prepared files."""
 
 import os
 import signal
@@ -27,13 +27,13 @@ VOCABULARY = ROOT / "tests" / "fixtures" / "tokenizer" / "word" / "vocab.txt"
 
 @pytest.fixture(autouse=True)
 def small_parts(monkeypatch):
-    """Small parts."""
+    """Use small parts, so that a small corpus has many."""
     monkeypatch.setattr(preparation, "PART_CHARACTERS", 10_000)
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    """Three workers; a test that takes one away brings another."""
+    """A cluster of three workers. A test that stops a worker adds another one."""
     variables = {"DASK_DISTRIBUTED__SCHEDULER__WORKER_TTL": "2s"}  # five minutes by default
     with Loopback(tmp_path_factory.mktemp("cluster"), 3, **variables) as cluster:
         yield cluster
@@ -41,13 +41,13 @@ def cluster(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def corpus(write_corpus, tmp_path_factory):
-    """About 60 parts."""
+    """A corpus of about 60 parts."""
     return write_corpus(tmp_path_factory.mktemp("corpus") / "corpus.txt", 4_000, length=150)
 
 
 @pytest.fixture(scope="module")
 def configure(corpus, tmp_path_factory):
-    """configure(cluster, …) → settings with an output of their own; in this process if None."""
+    """configure(cluster, …) → settings with a new output folder, by default for this process."""
 
     def make(cluster=None, **changes):
         where = {"engine": "dask", "scheduler": str(cluster.file)} if cluster else {"workers": 1}
@@ -64,7 +64,7 @@ def configure(corpus, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected(configure):
-    """What one process on this machine writes."""
+    """The files that one process on this machine writes."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(preparation, "PART_CHARACTERS", 10_000)
         return prepare(configure())
@@ -72,7 +72,7 @@ def expected(configure):
 
 @pytest.fixture
 def when():
-    """when(output, parts, act, …): act in a thread of its own when so many parts are recorded."""
+    """when(output, parts, act, …): call the functions once that many parts are recorded."""
     threads = []
 
     def start(output, parts, *acts):
@@ -98,7 +98,7 @@ def test_a_killed_and_a_frozen_worker_change_not_a_byte(cluster, configure, expe
     when(config.output, 25, lambda: thaw(frozen))
     assert differences(prepare(config), expected) == []
     assert killed.wait() == -signal.SIGKILL
-    frozen.kill()  # Dask gave its work to the others, and lets it end when it wakes up
+    frozen.kill()  # its work is done by the other workers, and Dask ends it when it wakes up
     frozen.wait()
     cluster.add_worker()
     cluster.add_worker()
@@ -112,7 +112,7 @@ def test_a_worker_that_wakes_up_after_the_end_changes_nothing(cluster, configure
     output = prepare(config)
     assert differences(output, expected) == []
     thaw(frozen)
-    frozen.wait(30)  # ends what it was writing, and then itself
+    frozen.wait(30)  # it finishes its write and then exits
     assert differences(output, expected) == []
     cluster.add_worker()
 

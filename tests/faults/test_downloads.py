@@ -1,4 +1,4 @@
-"""Downloads against a server on this machine: broken, changed, missing, killed, twice at once."""
+"""Downloads from a local server that breaks off, changes files, or is missing."""
 
 import os
 import re
@@ -16,7 +16,7 @@ from roformer_tf.errors import InputError
 from tests.support.download_server import CONFIG, FILE, NAME, Server, make_zip
 
 SOME = 18 * registry.CHUNK
-"""Bytes after which a connection breaks: so that none that came is lost."""
+"""Bytes after which a connection breaks: a multiple of the chunk size, so that no byte is lost."""
 
 
 @pytest.fixture(scope="module")
@@ -26,7 +26,7 @@ def content(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def other(tmp_path_factory):
-    """Another file of the same length."""
+    """A different file of the same length."""
     return make_zip(tmp_path_factory.mktemp("other") / FILE, seed=1)
 
 
@@ -46,7 +46,7 @@ def server(content, cache, monkeypatch):
 
 @pytest.fixture
 def no_mirror(cache, monkeypatch):
-    """A mirror where nobody answers."""
+    """The URL of a mirror that nothing listens on."""
     with Server({}) as server:
         url = server.url
     monkeypatch.setenv("ROFORMER_TF_MIRROR", url)
@@ -54,7 +54,7 @@ def no_mirror(cache, monkeypatch):
 
 
 def held(cache):
-    """Files in the cache; the lock, which is empty and stays, aside."""
+    """The files in the cache, without the empty lock file that stays."""
     return {path.name for path in cache.iterdir() if path.suffix != ".lock"}
 
 
@@ -118,7 +118,7 @@ def test_two_processes_at_once_get_one_good_file(server, cache, content):
 
 
 def start():
-    """A process that downloads."""
+    """Start a process that downloads."""
     code = f"from roformer_tf.checkpoints import registry; print(registry.download({NAME!r}))"
     return subprocess.Popen(
         [sys.executable, "-c", code],
@@ -230,7 +230,7 @@ def test_a_killed_download_leaves_nothing_that_looks_finished(share, server, cac
         time.sleep(0.0005)
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
-    if (cache / FILE).exists():  # it was quicker than the kill: then it is whole
+    if (cache / FILE).exists():  # the download was faster than the kill, so it is complete
         assert (cache / FILE).read_bytes() == content
     else:
         assert registry.cached(registry.find(NAME)) is None
@@ -312,7 +312,7 @@ def test_a_command_ends_with_one_line_and_exit_code_2(no_mirror, cache, capfd):
 
 
 def change(path):
-    """Change one byte in the middle."""
+    """Change one byte in the middle of a file."""
     changed = bytearray(path.read_bytes())
     changed[len(changed) // 2] ^= 1
     path.write_bytes(changed)

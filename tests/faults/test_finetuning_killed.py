@@ -1,4 +1,4 @@
-"""Fine-tuning killed in the middle, and the same command again: the same weights and figures."""
+"""A killed fine-tuning run that is started again ends with the same weights and metrics."""
 
 import json
 import os
@@ -18,7 +18,7 @@ WEIGHTS = Path("model", "model.safetensors")
 
 @pytest.fixture(scope="module")
 def flags(shallow, tmp_path_factory):
-    """flags(output) of two trainings of nine steps, dropout on, saved within an epoch too."""
+    """flags(output) → flags of two runs of nine steps with dropout, saved within epochs too."""
     train = tmp_path_factory.mktemp("data") / "train.tsv"
     rows = [f"第{number}条评论很{'好差'[number % 2]}\t{number % 2}" for number in range(60)]
     train.write_text("text\tlabel\n" + "\n".join(rows) + "\n", encoding="utf-8")
@@ -38,7 +38,7 @@ def flags(shallow, tmp_path_factory):
 
 
 def figures(run):
-    """report.json without the times and the path of the run."""
+    """report.json without times and the run's path."""
     report = json.loads((run / "report.json").read_text(encoding="utf-8"))
     for trial in report["trials"]:
         trial.pop("seconds")
@@ -47,12 +47,12 @@ def figures(run):
     return report
 
 
-@pytest.mark.slow  # broken off without a kill: finetuning/test_learning_rate.py
+@pytest.mark.slow  # interrupted without a kill: finetuning/test_learning_rate.py
 @pytest.mark.skipif(os.name == "nt", reason="kills process groups")
 def test_the_same_command_again_ends_with_the_same_weights_and_figures(
     flags, typed, tmp_path, capsys, monkeypatch, optimized_graphs
 ):
-    monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")  # which takes long
+    monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")  # takes long
     whole, run = tmp_path / "whole", tmp_path / "run"
     with optimized_graphs():
         assert main(["finetune", *flags(whole)]) == 0
@@ -76,7 +76,7 @@ def test_the_same_command_again_ends_with_the_same_weights_and_figures(
     assert figures(run) == figures(whole)
     again = (run / "report.html").stat().st_mtime_ns
     settings = ["--config", str(run / "settings.yaml")]
-    assert main(["finetune", *settings]) == 0  # all is trained: only the report is made again
+    assert main(["finetune", *settings]) == 0  # already trained: only writes the report
     assert (run / "report.html").stat().st_mtime_ns > again
     assert figures(run) == figures(whole)
     capsys.readouterr()
@@ -105,7 +105,7 @@ def test_so_it_is_with_vectors_and_teachers(
     if kind == "texts":
         rows = [{"text": "。".join(item)} for item in GROUPS]
     teacher = ["--teacher", released("sim_char_ft")] if kind == "paraphrase" else []
-    if kind == "classification":  # the teacher predicts again: its probabilities are not stored
+    if kind == "classification":  # probabilities are not stored, so the teacher predicts again
         rows = [{"text": item[0], "label": "ab"[number % 2]} for number, item in enumerate(GROUPS)]
         labels = {"teacher": Classification(labels=("a", "b"))}
         teacher = ["--teacher", save_random_models(labels, tmp_path)["teacher"]]

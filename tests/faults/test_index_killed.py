@@ -1,4 +1,4 @@
-"""An index under kill -9, on a full disk and on a read-only one: nothing reported is lost."""
+"""Kills, a full disk and a read-only disk do not lose documents that an index reported as added."""
 
 import json
 import os
@@ -50,7 +50,7 @@ def start(folder):
 
 
 def check(folder, at_least):
-    """The database is sound, and holds all that was reported, whole."""
+    """Check the database's integrity, and that it contains all reported documents completely."""
     with closing(open_to_write(folder)) as database:
         assert database.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
         database.execute("INSERT INTO words (words) VALUES ('integrity-check')")
@@ -63,7 +63,7 @@ def check(folder, at_least):
 
 
 def test_a_killed_command_loses_nothing_that_it_reported(tmp_path):
-    """Killed at moments by chance, again and again, until all is there."""
+    """Kill the command at random moments until all documents are added."""
     folder, rng, before, killed = tmp_path / "index", random.Random(0), 0, 0
     while before < DOCUMENTS:
         process = start(folder)
@@ -78,7 +78,7 @@ def test_a_killed_command_loses_nothing_that_it_reported(tmp_path):
         process.stdout.close()
         process.wait(60)
         before = check(folder, before + reported)
-    assert killed >= 3  # a fast process may be done before the sixth
+    assert killed >= 3  # a fast process may finish before the sixth kill
     query = FakeEmbedder().embed(["今天第7份文件"])
     with SearchIndex(folder) as index:
         assert index.read(index.search(["第7份"], query, 1, hybrid=True)[0])[0].id == "7"
@@ -146,7 +146,7 @@ def test_a_full_disk_ends_in_a_message_and_a_read_only_one_can_be_searched(tmp_p
 
 
 def test_files_that_may_not_grow_end_in_a_message(tmp_path):
-    """As a disk quota: SQLite reports an I/O error."""
+    """The limit acts like a disk quota: SQLite reports an I/O error."""
     resource = pytest.importorskip("resource")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)

@@ -1,4 +1,4 @@
-"""Two commands in one folder: the second is refused, and the first notices nothing of it."""
+"""A second command in a folder is refused and does not disturb the first."""
 
 import os
 import signal
@@ -40,7 +40,7 @@ def content(folder):
 
 @pytest.fixture
 def stopped():
-    """stopped(words, condition) → a process of the command that waits in the middle of it."""
+    """stopped(words, condition) → a process of the command, suspended once the condition holds."""
     processes = []
 
     def start(words, condition):
@@ -93,9 +93,9 @@ def test_a_second_preparation_is_refused_until_the_first_is_killed(
     process.communicate()
     assert main([*words, str(rows)]) == 0
     assert main([*words, str(peace)]) == 0
-    assert content(rows) == content(peace)  # no file of the lock's is left, either
+    assert content(rows) == content(peace)  # the lock's file is removed as well
 
-    with locked(rows):  # what is finished is there for many at once
+    with locked(rows):  # finished files can be used by several commands at once
         assert main([*words, str(rows)]) == 0
     assert "is prepared already" in capsys.readouterr().out
 
@@ -112,7 +112,7 @@ def test_while_pretrain_runs_no_other_command_writes_into_its_folder(
     evaluate, refused = pretraining.evaluate, []
 
     def meanwhile(*arguments):
-        monkeypatch.setattr(pretraining, "evaluate", evaluate)  # once
+        monkeypatch.setattr(pretraining, "evaluate", evaluate)  # only once
         before = snapshot(run)
         refused.append(main(["pretrain", *flags]))
         assert f"{run} is in use: process {os.getpid()}" in capsys.readouterr().err
@@ -137,7 +137,7 @@ def test_pretrain_prepares_under_the_lock_of_prepare(pretrain_flags, tmp_path, c
 
 
 def test_a_second_fine_tuning_is_refused(tmp_path, capsys, monkeypatch):
-    """The first one goes no further than to where it reads: all of it is under the lock."""
+    """The first command stops where it reads its files, because all of it runs under the lock."""
     train, run = tmp_path / "train.tsv", tmp_path / "run"
     train.write_text("text\tlabel\n这很好\t好\n这很差\t差\n", encoding="utf-8")
     words = ["finetune", "--checkpoint", "nowhere", "--train", str(train), "--output", str(run)]

@@ -1,4 +1,4 @@
-"""A killed preparation leaves nothing that looks finished, and goes on when it is run again."""
+"""A killed preparation leaves nothing that looks finished, and continues when it is run again."""
 
 import json
 import os
@@ -63,7 +63,7 @@ def start(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def uninterrupted(start, tmp_path_factory):
-    """What a run in peace writes: {file: bytes}."""
+    """The files of an uninterrupted run: {name: bytes}."""
     output = tmp_path_factory.mktemp("peace") / "rows"
     out, _ = finish(start(output, 1))
     assert "duplicates" in out
@@ -87,7 +87,7 @@ def content(folder):
 
 
 def wait_until(condition, process):
-    """Wait, closely, until something is so while the process still runs."""
+    """Poll until a condition holds while the process runs."""
     deadline = time.monotonic() + 60
     while not condition():
         assert process.poll() is None, f"it ended too soon: {process.communicate()[1]}"
@@ -120,7 +120,7 @@ def test_a_killed_preparation_goes_on(start, uninterrupted, tmp_path, moment, wo
     output = tmp_path / "rows"
     process = start(output, workers)
     wait_until(lambda: MOMENTS[moment](output), process)
-    os.killpg(process.pid, signal.SIGKILL)  # the workers too, in the middle of what they write
+    os.killpg(process.pid, signal.SIGKILL)  # the workers too, while they write
     process.communicate()
     assert not (output / "manifest.json").exists()
     done = {
@@ -150,7 +150,7 @@ def test_the_workers_of_a_killed_preparation_end_too(start, uninterrupted, tmp_p
     wait_until(lambda: len(records(output)) >= 5, process)
     children = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     assert len(children) >= 2
-    process.kill()  # it alone
+    process.kill()  # only the main process
     process.communicate()
     deadline = time.monotonic() + 20
     while any(is_running(child) for child in children):

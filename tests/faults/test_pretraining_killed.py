@@ -1,4 +1,4 @@
-"""A run that is killed again and again ends with the weights of one that never was."""
+"""A run that is killed and resumed ends with the weights of an uninterrupted run."""
 
 import json
 import os
@@ -23,7 +23,7 @@ LAST = Path("checkpoints", f"step-{STEPS:08}")
 
 @pytest.fixture(scope="module", autouse=True)
 def small_parts():
-    """A corpus of several parts is prepared in a second."""
+    """Use small parts, so that a corpus of several parts is prepared in a second."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(preparation, "PART_CHARACTERS", PART)
         yield
@@ -31,7 +31,7 @@ def small_parts():
 
 @pytest.fixture(scope="module")
 def flags(pretrain_flags, write_corpus, tmp_path_factory):
-    """flags(output) of a tiny run whose corpus has eight parts to prepare."""
+    """flags(output) → flags of a tiny run whose corpus is prepared in eight parts."""
     corpus = write_corpus(tmp_path_factory.mktemp("corpus") / "corpus.txt", 700, length=600)
     settings = {
         "corpus": corpus,
@@ -52,7 +52,7 @@ def uninterrupted(flags, tmp_path_factory, eagerly):
 
 
 def wait_for(condition, process):
-    """Wait until something is so, while the process runs."""
+    """Wait until a condition holds while the process runs."""
     deadline = time.monotonic() + 120
     while not condition():
         assert process.poll() is None, f"it ended too soon: {process.communicate()}"
@@ -61,7 +61,7 @@ def wait_for(condition, process):
 
 
 def kill_when(condition, process):
-    """Kill a process and its workers, without a warning, as soon as something is so."""
+    """Kill a process and its workers with SIGKILL as soon as a condition holds."""
     wait_for(condition, process)
     os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
@@ -87,9 +87,9 @@ sys.exit(main(["pretrain", *flags]))
 
 @pytest.fixture
 def started(eager_steps):
-    """started(flags) → a process of its own that pretrains, with parts as small as here.
+    """started(flags) → a separate process that pretrains, with the same small parts.
 
-    Its steps are those of this process: else the last bit of a weight may differ.
+    It uses this process' TensorFlow options: otherwise the last bit of a weight may differ.
     """
     processes = []
     optimised = tf.config.optimizer.get_experimental_options()
@@ -117,8 +117,8 @@ def started(eager_steps):
 
 @pytest.fixture
 def sigterm():
-    """sigterm(condition): send this process SIGTERM once something is so, from a thread."""
-    before = signal.signal(signal.SIGTERM, lambda *_: None)  # should it come when nobody listens
+    """sigterm(condition): send SIGTERM to this process from a thread once the condition holds."""
+    before = signal.signal(signal.SIGTERM, lambda *_: None)  # between two commands
     ended = threading.Event()
     threads = []
 
@@ -159,7 +159,7 @@ def test_sigterm_ends_a_run_that_saves_every_step(
 def test_it_continues_and_ends_with_the_same_weights_bit_for_bit(
     started, flags, uninterrupted, stable_metrics, sigterm, tmp_path, capsys
 ):
-    """Stopped while it prepares, killed while it writes a checkpoint, and then left in peace."""
+    """Stop the run while it prepares, kill it while it writes a checkpoint, then let it finish."""
     run = tmp_path / "run"
     saved, metrics = run / "checkpoints", run / "metrics.jsonl"
     sigterm((run / "rows" / "unfinished" / "settings.json").exists)
@@ -170,7 +170,7 @@ def test_it_continues_and_ends_with_the_same_weights_bit_for_bit(
     assert not (run / "rows" / "manifest.json").exists()
 
     process = started(flags(run))
-    kill_when(  # the second one
+    kill_when(  # while it writes the second checkpoint
         lambda: any(saved.glob("step-*")) and any(saved.glob(".step-*/model/*")), process
     )
     assert not (run / LAST).exists()

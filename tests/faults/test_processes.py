@@ -1,4 +1,4 @@
-"""Several processes on JAX train as one does; what one of them meets, all of them hear of."""
+"""Several JAX processes train like one, and a failure in one of them stops all of them."""
 
 import json
 import os
@@ -30,7 +30,7 @@ TOLERANCE = 1e-5
 
 @pytest.fixture(scope="module")
 def flags(pretrain_flags):
-    """flags(output) of a run that says the loss of every step, with a gradient that is clipped."""
+    """flags(output) → flags of a run that logs every step and clips gradients."""
     settings = {
         "steps": STEPS,
         "save_every": 20,
@@ -46,7 +46,7 @@ def flags(pretrain_flags):
 
 @pytest.fixture(scope="module")
 def rows(write_corpus, tmp_path_factory):
-    """Two corpora, prepared once."""
+    """Sequences of two corpora."""
     folder = tmp_path_factory.mktemp("corpora")
     corpora = {"news": write_corpus(folder / "news.txt", 150), "law": folder / "law.txt"}
     write_corpus(corpora["law"], 50, seed=1)
@@ -65,10 +65,10 @@ def free_port():
 
 @pytest.fixture
 def started(request, typed):
-    """started(flags, processes, devices=1) → the processes of one run; none outlives the test.
+    """started(flags, processes, devices=1) → the processes of a run, which end with the test.
 
-    Much of their time goes into compiling, so the quick tests' programs are not optimised; those of
-    the slow ones are, as users' are.
+    Most of their time goes into compiling, so the quick tests skip XLA's optimizations. The slow
+    tests keep them, as users do.
     """
     processes = []
     slow = request.node.get_closest_marker("slow")
@@ -102,11 +102,11 @@ def started(request, typed):
 
 
 def finished(processes, timeout=600):
-    """Wait for all; give what the first one printed."""
+    """Wait for all processes and return the output of the first."""
     outputs = [process.communicate(timeout=timeout) for process in processes]
     for process, (_, err) in zip(processes, outputs, strict=True):
         assert process.returncode == 0, err[-3000:]
-    for out, _ in outputs[1:]:  # one prints, except the library that connects them
+    for out, _ in outputs[1:]:  # only the first prints, except for the library that connects them
         assert all(line.startswith("[Gloo]") for line in out.splitlines()), out
     return outputs[0][0]
 
@@ -116,7 +116,7 @@ def losses(run):
 
 
 def held_out(run):
-    """At each evaluation, the loss of all and of each corpus."""
+    """At each evaluation, the losses of all texts and of each corpus."""
     lines = read_metrics(run / "evaluations.jsonl")
     by_corpus = [line["held_out_by_corpus"] for line in lines]
     assert all(each.keys() == {"news", "law"} for each in by_corpus)
@@ -144,10 +144,10 @@ def wait_until(condition, processes, seconds=120):
 
 @pytest.mark.slow
 def test_two_processes_train_as_one(started, flags, rows, pretrained, tmp_path, eagerly):
-    """LAMB, two chunks a step, and clipping; the one is this process, on TensorFlow.
+    """Use LAMB, two micro-batches and clipping. The single process is this one, on TensorFlow.
 
-    From weights that both are given, without dropout, which each backend draws for itself: with
-    it, one process on JAX is among the slow tests.
+    Both start from the same weights, without dropout, because each backend draws its own random
+    numbers. Slow tests compare with one JAX process, with dropout.
     """
     run, alone = tmp_path / "two", tmp_path / "one"
     changes = {"optimizer": "lamb", "accumulate": 2, "steps": 2, "save_every": 2, "dropout": 0.0}
@@ -173,7 +173,7 @@ def test_sigterm_makes_all_processes_save_the_same_step(started, flags, rows, tm
     processes = started(command, 2)
     metrics = run / "metrics.jsonl"
     wait_until(lambda: len(read_metrics(metrics)) > 5, processes)
-    os.killpg(processes[1].pid, signal.SIGTERM)  # one of them hears of it
+    os.killpg(processes[1].pid, signal.SIGTERM)  # sent to only one of them
     actual = [process.communicate(timeout=60) for process in processes]
     assert [process.returncode for process in processes] == [75, 75], actual
     (saved,) = (run / "checkpoints").iterdir()
@@ -231,7 +231,7 @@ def test_more_devices_than_there_are_and_a_batch_that_does_not_suit_them_are_err
 ):
     run = tmp_path / "run"
     bad = [flags(run, devices=5, **rows), flags(run, accumulate=4, **rows)]
-    done = subprocess.run(  # one start for both
+    done = subprocess.run(  # one process for both cases, to start only once
         [sys.executable, "-c", BAD, json.dumps(bad)],
         capture_output=True,
         text=True,
@@ -252,9 +252,9 @@ def test_more_devices_than_there_are_and_a_batch_that_does_not_suit_them_are_err
 def test_any_number_of_processes_and_devices_is_one(
     started, flags, rows, tmp_path, optimizer, accumulate
 ):
-    """Two and four processes, four devices of one, and weights that two by two devices share.
+    """Compare with two and four processes, four devices in one process, and model parallelism.
 
-    With rows of 16 a batch, so that four devices have some in each of two chunks.
+    Batches have 16 rows, so that each of four devices has rows in all micro-batches.
     """
     changes = {"optimizer": optimizer, "accumulate": accumulate, "batch_size": 16, **rows}
     finished(started(flags(tmp_path / "one", **changes), 1))

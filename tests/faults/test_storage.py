@@ -1,4 +1,4 @@
-"""A full disk, a damaged checkpoint, a lost shard, a poisoned batch: nothing good is lost."""
+"""A full disk, a damaged checkpoint, a lost shard or a batch with NaN never destroys good data."""
 
 import json
 import os
@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def poison(monkeypatch, bad, value):
-    """Have the batches of these steps, counted from 0, hold such a weight."""
+    """Set the label weights of these batches, counted from step 0, to `value`."""
     batches = pretraining.pretraining_batches
 
     def poisoned(rows, *, start_row, batch_size, **options):
@@ -45,7 +45,7 @@ def poison(monkeypatch, bad, value):
 @pytest.mark.usefixtures("eager_steps")
 @pytest.mark.slow
 def test_a_poisoned_batch_is_skipped_and_reported(pretrain_flags, tmp_path, capsys, monkeypatch):
-    """A line of which all batches were has no loss."""
+    """A logged line has no loss if all of its steps were skipped."""
     poison(monkeypatch, {3, 4, 5, 6}, np.nan)
     run = tmp_path / "run"
     assert main(["pretrain", *pretrain_flags(run, log_every=3)]) == 0
@@ -76,7 +76,7 @@ def test_too_many_poisoned_batches_stop_the_run(pretrain_flags, tmp_path, capsys
 def test_a_shard_that_vanishes_ends_the_run_with_one_message(
     pretrain_flags, tmp_path, capsys, monkeypatch
 ):
-    """Shards are opened anew for each row here, so that the loss is noticed."""
+    """Open shards for every read here, so that the missing file is noticed."""
     monkeypatch.setattr(shards, "OPEN_MAPS", 0)
     run = tmp_path / "run"
     evaluate = pretraining.evaluate
@@ -152,7 +152,7 @@ def test_a_full_disk_loses_nothing_and_the_run_goes_on_once_there_is_room(
     assert "No space left on device. Completed files are intact. Free some space" in full["err"]
     assert "Traceback" not in full["err"]
     assert not [name for names in full["names"].values() for name in names if ".tmp" in name]
-    *_, last = full["names"]["checkpoints"]  # of those that were written before
+    *_, last = full["names"]["checkpoints"]  # the last one that was written before
     assert again["code"] == 0, again
     assert f"continuing from {disk / 'run' / 'checkpoints' / last}" in again["out"]
     assert again["names"]["checkpoints"] == ["step-00000004", "step-00000005"]
@@ -160,7 +160,7 @@ def test_a_full_disk_loses_nothing_and_the_run_goes_on_once_there_is_room(
 
 @pytest.fixture
 def small_files():
-    """A limit on the size of files, which stops writing as a full disk does."""
+    """Limit the size of files, which stops writes like a full disk does."""
     resource = pytest.importorskip("resource")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
@@ -171,7 +171,7 @@ def small_files():
 
 
 def tensorflow_text(target):
-    """As TensorFlow says it, in an error of its own without a number."""
+    """Raise an error as TensorFlow does: with the system's message, but without an error number."""
     raise RuntimeError(f"{target}.tmp; No space left on device")
 
 

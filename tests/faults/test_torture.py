@@ -1,4 +1,4 @@
-"""Thirty kills at random moments: the run ends with the weights of one that was left in peace."""
+"""After thirty kills at random moments, a run ends with the weights of an uninterrupted run."""
 
 import os
 import random
@@ -31,13 +31,16 @@ def logged(run):
 
 
 def written(run):
-    """Of a process that trains, another one: it begins by writing the metrics anew."""
+    """The inode of the metrics file.
+
+    It changes when another process trains, which rewrites the file.
+    """
     path = run / "metrics.jsonl"
     return path.stat().st_ino if path.exists() else None
 
 
 def moment(chance, run, before):
-    """A moment to kill at: while it starts, at some step, or while a checkpoint is written."""
+    """A random moment for a kill: at startup, at some step, or while a checkpoint is written."""
     kind = chance.choice(["starting", "training", "training", "saving", "saving"])
     if kind == "starting":
         deadline = time.monotonic() + chance.uniform(0.5, 12)
@@ -57,7 +60,10 @@ def moment(chance, run, before):
 
 
 def test_thirty_kills_change_no_bit(typed, pretrain_flags, stable_metrics, tmp_path, capsys):
-    """SIGKILL and SIGTERM by turns of chance; at most the save interval is done again, or none."""
+    """Send SIGKILL or SIGTERM at random.
+
+    SIGKILL repeats at most the steps since the last checkpoint, and SIGTERM none.
+    """
     chance = random.Random(20)
     settings = {"steps": STEPS, "save_every": SAVE_EVERY, "log_every": 1, "evaluation_rows": 8}
     run, peace = tmp_path / "run", tmp_path / "peace"
@@ -77,10 +83,10 @@ def test_thirty_kills_change_no_bit(typed, pretrain_flags, stable_metrics, tmp_p
         _, err = process.communicate(timeout=120)
         counts[number] += 1
         if number == signal.SIGTERM and process.returncode not in (75, 0):
-            assert process.returncode == -signal.SIGTERM, err[-2000:]  # before Python listened
+            assert process.returncode == -signal.SIGTERM, err[-2000:]  # before the handler
             assert logged(run) == before
-        lost = logged(run) - newest(run) if written(run) != file else 0  # else by the one before
-        assert lost <= 2 * SAVE_EVERY  # one checkpoint may still have been on its way
+        lost = logged(run) - newest(run) if written(run) != file else 0  # otherwise counted before
+        assert lost <= 2 * SAVE_EVERY  # a checkpoint may still be incomplete
         if process.returncode == 75:
             assert lost == 0
         repeated[number] += lost

@@ -1,4 +1,4 @@
-"""What a command is given reaches the part that it is for, in every command that takes it."""
+"""Settings of a command reach the code that uses them, in every command that has the setting."""
 
 from threading import Event
 from types import SimpleNamespace
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.usefixtures("eager_steps")
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory, eagerly):
-    """A folder of each kind of model, an index, and the weights of the one of vectors."""
+    """A folder with one model of each kind, an index, and the embedding model itself."""
     room = tmp_path_factory.mktemp("models")
     task = Classification(labels=("坏", "好"), label_column="label")
     vectors = Model()
@@ -46,7 +46,7 @@ def models(tmp_path_factory, eagerly):
     )
 
 
-COMMANDS = {  # the words of a command, the flag of its file, and what its output is called
+COMMANDS = {  # name: words of the command, flag of its input, name of its output
     "predict": lambda x: (["predict", x.labels, "--engine", "onnx"], "--input", "out.tsv"),
     "evaluate": lambda x: (["evaluate", x.labels, "--engine", "onnx"], "--data", "out.json"),
     "embed": lambda x: (["embed", x.vectors], "--input", "out.npy"),
@@ -70,7 +70,7 @@ COMMANDS = {  # the words of a command, the flag of its file, and what its outpu
 
 
 def output_of(name, models, file, room, *flags):
-    """What a command writes about a file."""
+    """Run a command on a file and return its output."""
     words, flag, output = COMMANDS[name](models)
     words = [*words, flag, file, "--output", room / output, *flags]
     assert main(list(map(str, words))) == 0
@@ -80,7 +80,7 @@ def output_of(name, models, file, room, *flags):
 
 
 def columns(name, seed):
-    """A header and rows that the command takes."""
+    """A header and rows in the format that the command reads."""
     texts = random_texts(4, seed)
     if name == "evaluate":
         return [("text", "label"), *((text, "好") for text in texts)]
@@ -109,7 +109,7 @@ def test_a_sheet_is_read_by_every_command(name, models, tmp_path):
 
 @pytest.fixture
 def largest(monkeypatch):
-    """largest() → the most rows that a graph was given at once since it was last asked."""
+    """largest() → the size of the largest batch that a graph computed since the last call."""
     seen = [0]
     call = GraphModel.__call__
 
@@ -131,7 +131,7 @@ BY_GRAPHS = [*(set(COMMANDS) - {"generate"}), "load", "load vectors", "serve"]
 
 @pytest.mark.parametrize("name", sorted(BY_GRAPHS))
 def test_no_more_rows_are_read_at_once_than_was_asked_for(name, models, tmp_path, largest):
-    """Of 24 texts of one length."""
+    """Use 24 texts of equal length, so that only --batch-size limits the batches."""
     pytest.importorskip("onnxruntime", reason="needs the extra [onnx]")
     texts = random_texts(24, 4, 9, 10)
 
@@ -166,7 +166,7 @@ def test_no_more_rows_are_read_at_once_than_was_asked_for(name, models, tmp_path
 
 @pytest.mark.slow
 def test_paraphrases_are_decided_by_their_own_request(released):
-    """Of one batch, in which each asks for another number."""
+    """Requests in one batch may ask for different numbers of paraphrases."""
     served = served_generator(released("sim_char"))
     texts, counts = ["今天天气很好", "我们去公园", "人民生活", "经济发展"], [2, 0, 5, 1]
     config = GenerationConfig(max_tokens=3, temperature=2.0, samples=8, seed=8)

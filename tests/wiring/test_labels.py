@@ -1,7 +1,7 @@
-"""What is kept with a fine-tuned model × every way to have it answer: all give the same answers.
+"""Each setting that is stored with a fine-tuned model is used by every way to predict.
 
-Each model has one setting on which its answers to these texts depend. The reference is the model as
-it was before it was saved; the same model without the setting gives other answers.
+Each model has one setting that its predictions for these texts depend on. The reference is the
+model before it is saved. Without the setting, the same model predicts something else.
 """
 
 import json
@@ -55,21 +55,21 @@ def tokenizer(lower_case=True):
 
 @dataclass(frozen=True)
 class Case:
-    """A model, and the mistake that the table is about."""
+    """A model with a setting, and the mistake of ignoring the setting."""
 
     task: Any
     lost: dict = field(default_factory=dict)
-    """Fields of the task as they are where the setting is not read."""
+    """Fields of the task if the setting were ignored."""
     config: dict = field(default_factory=dict)
     lost_model: Any = None
-    """model → what answers in its place where the setting is not read."""
+    """model → a stand-in that predicts as if the setting were ignored."""
     tokenizer: Any = field(default_factory=tokenizer)
     lost_tokenizer: Any = None
     texts: list = field(default_factory=lambda: TEXTS)
 
 
 def by_first_token(model):
-    """A classifier whose pooling is the mean, as if it were the first token."""
+    """A classifier with mean pooling, computed as if it used the first token."""
     head = model.parts()["classifier"].out_proj
 
     def logits(rows):
@@ -114,16 +114,16 @@ CASES = {
 
 
 class Answers(NamedTuple):
-    """What a model predicts for the examples of a case."""
+    """A model's predictions for the examples of a case."""
 
     predictions: list
     plain: list
-    """The same as `plain` gives it."""
+    """The predictions in the common format of `plain`."""
 
 
 @dataclass
 class Prepared:
-    """A model's folder, its reference, and what the mistake would give."""
+    """A model's folder, its reference predictions, and those without the setting."""
 
     folder: Path
     task: Any
@@ -133,26 +133,26 @@ class Prepared:
 
     @cached_property
     def export(self):
-        """The folder of its export to ONNX."""
+        """The folder of the model's ONNX export."""
         folder = self.folder.with_name("export")
         assert main(["export", str(self.folder), "--to", "onnx", "--output", str(folder)]) == 0
         return folder
 
     def figure(self, answers):
-        """How good predictions are where the right ones are the labels."""
+        """The metric of predictions if the reference predictions were the labels."""
         gold = [item.label for item in self.want.predictions]
         return self.task.metrics.compute(gold, answers.predictions)[self.metric]
 
     @property
     def metric(self):
-        """One that depends on the setting."""
+        """A metric that depends on the setting."""
         known = {"multilabel": "micro_f1", "tagging": "f1", "regression": "mae"}
         return known.get(self.task.name, "accuracy")
 
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory, eagerly):
-    """prepared("crf") → the case with its answers, each computed once."""
+    """prepared("crf") → the case with its predictions, computed once."""
 
     @cache
     def make(name):
@@ -179,7 +179,7 @@ def prepared(tmp_path_factory, eagerly):
 
 
 def make_labels_vary(model, case, texts):
-    """Set the head's bias such that all labels are predicted, and all weights of a CRF."""
+    """Set the head's bias so that all labels are predicted, and set the weights of a CRF."""
     rng = np.random.default_rng(1)
     weights = model.named_variables()
     for key, variable in weights.items():
@@ -206,7 +206,7 @@ def answers_of(model, tokenizer, task, texts):
 
 
 def plain(answer):
-    """An answer of any of the ways: tags, a number, or the labels and the probabilities."""
+    """A prediction in a common format: tags, a number, or the labels and their probabilities."""
     if "tags" in answer:
         return [tag if isinstance(tag, str) else tag["label"] for tag in answer["tags"]]
     if "score" in answer:
@@ -219,7 +219,7 @@ def plain(answer):
 
 
 def exact(folder):
-    """The precision to ask for: an export has its own."""
+    """The precision to request. An export has a fixed one."""
     return None if (folder / "model.onnx").exists() else "float32"
 
 
@@ -244,7 +244,7 @@ def predicted(prepared, folder, engine, tmp_path, **_):
 def served(prepared, folder, engine, tmp_path, workers=1, **_):
     config = ServeConfig(model=(str(folder),), engine=engine, precision=exact(folder))
     part = None
-    if workers > 1:  # as one of them opens the model
+    if workers > 1:  # open the model as one of several workers does
         shared = share_weights(folder, Choice(engine, "float32"), tmp_path)
         part = WorkerPart(1, shared)
     texts = [
@@ -256,7 +256,7 @@ def served(prepared, folder, engine, tmp_path, workers=1, **_):
 
 
 def evaluated(prepared, folder, engine, tmp_path, **_):
-    """The figure of `evaluate` on a file whose labels are the right answers."""
+    """The metric that `evaluate` computes on a file with the reference predictions as labels."""
     gold = [item.label for item in prepared.want.predictions]
     if prepared.task.name == "tagging":
         data = tmp_path / "data.conll"
@@ -275,7 +275,7 @@ def evaluated(prepared, folder, engine, tmp_path, **_):
 
 
 def write_table(path, prepared, labels=None):
-    """A file of the examples, its columns of texts in another order than in training."""
+    """Write a file of the examples whose text columns are in another order than in training."""
     names = prepared.task.text_columns
     lines = [[*names[::-1], *(["label"] if labels else [])]]
     for number, item in enumerate(prepared.examples):
@@ -307,7 +307,7 @@ TABLE = [
 ]
 
 
-@pytest.mark.quick_cases(  # the others open a model as `load` does
+@pytest.mark.quick_cases(  # the rest opens a model as `load` does
     *("*-onnx", "*-load-openvino", "*-load-export", "*-load-keras"),
 )
 @pytest.mark.parametrize(("way", "engine", "exported"), TABLE)
@@ -322,5 +322,5 @@ def test_what_is_kept_with_a_model_decides_on_its_answers(
     actual = WAYS[way](item, folder, engine, tmp_path=tmp_path)
     if way != "evaluate":
         assert_wired(list(map(plain, actual)), item.want.plain, {f"{case} lost": item.wrong.plain})
-    elif case != "words are units":  # a labelled file has its units
+    elif case != "words are units":  # a labelled file defines its own units
         assert_wired(actual, item.figure(item.want), {f"{case} lost": item.figure(item.wrong)})

@@ -1,6 +1,6 @@
-"""What is kept with a model of vectors × every way to use it: all give the same vectors.
+"""Each setting that is stored with an embedding model is used by every way to compute vectors.
 
-The reference is computed here from the encoder's hidden states, with the setting and without it.
+The reference is computed here from the encoder's hidden states, with and without the setting.
 """
 
 from dataclasses import dataclass, replace
@@ -46,7 +46,7 @@ QUERIES, DOCUMENTS = random_texts(4, 0), random_texts(6, 1)
 
 @dataclass(frozen=True)
 class Vectors:
-    """How vectors are made of texts."""
+    """The settings that turn texts into vectors."""
 
     pooling: str = "mean"
     max_length: int = 64
@@ -54,7 +54,7 @@ class Vectors:
     attention_type: str = "bidirectional"
 
 
-CASES = {  # the vectors that a folder is to give, and those without the setting
+CASES = {  # the settings of a folder, and those without the setting
     "pooling": (Vectors(pooling="cls"), Vectors()),
     "max_length": (Vectors(max_length=8), Vectors(max_length=512)),
     "attention": (Vectors(attention_type="causal"), Vectors()),
@@ -62,7 +62,7 @@ CASES = {  # the vectors that a folder is to give, and those without the setting
 
 
 class Model:
-    """An encoder of random weights, which gives vectors in any of these ways."""
+    """An encoder with random weights that computes vectors with any of the settings."""
 
     def __init__(self):
         self.tokenizer = tokenizer_of()
@@ -81,12 +81,12 @@ class Model:
         EmbeddingConfig(vectors.pooling, vectors.max_length).save(folder)
 
     def embed(self, texts, how):
-        """Vectors (texts, D) of length 1; of a text that is too long its beginning is read."""
+        """Unit vectors (texts, D). Texts that are too long are truncated."""
         ids = [self.tokenizer.ids(text)[: how.max_length - 2] for text in texts]
         return finished(self.raw(ids, how), how)
 
     def raw(self, ids, how):
-        """Vectors (rows, H) of ids without special tokens, not of length 1."""
+        """Unnormalized vectors (rows, H) of ids without special tokens."""
         rows = [[self.tokenizer.cls_id, *item, self.tokenizer.sep_id] for item in ids]
         padded = np.zeros((len(rows), max(map(len, rows))), "int32")
         for row, item in zip(padded, rows, strict=True):
@@ -98,7 +98,7 @@ class Model:
         return np.stack([x[: len(row)].mean(axis=0) for x, row in zip(hidden, rows, strict=True)])
 
     def cosines(self, how):
-        """Of each query and each document by their texts: that of its nearest passage."""
+        """The score of each query and document: the cosine of its nearest passage."""
         queries = self.embed(QUERIES, how)
         return by_texts([(queries @ self._passages(x, how).T).max(axis=1) for x in DOCUMENTS])
 
@@ -124,7 +124,7 @@ def by_texts(columns):
 
 @dataclass
 class Prepared:
-    """A folder that keeps a setting."""
+    """A folder that stores a setting."""
 
     folder: Path
     want: Vectors
@@ -137,7 +137,7 @@ class Prepared:
 
     @cached_property
     def index(self):
-        """An index that was made with the model."""
+        """An index that was built with the model."""
         index = self.folder.with_name("index")
         flags = ("--documents", self.documents, "--index", index)
         assert main(["search", "--model", str(self.folder), *map(str, flags)]) == 0
@@ -187,7 +187,7 @@ def served(prepared, engine, **_):
 
 
 def exported(prepared, engine, to, **_):
-    """The vectors of the graph, of rows as the export's own files have them prepared."""
+    """The vectors of an exported graph. The inputs are prepared with the files of the export."""
     folder = prepared.folder.with_name(to)
     assert main(["export", str(prepared.folder), "--to", to, "--output", str(folder)]) == 0
     length = embedding_file.load(folder).max_length
@@ -210,7 +210,7 @@ VECTORS = {
 
 
 def similar(prepared, tmp_path, **_):
-    """The cosines of each query and each document, of a file of pairs."""
+    """The cosine of each query and document, from `similarity` on a file of pairs."""
     pairs = write(tmp_path / "pairs.tsv", [f"{q}\t{d}" for q in QUERIES for d in DOCUMENTS])
     out = tmp_path / "out.tsv"
     flags = ("--input", pairs, "--first-line", "example", "--output", out)
@@ -231,7 +231,7 @@ def searched_by_service(prepared, **_):
 
 
 def search(folder, tmp_path, *flags):
-    """{query: {document: score}} by the command."""
+    """{query: {document: score}} from the `search` command."""
     out = tmp_path / "found.tsv"
     flags = ("--output", out, *flags, "--queries", *QUERIES)
     assert main(["search", "--model", str(folder), *map(str, flags)]) == 0
@@ -239,7 +239,7 @@ def search(folder, tmp_path, *flags):
 
 
 def serve(**settings):
-    """{query: {document: score}} by the service."""
+    """{query: {document: score}} from the service."""
     app = open_service(ServeConfig(**settings)).app
     (actual,) = post(app, ("/search", {"texts": QUERIES}))
     return {
@@ -249,7 +249,7 @@ def serve(**settings):
 
 
 def scores(path, names):
-    """The column score of a TSV, by two other columns."""
+    """The score column of a TSV file, by two other columns."""
     head, *lines = [line.split("\t") for line in path.read_text("utf-8").splitlines()]
     actual = {}
     for line in lines:
@@ -282,7 +282,7 @@ TABLE = [
 ]
 
 
-@pytest.mark.quick_cases("*-onnx", "*-load-keras", "*-load-openvino")  # the others open as `load`
+@pytest.mark.quick_cases("*-onnx", "*-load-keras", "*-load-openvino")  # the rest opens as `load`
 @pytest.mark.parametrize(("way", "engine"), TABLE)
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_kept_with_a_model_decides_on_its_vectors(
@@ -321,7 +321,8 @@ def test_what_is_kept_with_a_model_decides_on_similarities(case, prepared, model
     assert_wired(similar(item, tmp_path), want, {f"{case} lost": wrong})
 
 
-# What an index keeps: flags of the command that made it, and its fields without them.
+# Settings that an index stores: flags of the command that builds it, and the flags without the
+# setting.
 INDEXES = {
     "pooling": ({"pooling": "mean"}, {}),
     "max_length": ({"max_length": 8}, {}),
@@ -339,7 +340,10 @@ def typed(flags):
 
 @pytest.fixture(scope="module")
 def indexed(prepared, tmp_path_factory):
-    """indexed("pooling") → an index, what a search in one command finds, with and without it."""
+    """indexed("pooling") → an index, and the results of searches without an index.
+
+    The searches use the setting and ignore it, respectively.
+    """
 
     @cache
     def make(name):
@@ -362,7 +366,7 @@ def indexed(prepared, tmp_path_factory):
 @pytest.mark.parametrize("way", ["search", "serve"])
 @pytest.mark.parametrize("case", INDEXES)
 def test_what_an_index_keeps_decides_on_what_is_found(case, way, indexed, tmp_path):
-    """Also for documents that are added to it by a command without the flags."""
+    """The index also applies the settings to documents that a command without the flags adds."""
     folder, index, words, want, wrong = indexed(case)
     if way == "search":
         actual = search(folder, tmp_path, "--index", index, *words)
@@ -373,7 +377,7 @@ def test_what_an_index_keeps_decides_on_what_is_found(case, way, indexed, tmp_pa
 
 
 PAIR = Pair(labels=("0", "1"), text_columns=("a", "b"))
-RERANKERS = {  # a task, and the same as it is where a setting of its folder is not read
+RERANKERS = {  # a task, and the same task if a setting of its folder were ignored
     "label order": (replace(PAIR, labels=("1", "0")), PAIR),
     "max_length": (replace(PAIR, max_length=12), PAIR),
     "mean": (
