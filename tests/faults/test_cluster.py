@@ -50,14 +50,14 @@ def configure(corpus, tmp_path_factory):
     """configure(cluster, …) → settings with a new output folder, by default for this process."""
 
     def make(cluster=None, **changes):
-        where = {"engine": "dask", "scheduler": str(cluster.file)} if cluster else {"workers": 1}
+        engine = {"engine": "dask", "scheduler": str(cluster.file)} if cluster else {"workers": 1}
         settings = {
             "corpus": (str(corpus),),
             "output": str(tmp_path_factory.mktemp("output") / "rows"),
             "vocab": str(VOCABULARY),
             "length": 64,
         }
-        return PreparationConfig(**settings | where | changes)
+        return PreparationConfig(**settings | engine | changes)
 
     return make
 
@@ -88,7 +88,7 @@ def when():
     yield start
     for thread in threads:
         thread.join(10)
-        assert not thread.is_alive(), "the test did not get so far"
+        assert not thread.is_alive(), "the condition was never met"
 
 
 def test_a_killed_and_a_frozen_worker_change_not_a_byte(cluster, configure, expected, when):
@@ -118,19 +118,19 @@ def test_a_worker_that_wakes_up_after_the_end_changes_nothing(cluster, configure
 
 
 def test_a_part_done_once_more_after_the_end_changes_nothing(configure, expected, monkeypatch):
-    done = []
+    tasks = []
 
     @contextmanager
-    def remembered(task, *_):
+    def recording_workers(task, *_):
         def submit(item):
-            done.append(partial(task, item))
-            return done[-1]
+            tasks.append(partial(task, item))
+            return tasks[-1]
 
         yield workers.Workers(submit, room=lambda: 3)
 
-    monkeypatch.setattr(preparation, "open_workers", remembered)
+    monkeypatch.setattr(preparation, "open_workers", recording_workers)
     output = prepare(configure())
-    for write in done[:3]:
+    for write in tasks[:3]:
         assert write()["shards"]
     assert differences(output, expected) == []
 
@@ -140,7 +140,7 @@ def test_counting_on_a_cluster_builds_the_same_vocabulary(cluster, configure):
     assert differences(prepare(configure(cluster, **changes)), prepare(configure(**changes))) == []
 
 
-def test_bad_input_inside_a_task_is_bad_input(cluster, tmp_path):
+def test_bad_input_in_a_task_is_reported_as_bad_input(cluster, tmp_path):
     with workers.cluster(check_length, tmp_path, str(cluster.file)) as pool:
         results = workers.in_order(pool, [512, 128, 2, 512])
         assert [next(results), next(results)] == [(512, None), (128, None)]
@@ -181,7 +181,7 @@ preparation.prepare(preparation.{config!r})
 
 
 @pytest.mark.slow
-def test_a_worker_without_the_package_is_named_as_the_fault(configure, tmp_path):
+def test_a_worker_without_the_package_is_reported(configure, tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['roformer_tf'] = None")
     with Loopback(tmp_path / "cluster") as cluster:
         cluster.add_worker(PYTHONPATH=str(tmp_path))
@@ -190,7 +190,7 @@ def test_a_worker_without_the_package_is_named_as_the_fault(configure, tmp_path)
 
 
 @pytest.mark.slow
-def test_a_part_that_kills_its_worker_is_named(tmp_path):
+def test_a_part_that_kills_its_worker_is_reported(tmp_path):
     failures = {"DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES": "0"}
     with (
         Loopback(tmp_path / "cluster", 1, **failures) as cluster,

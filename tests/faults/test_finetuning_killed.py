@@ -49,13 +49,13 @@ def figures(run):
 
 @pytest.mark.slow  # interrupted without a kill: finetuning/test_learning_rate.py
 @pytest.mark.skipif(os.name == "nt", reason="kills process groups")
-def test_the_same_command_again_ends_with_the_same_weights_and_figures(
+def test_a_killed_run_resumes_with_the_same_weights_and_metrics(
     flags, typed, tmp_path, capsys, monkeypatch, optimized_graphs
 ):
     monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")  # takes long
-    whole, run = tmp_path / "whole", tmp_path / "run"
+    uninterrupted, run = tmp_path / "whole", tmp_path / "run"
     with optimized_graphs():
-        assert main(["finetune", *flags(whole)]) == 0
+        assert main(["finetune", *flags(uninterrupted)]) == 0
     process = typed("finetune/run_classifier.py", *flags(run))
     deadline = time.monotonic() + 180
     second = run / "trials" / "rate-0.001-seed-1" / "checkpoints"
@@ -69,16 +69,16 @@ def test_the_same_command_again_ends_with_the_same_weights_and_figures(
 
     with optimized_graphs():
         assert main(["finetune", *flags(run)]) == 0
-    assert (run / WEIGHTS).read_bytes() == (whole / WEIGHTS).read_bytes()
+    assert (run / WEIGHTS).read_bytes() == (uninterrupted / WEIGHTS).read_bytes()
     for trial in ("rate-0.001-seed-0", "rate-0.001-seed-1"):
         best = Path("trials", trial, "best", "model.safetensors")
-        assert (run / best).read_bytes() == (whole / best).read_bytes()
-    assert figures(run) == figures(whole)
+        assert (run / best).read_bytes() == (uninterrupted / best).read_bytes()
+    assert figures(run) == figures(uninterrupted)
     again = (run / "report.html").stat().st_mtime_ns
     settings = ["--config", str(run / "settings.yaml")]
     assert main(["finetune", *settings]) == 0  # already trained: only writes the report
     assert (run / "report.html").stat().st_mtime_ns > again
-    assert figures(run) == figures(whole)
+    assert figures(run) == figures(uninterrupted)
     capsys.readouterr()
     assert main(["finetune", *flags(run), "--learning-rate", "1e-4"]) == 2
     assert "--learning-rate was 0.001 and is 0.0001" in capsys.readouterr().err
@@ -96,11 +96,11 @@ VECTORS = {
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", VECTORS)
 @pytest.mark.skipif(os.name == "nt", reason="kills process groups")
-def test_so_it_is_with_vectors_and_teachers(
+def test_embedding_models_and_distillation_resume_too(
     kind, released, typed, tmp_path, monkeypatch, optimized_graphs
 ):
     monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")
-    train, whole, run = tmp_path / "train.jsonl", tmp_path / "whole", tmp_path / "run"
+    train, uninterrupted, run = tmp_path / "train.jsonl", tmp_path / "whole", tmp_path / "run"
     rows = [{"text": item[0], "similar": item[1:]} for item in GROUPS]
     if kind == "texts":
         rows = [{"text": "。".join(item)} for item in GROUPS]
@@ -117,7 +117,7 @@ def test_so_it_is_with_vectors_and_teachers(
     ]
     flags = [str(flag) for flag in flags]
     with optimized_graphs():
-        assert main(["finetune", *flags, "--output", str(whole)]) == 0
+        assert main(["finetune", *flags, "--output", str(uninterrupted)]) == 0
     process = typed("roformer-tf", "finetune", *flags, "--output", run)
     deadline = time.monotonic() + 180
     while not any((run / "checkpoints").glob("step-*")):
@@ -129,5 +129,7 @@ def test_so_it_is_with_vectors_and_teachers(
     assert not (run / "model").exists()
     with optimized_graphs():
         assert main(["finetune", *flags, "--output", str(run)]) == 0
-    assert (run / WEIGHTS).read_bytes() == (whole / WEIGHTS).read_bytes()
-    assert {path.name for path in run.glob("*.npz")} == {path.name for path in whole.glob("*.npz")}
+    assert (run / WEIGHTS).read_bytes() == (uninterrupted / WEIGHTS).read_bytes()
+    assert {path.name for path in run.glob("*.npz")} == {
+        path.name for path in uninterrupted.glob("*.npz")
+    }

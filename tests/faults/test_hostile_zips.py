@@ -32,14 +32,14 @@ CASES = {  # what is wrong: parts of the message
 def make(case, good, path):
     """Write the zip of a case from a valid one."""
     folder = good.stem
-    left_out = {
+    missing = {
         "without vocabulary": "vocab.txt",
         "without data": DATA,
         "without index": ".index",
         "without config": "bert_config.json",
     }
-    if case in left_out:
-        return hostile.copied(good, path, skip=[left_out[case]])
+    if case in missing:
+        return hostile.copied(good, path, skip=[missing[case]])
     if case == "encrypted":
         return hostile.encrypted(good, path)
     if case == "bomb":
@@ -94,7 +94,7 @@ def test_it_is_refused_in_one_line_and_nothing_is_written(
 
 
 @pytest.mark.slow
-def test_and_so_it_is_as_a_user_types_it(released, tmp_path, temporary, typed):
+def test_the_installed_command_refuses_it_too(released, tmp_path, temporary, typed):
     """This case gets the farthest: TensorFlow reads the file and prints messages of its own."""
     case = "flipped before it was packed"
     path = make(case, released("char"), tmp_path / "typed.zip")

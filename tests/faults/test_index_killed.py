@@ -67,11 +67,11 @@ def test_a_killed_command_loses_nothing_that_it_reported(tmp_path):
     folder, rng, before, killed = tmp_path / "index", random.Random(0), 0, 0
     while before < DOCUMENTS:
         process = start(folder)
-        wanted = rng.randrange(1, 12)
+        kill_at = rng.randrange(1, 12)
         reported = 0
         for number, line in enumerate(process.stdout, 1):
             reported = int(line)
-            if number == wanted and killed < 6:
+            if number == kill_at and killed < 6:
                 process.send_signal(signal.SIGKILL)
                 killed += 1
                 break
@@ -136,13 +136,13 @@ def test_a_full_disk_ends_in_a_message_and_a_read_only_one_can_be_searched(tmp_p
     if "unshare" in done.stderr:
         pytest.skip("this machine allows no mounts of one's own")
     assert done.returncode == 0, done.stderr
-    code, err, (kept, whole), again, actual = json.loads(done.stdout.splitlines()[-1])
+    code, err, (before, total), again, hit = json.loads(done.stdout.splitlines()[-1])
     assert code == 1
     assert "index.sqlite: No space left on device. Completed files are intact" in err
     assert "Traceback" not in err
-    assert 0 < kept < whole == 400
+    assert 0 < before < total == 400
     assert again == 0
-    assert actual == "7"
+    assert hit == "7"
 
 
 def test_files_that_may_not_grow_end_in_a_message(tmp_path):

@@ -90,7 +90,7 @@ def wait_until(condition, process):
     """Poll until a condition holds while the process runs."""
     deadline = time.monotonic() + 60
     while not condition():
-        assert process.poll() is None, f"it ended too soon: {process.communicate()[1]}"
+        assert process.poll() is None, f"the process ended too soon: {process.communicate()[1]}"
         assert time.monotonic() < deadline
         time.sleep(0.001)
 
@@ -123,21 +123,21 @@ def test_a_killed_preparation_goes_on(start, uninterrupted, tmp_path, moment, wo
     os.killpg(process.pid, signal.SIGKILL)  # the workers too, while they write
     process.communicate()
     assert not (output / "manifest.json").exists()
-    done = {
+    completed = {
         output / shard["file"]: (output / shard["file"]).stat()
         for record in records(output)
         for shard in json.loads(record.read_text())["shards"]
     }
-    assert len(done) >= 20 or moment != "after some parts"
-    assert len(done) < len(uninterrupted) - 20
+    assert len(completed) >= 20 or moment != "after some parts"
+    assert len(completed) < len(uninterrupted) - 20
 
     steps = {"finding duplicates": [*MOMENTS][:1], "counting words": [*MOMENTS][:2]}
     errors = finish(start(output, 3 - workers))[1]
     assert content(output) == uninterrupted
     for step, moments in steps.items():
-        assert (step in errors) == (moment in moments), "what is done is not redone"
-    for path, before in done.items():
-        assert path.stat().st_ino == before.st_ino, "a whole part is not redone"
+        assert (step in errors) == (moment in moments), "a finished step was repeated"
+    for path, before in completed.items():
+        assert path.stat().st_ino == before.st_ino, "a finished part was repeated"
     if moment == "after some parts":
         assert "is prepared already" in finish(start(output, workers))[0]
         assert content(output) == uninterrupted

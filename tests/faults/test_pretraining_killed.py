@@ -55,7 +55,7 @@ def wait_for(condition, process):
     """Wait until a condition holds while the process runs."""
     deadline = time.monotonic() + 120
     while not condition():
-        assert process.poll() is None, f"it ended too soon: {process.communicate()}"
+        assert process.poll() is None, f"the process ended too soon: {process.communicate()}"
         assert time.monotonic() < deadline
         time.sleep(0.0005)
 
@@ -92,8 +92,8 @@ def started(eager_steps):
     It uses this process' TensorFlow options: otherwise the last bit of a weight may differ.
     """
     processes = []
-    optimised = tf.config.optimizer.get_experimental_options()
-    options = json.dumps([optimised, tf.config.functions_run_eagerly()])
+    optimizer_options = tf.config.optimizer.get_experimental_options()
+    options = json.dumps([optimizer_options, tf.config.functions_run_eagerly()])
 
     def start(flags):
         processes.append(
@@ -122,7 +122,7 @@ def sigterm():
     ended = threading.Event()
     threads = []
 
-    def tell(condition):
+    def send(condition):
         def wait():
             while not ended.is_set():
                 if condition():
@@ -133,7 +133,7 @@ def sigterm():
         threads.append(threading.Thread(target=wait))
         threads[-1].start()
 
-    yield tell
+    yield send
     ended.set()
     for thread in threads:
         thread.join()
@@ -156,12 +156,12 @@ def test_sigterm_ends_a_run_that_saves_every_step(
 
 
 @pytest.mark.skipif(os.name == "nt", reason="kills process groups")
-def test_it_continues_and_ends_with_the_same_weights_bit_for_bit(
+def test_a_killed_run_resumes_bit_for_bit(
     started, flags, uninterrupted, stable_metrics, sigterm, tmp_path, capsys
 ):
     """Stop the run while it prepares, kill it while it writes a checkpoint, then let it finish."""
     run = tmp_path / "run"
-    saved, metrics = run / "checkpoints", run / "metrics.jsonl"
+    checkpoints, metrics = run / "checkpoints", run / "metrics.jsonl"
     sigterm((run / "rows" / "unfinished" / "settings.json").exists)
     assert main(["pretrain", *flags(run, workers=2)]) == 75
     err = capsys.readouterr().err
@@ -171,7 +171,8 @@ def test_it_continues_and_ends_with_the_same_weights_bit_for_bit(
 
     process = started(flags(run))
     kill_when(  # while it writes the second checkpoint
-        lambda: any(saved.glob("step-*")) and any(saved.glob(".step-*/model/*")), process
+        lambda: any(checkpoints.glob("step-*")) and any(checkpoints.glob(".step-*/model/*")),
+        process,
     )
     assert not (run / LAST).exists()
 
@@ -187,4 +188,4 @@ def test_it_continues_and_ends_with_the_same_weights_bit_for_bit(
         assert stable_metrics(run / file) == stable_metrics(uninterrupted / file)
     assert [line["step"] for line in lines(metrics)] == [5, 8]
     assert {path.name for path in run.iterdir()} == {path.name for path in uninterrupted.iterdir()}
-    assert [path.name for path in saved.glob(".*")] == []
+    assert [path.name for path in checkpoints.glob(".*")] == []

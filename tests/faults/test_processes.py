@@ -72,15 +72,15 @@ def started(request, typed):
     """
     processes = []
     slow = request.node.get_closest_marker("slow")
-    hasty = "" if slow else "--xla_backend_optimization_level=0 "
+    fast_compilation = "" if slow else "--xla_backend_optimization_level=0 "
 
     def start(flags, count, devices=1):
         port = free_port()
-        for place in range(count):
-            several = {
+        for process_id in range(count):
+            environment = {
                 "JAX_COORDINATOR_ADDRESS": f"127.0.0.1:{port}",
                 "JAX_NUM_PROCESSES": str(count),
-                "JAX_PROCESS_ID": str(place),
+                "JAX_PROCESS_ID": str(process_id),
             }
             processes.append(
                 typed(
@@ -88,8 +88,8 @@ def started(request, typed):
                     *flags,
                     *(["--distributed"] if count > 1 else []),
                     KERAS_BACKEND="jax",
-                    XLA_FLAGS=f"{hasty}--xla_force_host_platform_device_count={devices}",
-                    **(several if count > 1 else {}),
+                    XLA_FLAGS=f"{fast_compilation}--xla_force_host_platform_device_count={devices}",
+                    **(environment if count > 1 else {}),
                 )
             )
         return processes[-count:]
@@ -119,10 +119,10 @@ def held_out(run):
     """At each evaluation, the losses of all texts and of each corpus."""
     lines = read_metrics(run / "evaluations.jsonl")
     by_corpus = [line["held_out_by_corpus"] for line in lines]
-    assert all(each.keys() == {"news", "law"} for each in by_corpus)
+    assert all(corpora.keys() == {"news", "law"} for corpora in by_corpus)
     return [
-        [line["held_out_loss"], *(x["loss"] for x in each.values())]
-        for line, each in zip(lines, by_corpus, strict=True)
+        [line["held_out_loss"], *(x["loss"] for x in corpora.values())]
+        for line, corpora in zip(lines, by_corpus, strict=True)
     ]
 
 
@@ -136,8 +136,8 @@ def same_run(run, other, steps=STEPS):
 def wait_until(condition, processes, seconds=120):
     deadline = time.monotonic() + seconds
     while not condition():
-        ended = [process.communicate() for process in processes if process.poll() is not None]
-        assert not ended, ended
+        outputs = [process.communicate() for process in processes if process.poll() is not None]
+        assert not outputs, outputs
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -149,18 +149,18 @@ def test_two_processes_train_as_one(started, flags, rows, pretrained, tmp_path, 
     Both start from the same weights, without dropout, because each backend draws its own random
     numbers. Slow tests compare with one JAX process, with dropout.
     """
-    run, alone = tmp_path / "two", tmp_path / "one"
+    run, single = tmp_path / "two", tmp_path / "one"
     changes = {"optimizer": "lamb", "accumulate": 2, "steps": 2, "save_every": 2, "dropout": 0.0}
     changes |= {"init_from": pretrained / "model", "architecture": None, "tokenization": None}
     changes |= {"rows": pretrained / "rows", "corpus": None, "vocab_size": None}
     out = finished(started(flags(run, **changes), 2))
     assert "split over 2 copies of the model, each on 1 devices, in 2 processes" in out
     with eagerly():
-        assert main(["pretrain", *flags(alone, **changes)]) == 0
-    assert losses(run) == pytest.approx(losses(alone), abs=TOLERANCE)
+        assert main(["pretrain", *flags(single, **changes)]) == 0
+    assert losses(run) == pytest.approx(losses(single), abs=TOLERANCE)
     evaluated = [
         [line["held_out_loss"] for line in read_metrics(item / "evaluations.jsonl")]
-        for item in (run, alone)
+        for item in (run, single)
     ]
     assert evaluated[0] == pytest.approx(evaluated[1], abs=TOLERANCE)
     assert (len(losses(run)), len(evaluated[0])) == (2, 2)
@@ -249,7 +249,7 @@ def test_more_devices_than_there_are_and_a_batch_that_does_not_suit_them_are_err
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("accumulate", [1, 4])
 @pytest.mark.parametrize("optimizer", ["adamw", "lamb"])
-def test_any_number_of_processes_and_devices_is_one(
+def test_any_number_of_processes_and_devices_trains_like_one(
     started, flags, rows, tmp_path, optimizer, accumulate
 ):
     """Compare with two and four processes, four devices in one process, and model parallelism.
@@ -273,12 +273,12 @@ def test_any_number_of_processes_and_devices_is_one(
 @pytest.mark.timeout(3600)
 def test_a_checkpoint_of_four_processes_resumes_on_two_and_on_one(started, flags, rows, tmp_path):
     changes = {"batch_size": 16, **rows}
-    whole = tmp_path / "whole"
-    finished(started(flags(whole, **changes), 4))
-    for count, sharing in ((2, 1), (1, 1), (4, 2)):
-        run = shutil.copytree(whole, tmp_path / f"again-{count}-{sharing}")
+    complete = tmp_path / "whole"
+    finished(started(flags(complete, **changes), 4))
+    for count, model_parallel in ((2, 1), (1, 1), (4, 2)):
+        run = shutil.copytree(complete, tmp_path / f"again-{count}-{model_parallel}")
         for step in (40, STEPS):
             shutil.rmtree(run / "checkpoints" / f"step-{step:08}")
-        command = flags(run, model_parallel=sharing, **changes)
+        command = flags(run, model_parallel=model_parallel, **changes)
         assert "step-00000020" in finished(started(command, count))
-        assert same_run(run, whole)
+        assert same_run(run, complete)

@@ -30,14 +30,14 @@ def poison(monkeypatch, bad, value):
     def poisoned(rows, *, start_row, batch_size, **options):
         first = start_row // batch_size
 
-        def spoil(number, batch):
+        def damage(number, batch):
             inputs, labels, weights = batch
             if first + number in bad:
                 weights = np.where(weights == 1, np.float32(value), weights)
             return inputs, labels, weights
 
         result = batches(rows, start_row=start_row, batch_size=batch_size, **options)
-        return result.map_with_index(spoil)
+        return result.map_with_index(damage)
 
     monkeypatch.setattr(pretraining, "pretraining_batches", poisoned)
 
@@ -147,15 +147,15 @@ def test_a_full_disk_loses_nothing_and_the_run_goes_on_once_there_is_room(
     if "unshare" in done.stderr:
         pytest.skip("this machine allows no mounts of one's own")
     assert done.returncode == 0, done.stderr
-    full, again = json.loads(done.stdout)
+    full, resumed = json.loads(done.stdout)
     assert full["code"] == 1, full
     assert "No space left on device. Completed files are intact. Free some space" in full["err"]
     assert "Traceback" not in full["err"]
     assert not [name for names in full["names"].values() for name in names if ".tmp" in name]
     *_, last = full["names"]["checkpoints"]  # the last one that was written before
-    assert again["code"] == 0, again
-    assert f"continuing from {disk / 'run' / 'checkpoints' / last}" in again["out"]
-    assert again["names"]["checkpoints"] == ["step-00000004", "step-00000005"]
+    assert resumed["code"] == 0, resumed
+    assert f"continuing from {disk / 'run' / 'checkpoints' / last}" in resumed["out"]
+    assert resumed["names"]["checkpoints"] == ["step-00000004", "step-00000005"]
 
 
 @pytest.fixture
@@ -170,7 +170,7 @@ def small_files():
     signal.signal(signal.SIGXFSZ, handler)
 
 
-def tensorflow_text(target):
+def raise_tensorflow_error(target):
     """Raise an error as TensorFlow does: with the system's message, but without an error number."""
     raise RuntimeError(f"{target}.tmp; No space left on device")
 
@@ -180,7 +180,7 @@ WRITERS = {
         target, "a", "train", np.ones((99, 3, 999), "u4")
     ),
     "tensors": lambda target: save_tensors({"a": np.ones(99_999)}, target / "a"),
-    "TensorFlow": tensorflow_text,
+    "TensorFlow": raise_tensorflow_error,
 }
 
 

@@ -60,14 +60,14 @@ def labels(text):
 def tags(text):
     """A word begins at each letter from the first half of the alphabet."""
     first = [letter in LETTERS[: len(LETTERS) // 2] for letter in text]
-    seen = np.maximum.accumulate(first)
-    return tuple("B-词" if b else "I-词" if s else "O" for b, s in zip(first, seen, strict=True))
+    started = np.maximum.accumulate(first)
+    return tuple("B-词" if b else "I-词" if s else "O" for b, s in zip(first, started, strict=True))
 
 
 def pairs(count, seed):
     """Pairs of texts, labelled by whether most letters of the second are in the first."""
-    both = zip(texts(count, seed), texts(count, seed + 50), strict=True)
-    return [(a, b, "是" if len({*b} - {*a}) < len({*b}) / 2 else "否") for a, b in both]
+    text_pairs = zip(texts(count, seed), texts(count, seed + 50), strict=True)
+    return [(a, b, "是" if len({*b} - {*a}) < len({*b}) / 2 else "否") for a, b in text_pairs]
 
 
 def write(path, count, seed):
@@ -107,15 +107,15 @@ def trained(checkpoint, tmp_path_factory):
 
     @cache
     def make(name):
-        room = tmp_path_factory.mktemp("run")
+        folder = tmp_path_factory.mktemp("run")
         suffix = {"crf": ".conll", "segments": ".csv"}.get(name, ".tsv")
         sizes = {"train": 32, "valid": 16, "test": 16}
         files = [
-            (f"--{part}", write(room / f"{part}{suffix}", count, seed))
+            (f"--{part}", write(folder / f"{part}{suffix}", count, seed))
             for seed, (part, count) in enumerate(sizes.items())
         ]
         flags = [
-            *("--checkpoint", checkpoint, "--output", room / "run", "--epochs", 2),
+            *("--checkpoint", checkpoint, "--output", folder / "run", "--epochs", 2),
             *(
                 "--batch-size",
                 16,
@@ -128,29 +128,33 @@ def trained(checkpoint, tmp_path_factory):
             ),
             *(word for pair in files for word in pair),
         ]
-        return room, ["finetune", *map(str, flags), *TASKS[name][0], "--no-baseline"]
+        return folder, ["finetune", *map(str, flags), *TASKS[name][0], "--no-baseline"]
 
     return make
 
 
 @pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("case", TASKS)
-def test_a_report_has_the_figures_of_the_model_by_whichever_engine(
-    case, engine, trained, monkeypatch
-):
+def test_reported_metrics_equal_the_models_in_every_engine(case, engine, trained, monkeypatch):
     if ENGINES[engine] and not find_spec(ENGINES[engine]):
         pytest.skip(f"needs {ENGINES[engine]}")
     monkeypatch.setattr(choice, "installed", lambda name: name == engine)
-    room, command = trained(case)
+    folder, command = trained(case)
     assert main(command) == 0
-    report = json.loads((room / "run" / "report.json").read_text("utf-8"))
+    report = json.loads((folder / "run" / "report.json").read_text("utf-8"))
     assert report["answered_by"] == {"engine": engine, "precision": "float32"}
-    model, tokenizer, task = load_finetuned(room / "run" / "model")
-    kept = json.loads((room / "run" / "model" / "tokenizer_config.json").read_text("utf-8"))
-    assert kept["model_max_length"] == task.max_length < model.config.max_position_embeddings
+    model, tokenizer, task = load_finetuned(folder / "run" / "model")
+    tokenizer_config = json.loads(
+        (folder / "run" / "model" / "tokenizer_config.json").read_text("utf-8")
+    )
+    assert (
+        tokenizer_config["model_max_length"]
+        == task.max_length
+        < model.config.max_position_embeddings
+    )
     assert tokenizer.units == {"crf": "characters"}.get(case)  # for other programs that tokenize
     task = task.decoding.with_weights(model)
-    with (room / "run" / "predictions.tsv").open(encoding="utf-8", newline="") as file:
+    with (folder / "run" / "predictions.tsv").open(encoding="utf-8", newline="") as file:
         rows = [plain(row) for row in csv.DictReader(file, delimiter="\t")]
     want, wrong = (
         figures_and_rows(model, tokenizer, variant, case)
@@ -166,13 +170,13 @@ def figures_and_rows(model, tokenizer, task, case):
     """The metrics of the validation and test set, and the predictions for the test set."""
     figures = {}
     for part, seed in (("valid", 1), ("test", 2)):
-        asked, gold = [(x,) for x in texts(16, seed)], [labels(x) for x in texts(16, seed)]
+        examples, gold = [(x,) for x in texts(16, seed)], [labels(x) for x in texts(16, seed)]
         if case == "crf":
             gold = [tags(x) for x in texts(16, seed)]
         elif case == "segments":
-            asked, gold = zip(*((x[:2], x[2]) for x in pairs(16, seed)), strict=True)
-        asked = [task.labelling.for_prediction(Example(x, None, "")) for x in asked]
-        actual = predict(model, tokenizer, task, asked)
+            examples, gold = zip(*((x[:2], x[2]) for x in pairs(16, seed)), strict=True)
+        examples = [task.labelling.for_prediction(Example(x, None, "")) for x in examples]
+        actual = predict(model, tokenizer, task, examples)
         figures[part] = task.metrics.compute(gold, actual)
     if case == "crf":
         return [figures, [" ".join(item.label) for item in actual]]
@@ -222,11 +226,11 @@ def result(run, stable_metrics):
     return losses, figures, (run / "model" / "model.safetensors").read_bytes()
 
 
-def test_a_training_that_was_interrupted_ends_as_one_that_was_not(
+def test_an_interrupted_run_ends_like_an_uninterrupted_one(
     flags, tmp_path, monkeypatch, stable_metrics
 ):
-    whole, run = (tmp_path / name for name in ("whole", "run"))
-    assert main(flags(whole)) == 0
+    uninterrupted, run = (tmp_path / name for name in ("whole", "run"))
+    assert main(flags(uninterrupted)) == 0
     save = trial.save_checkpoint
 
     def interrupted(folder, state, *rest, **settings):
@@ -239,6 +243,6 @@ def test_a_training_that_was_interrupted_ends_as_one_that_was_not(
         assert main(flags(run)) == 130
     assert not (run / "model").exists()
     assert main(flags(run)) == 0
-    assert result(run, stable_metrics) == result(whole, stable_metrics)
-    losses = result(whole, stable_metrics)[0]
+    assert result(run, stable_metrics) == result(uninterrupted, stable_metrics)
+    losses = result(uninterrupted, stable_metrics)[0]
     assert len(set(losses)) == len(losses) == 8  # so that wrong batches are detected

@@ -80,37 +80,37 @@ class Model:
         self.encoders[vectors.attention_type].save_pretrained(folder)
         EmbeddingConfig(vectors.pooling, vectors.max_length).save(folder)
 
-    def embed(self, texts, how):
+    def embed(self, texts, settings):
         """Unit vectors (texts, D). Texts that are too long are truncated."""
-        ids = [self.tokenizer.ids(text)[: how.max_length - 2] for text in texts]
-        return finished(self.raw(ids, how), how)
+        ids = [self.tokenizer.ids(text)[: settings.max_length - 2] for text in texts]
+        return normalized(self.raw(ids, settings), settings)
 
-    def raw(self, ids, how):
+    def raw(self, ids, settings):
         """Unnormalized vectors (rows, H) of ids without special tokens."""
         rows = [[self.tokenizer.cls_id, *item, self.tokenizer.sep_id] for item in ids]
         padded = np.zeros((len(rows), max(map(len, rows))), "int32")
         for row, item in zip(padded, rows, strict=True):
             row[: len(item)] = item
-        hidden = self.encoders[how.attention_type]({"token_ids": padded})
+        hidden = self.encoders[settings.attention_type]({"token_ids": padded})
         hidden = keras.ops.convert_to_numpy(hidden)
-        if how.pooling == "cls":
+        if settings.pooling == "cls":
             return hidden[:, 0]
         return np.stack([x[: len(row)].mean(axis=0) for x, row in zip(hidden, rows, strict=True)])
 
-    def cosines(self, how):
+    def cosines(self, settings):
         """The score of each query and document: the cosine of its nearest passage."""
-        queries = self.embed(QUERIES, how)
-        return by_texts([(queries @ self._passages(x, how).T).max(axis=1) for x in DOCUMENTS])
+        queries = self.embed(QUERIES, settings)
+        return by_texts([(queries @ self._passages(x, settings).T).max(axis=1) for x in DOCUMENTS])
 
-    def _passages(self, text, how):
+    def _passages(self, text, settings):
         ids = self.tokenizer.ids(text)
-        room = how.max_length - 2
-        spans = windows(np.arange(len(ids) + 1), room) if len(ids) > room else [(0, len(ids))]
-        return finished(self.raw([ids[first:last] for first, last in spans], how), how)
+        longest = settings.max_length - 2
+        spans = windows(np.arange(len(ids) + 1), longest) if len(ids) > longest else [(0, len(ids))]
+        return normalized(self.raw([ids[first:last] for first, last in spans], settings), settings)
 
 
-def finished(vectors, how):
-    vectors = vectors[:, : how.dimensions]
+def normalized(vectors, settings):
+    vectors = vectors[:, : settings.dimensions]
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
@@ -128,7 +128,7 @@ class Prepared:
 
     folder: Path
     want: Vectors
-    lost: Vectors
+    without: Vectors
 
     @property
     def documents(self):
@@ -160,10 +160,10 @@ def prepared(model, tmp_path_factory):
 
     @cache
     def make(name):
-        want, lost = CASES[name]
+        want, without = CASES[name]
         folder = tmp_path_factory.mktemp("kept") / "model"
         model.save(want, folder)
-        return Prepared(folder, want, lost)
+        return Prepared(folder, want, without)
 
     return make
 
@@ -250,10 +250,10 @@ def serve(**settings):
 
 def scores(path, names):
     """The score column of a TSV file, by two other columns."""
-    head, *lines = [line.split("\t") for line in path.read_text("utf-8").splitlines()]
+    header, *lines = [line.split("\t") for line in path.read_text("utf-8").splitlines()]
     actual = {}
     for line in lines:
-        row = dict(zip(head, line, strict=True))
+        row = dict(zip(header, line, strict=True))
         actual.setdefault(row[names[0]], {})[row[names[1]]] = float(row["score"])
     return actual
 
@@ -285,38 +285,36 @@ TABLE = [
 @pytest.mark.quick_cases("*-onnx", "*-load-keras", "*-load-openvino")  # the rest opens as `load`
 @pytest.mark.parametrize(("way", "engine"), TABLE)
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_kept_with_a_model_decides_on_its_vectors(
-    case, way, engine, prepared, model, tmp_path
-):
+def test_stored_settings_determine_vectors(case, way, engine, prepared, model, tmp_path):
     item = prepared(case)
     actual = VECTORS[way](item, engine=engine, tmp_path=tmp_path)
-    want, wrong = (model.embed(QUERIES, how) for how in (item.want, item.lost))
+    want, wrong = (model.embed(QUERIES, settings) for settings in (item.want, item.without))
     assert_wired(actual, want, {f"{case} lost": wrong})
 
 
 @pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow writes it")
 @pytest.mark.parametrize("case", ["pooling", "attention"])
-def test_it_decides_on_the_vectors_of_a_savedmodel(case, prepared, model):
+def test_stored_settings_determine_the_vectors_of_a_savedmodel(case, prepared, model):
     item = prepared(case)
-    want, wrong = (model.embed(QUERIES, how) for how in (item.want, item.lost))
+    want, wrong = (model.embed(QUERIES, settings) for settings in (item.want, item.without))
     assert_wired(exported(item, "keras", "savedmodel"), want, {f"{case} lost": wrong})
 
 
 @pytest.mark.parametrize("way", SEARCHES)
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_kept_with_a_model_decides_on_what_is_found(case, way, prepared, model, tmp_path):
+def test_stored_settings_determine_search_results(case, way, prepared, model, tmp_path):
     item = prepared(case)
     actual = SEARCHES[way](item, tmp_path=tmp_path)
-    want, wrong = (model.cosines(how) for how in (item.want, item.lost))
+    want, wrong = (model.cosines(settings) for settings in (item.want, item.without))
     assert_wired(actual, want, {f"{case} lost": wrong})
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_kept_with_a_model_decides_on_similarities(case, prepared, model, tmp_path):
+def test_stored_settings_determine_similarities(case, prepared, model, tmp_path):
     item = prepared(case)
     want, wrong = (
-        by_texts(model.embed(DOCUMENTS, how) @ model.embed(QUERIES, how).T)
-        for how in (item.want, item.lost)
+        by_texts(model.embed(DOCUMENTS, settings) @ model.embed(QUERIES, settings).T)
+        for settings in (item.want, item.without)
     )
     assert_wired(similar(item, tmp_path), want, {f"{case} lost": wrong})
 
@@ -331,10 +329,10 @@ INDEXES = {
     "beginning_weight": ({"beginning_weight": 2, "passage_length": 6}, {"passage_length": 6}),
     "hybrid_weight": ({"hybrid_weight": 0.5}, {}),
 }
-BY_WORDS = ("hybrid_weight",)
+HYBRID = ("hybrid_weight",)
 
 
-def typed(flags):
+def as_flags(flags):
     return [word for key, x in flags.items() for word in (f"--{key.replace('_', '-')}", str(x))]
 
 
@@ -347,32 +345,33 @@ def indexed(prepared, tmp_path_factory):
 
     @cache
     def make(name):
-        folder, room = prepared("pooling").folder, tmp_path_factory.mktemp("index")
-        words = ["--hybrid"] * (name in BY_WORDS)
-        files = [write(room / f"{i}.txt", DOCUMENTS[i::2]) for i in (0, 1)]
-        both = ["--documents", write(room / "both.txt", DOCUMENTS)]
+        folder, outputs = prepared("pooling").folder, tmp_path_factory.mktemp("index")
+        hybrid = ["--hybrid"] * (name in HYBRID)
+        files = [write(outputs / f"{i}.txt", DOCUMENTS[i::2]) for i in (0, 1)]
+        all_documents = ["--documents", write(outputs / "both.txt", DOCUMENTS)]
         want, wrong = (
-            search(folder, room, *both, *typed(flags), *words) for flags in INDEXES[name]
+            search(folder, outputs, *all_documents, *as_flags(flags), *hybrid)
+            for flags in INDEXES[name]
         )
-        index = room / "index"
-        for file, flags in zip(files, (typed(INDEXES[name][0]), []), strict=True):
-            made_by = ["--documents", file, "--index", index, *flags]
-            assert main(["search", "--model", str(folder), *map(str, made_by)]) == 0
-        return folder, index, words, want, wrong
+        index = outputs / "index"
+        for file, flags in zip(files, (as_flags(INDEXES[name][0]), []), strict=True):
+            index_flags = ["--documents", file, "--index", index, *flags]
+            assert main(["search", "--model", str(folder), *map(str, index_flags)]) == 0
+        return folder, index, hybrid, want, wrong
 
     return make
 
 
 @pytest.mark.parametrize("way", ["search", "serve"])
 @pytest.mark.parametrize("case", INDEXES)
-def test_what_an_index_keeps_decides_on_what_is_found(case, way, indexed, tmp_path):
+def test_settings_of_an_index_determine_search_results(case, way, indexed, tmp_path):
     """The index also applies the settings to documents that a command without the flags adds."""
-    folder, index, words, want, wrong = indexed(case)
+    folder, index, hybrid, want, wrong = indexed(case)
     if way == "search":
-        actual = search(folder, tmp_path, "--index", index, *words)
+        actual = search(folder, tmp_path, "--index", index, *hybrid)
     else:
         pytest.importorskip("fastapi", reason="needs the extra [serve]")
-        actual = serve(model=(str(folder),), index=index, hybrid=bool(words))
+        actual = serve(model=(str(folder),), index=index, hybrid=bool(hybrid))
     assert_wired(actual, want, {f"{case} lost": wrong})
 
 
@@ -402,8 +401,8 @@ def reranking(tmp_path_factory, eagerly):
         with eagerly():
             actual = [predict(reranker, reranker.tokenizer, task, examples) for task in tasks]
         return folder, *(
-            by_texts(np.reshape([score_of(x, task) for x in each], (len(DOCUMENTS), -1)))
-            for each, task in zip(actual, tasks, strict=True)
+            by_texts(np.reshape([score_of(x, task) for x in predictions], (len(DOCUMENTS), -1)))
+            for predictions, task in zip(actual, tasks, strict=True)
         )
 
     return make
@@ -415,9 +414,7 @@ def score_of(prediction, task):
 
 @pytest.mark.parametrize("way", ["search", "serve"])
 @pytest.mark.parametrize("case", RERANKERS)
-def test_what_is_kept_with_a_reranker_decides_on_its_scores(
-    case, way, reranking, prepared, tmp_path
-):
+def test_stored_settings_determine_reranker_scores(case, way, reranking, prepared, tmp_path):
     item = prepared("pooling")
     folder, want, wrong = reranking(case)
     if way == "search":
