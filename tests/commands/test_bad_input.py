@@ -11,7 +11,7 @@ from roformer_tf.cli import main
 
 @pytest.fixture(scope="module")
 def inputs(tmp_path_factory, released, write_corpus):
-    """A folder with everything that the commands below name; none of them may change it."""
+    """A folder with all files that the commands below name. No command may change it."""
     folder = tmp_path_factory.mktemp("inputs")
     write_corpus(folder / "corpus.txt", 20)
     (folder / "empty.txt").write_text("\n\n")
@@ -30,7 +30,7 @@ def inputs(tmp_path_factory, released, write_corpus):
 
 CORPUS = "--corpus corpus.txt --vocab-size 200 --tokenization char"
 FILL = "fill-mask --model"
-AS_TYPED = {  # command: what its message has to name; one alone, as each start takes long
+AS_TYPED = {  # command: parts of its message; only one, because each process starts slowly
     "run_mlm --corpus corpus.txt --init-from truncated.zip": ["truncated.zip", "Download it again"],
 }
 MORE = {
@@ -89,7 +89,7 @@ MORE = {
 
 
 def words_of(command, inputs, output):
-    """The words of a command, with the inputs' names made paths and an --output if it has one."""
+    """The arguments of a command, with paths of the inputs, and with --output if it exists."""
     names = {path.name for path in inputs.iterdir()} | {"nowhere"}
     words = [
         str(inputs / word) if word in names or word.startswith("nowhere") else word
@@ -127,9 +127,9 @@ def test_it_is_refused_with_one_message(command, inputs, tmp_path, capsys):
 
 @pytest.mark.slow
 def test_and_so_it_is_as_a_user_types_it(inputs, tmp_path, typed):
-    """All at once: each one loads TensorFlow first."""
+    """Start all processes at once, because each loads TensorFlow first."""
     processes = {}
-    for number, command in enumerate(AS_TYPED):  # a folder is for one command at a time
+    for number, command in enumerate(AS_TYPED):  # only one command may use a folder
         words = words_of(command, inputs, tmp_path / f"run-{number}")
         start = ["pretrain/run_mlm.py", *words[1:]]
         processes[command] = typed(*(start if words[0] == "run_mlm" else ["roformer-tf", *words]))

@@ -1,4 +1,4 @@
-"""`roformer-tf checkpoints …`: what is printed, the exit codes, and that nothing is left behind.
+"""`roformer-tf checkpoints …`: output, exit codes, and no leftover files.
 
 What the commands compute is tested in tests/conversion.
 """
@@ -19,7 +19,7 @@ SUBCOMMANDS = [name for name in cli.COMMANDS if name.startswith("checkpoints ")]
 
 @pytest.fixture
 def run(capsys, tmp_path, monkeypatch):
-    """run("inspect", …) → exit code, what is on stdout and on stderr; in an empty folder."""
+    """run("inspect", …) → exit code, stdout, stderr. Runs in an empty folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("ROFORMER_TF_CACHE", str(tmp_path / "cache"))
 
@@ -34,7 +34,7 @@ def run(capsys, tmp_path, monkeypatch):
     return call
 
 
-# --- The group ---------------------------------------------------------------------------------
+# --- Help and unknown commands ------------------------------------------------------------------
 
 
 def test_the_group_alone_lists_its_commands(run):
@@ -60,7 +60,7 @@ def test_an_unknown_command_is_refused_with_a_guess(run, words, near):
     assert err == f"roformer-tf: {message}\n"
 
 
-# --- What each prints --------------------------------------------------------------------------
+# --- Output of each command ---------------------------------------------------------------------
 
 
 def test_list_names_the_releases(run):
@@ -129,10 +129,10 @@ def test_average_writes_a_model(run, released):
     assert all((mean[name] == plain[name]).all() for name in mean)
 
 
-# --- Bad input ---------------------------------------------------------------------------------
+# --- Bad input ----------------------------------------------------------------------------------
 
 
-BAD = {  # words, what the message has to say
+BAD = {  # arguments: parts of the message
     "inspect nowhere": ["nowhere"],
     "inspect truncated.zip": ["truncated.zip", "ownload it again"],
     "convert nowhere new --to own": ["nowhere"],

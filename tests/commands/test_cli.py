@@ -24,7 +24,7 @@ class Inner:
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """A command for tests."""
+    """The settings of a command for tests."""
 
     output: str
     """Where to."""
@@ -52,7 +52,7 @@ def command(settings: Settings) -> None:
 
 @pytest.fixture
 def run(monkeypatch, capsys):
-    """run(*words) → exit code, the settings that the command got, what is on stderr."""
+    """run(*words) → exit code, the settings that the command received, stderr."""
     monkeypatch.setitem(cli.COMMANDS, "try", cli.Command(f"{__name__}:command", "for tests"))
 
     def run(*words):
@@ -133,7 +133,7 @@ def test_wrong_flags_end_in_a_message_and_exit_code_2(run, words, printed):
 @pytest.mark.parametrize(
     ("words", "printed"),
     [
-        (["--outptu", "x"], "there is no flag --outptu. Did you mean --output?"),  # and none is
+        (["--outptu", "x"], "there is no flag --outptu. Did you mean --output?"),  # no --output
         (["--output", "x", "--learning_rat=3"], "--learning-rat. Did you mean --learning-rate?"),
         (["--output", "x", "--no-strickt"], "--no-strickt. Did you mean --no-strict?"),
         (["--output", "x", "--lr", "3"], "there is no flag --lr. Did you mean --learning-rate?"),
@@ -163,7 +163,7 @@ def test_no_flag_that_a_command_has_is_taken_for_mistyped(run, yaml):
 
 @pytest.fixture
 def run_alone(run, monkeypatch):
-    """As `run`; the name of --output may be omitted."""
+    """Like `run`, but the flag name --output may be omitted."""
     monkeypatch.setattr(flags, "POSITIONAL", ("output",))
     return run
 
@@ -426,7 +426,7 @@ def test_a_backend_in_keras_own_file_is_checked_too(run, tmp_path, monkeypatch):
     code, arguments, printed = run("--output", "x")
     assert (code, arguments) == (2, None)
     assert f"{settings} asks for the Keras backend 'torch'" in printed
-    monkeypatch.setenv("KERAS_BACKEND", "tensorflow")  # which Keras takes first, too
+    monkeypatch.setenv("KERAS_BACKEND", "tensorflow")  # takes precedence in Keras as well
     assert run("--output", "x")[0] == 0
 
 
@@ -440,7 +440,7 @@ def test_a_backend_that_is_not_installed_is_reported(run, monkeypatch):
 
 @pytest.mark.parametrize("backend", ["torch", "nonsense"])
 def test_a_wrong_backend_gives_no_traceback(backend):
-    """In a process of its own, where nothing has loaded Keras yet."""
+    """Run in a separate process, where Keras is not loaded yet."""
     done = subprocess.run(
         [sys.executable, "-m", "roformer_tf", "fill-mask", "--model", "x", "[MASK]"],
         env=os.environ | {"KERAS_BACKEND": backend},

@@ -1,4 +1,4 @@
-"""`roformer-tf cost`, as it is typed, and what docs/RECIPES.md says of it."""
+"""`roformer-tf cost`, and what docs/RECIPES.md shows of it."""
 
 import re
 import shlex
@@ -13,12 +13,12 @@ from roformer_tf.cli import main
 ROOT = Path(__file__).parents[2]
 GUIDE = (ROOT / "docs" / "RECIPES.md").read_text(encoding="utf-8")
 RECIPES = ["base", "char", "continue", "demo", "gpt", "paper", "small", "v2"]
-WITHOUT_STEPS = {"demo"}  # `make demo` gives them
+WITHOUT_STEPS = {"demo"}  # `make demo` sets them
 
 
 @pytest.fixture
 def run(monkeypatch, capsys):
-    """run(*words) → exit code, what is on stdout and on stderr; in the clone's folder."""
+    """run(*words) → exit code, stdout, stderr. Runs in the clone's folder."""
     monkeypatch.chdir(ROOT)
 
     def call(*words):
@@ -32,13 +32,13 @@ def run(monkeypatch, capsys):
 
 
 def typed():
-    """The words of the command in the guide."""
+    """The arguments of the command in the guide."""
     (command,) = re.findall(r"^roformer-tf cost (.*?)\n```", GUIDE, re.MULTILINE | re.DOTALL)
     return words_of(command)
 
 
 def words_of(command):
-    """The words of a command that goes on over several lines."""
+    """The words of a command with continued lines."""
     return shlex.split(command.replace("\\\n", " "))
 
 

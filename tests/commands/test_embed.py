@@ -1,4 +1,4 @@
-"""`roformer-tf embed` and `similarity`: what is typed, what is written, and what is refused."""
+"""`roformer-tf embed` and `similarity`: arguments, outputs and errors."""
 
 import csv
 import io
@@ -24,7 +24,7 @@ def sim(released):
 
 @pytest.fixture
 def own(sim, tmp_path):
-    """The same in a folder that may be changed."""
+    """The same model in a folder that tests may change."""
     cli.main(["checkpoints", "convert", sim, str(tmp_path / "own"), "--to", "own"])
     return tmp_path / "own"
 
@@ -42,7 +42,7 @@ def run(capsys):
     def run(*words):
         try:
             code = cli.main(list(map(str, words)))
-        except SystemExit as ended:  # of wrong flags
+        except SystemExit as ended:  # wrong flags
             code = ended.code
         return (code, *capsys.readouterr())
 
@@ -132,7 +132,7 @@ def test_flags_that_cannot_be_are_refused(flags, message, run, sim, texts, tmp_p
 
 
 def test_the_precision_that_is_asked_for_is_taken(run, sim, texts, want, tmp_path):
-    # OpenVINO computes in float32 where the CPU has no instructions for bfloat16.
+    # OpenVINO computes in float32 if the CPU has no bfloat16 instructions.
     differs = 1e-5 if multiplies_bfloat16() else 0
     for precision, least, most in (("float32", 0, 1e-6), ("bfloat16", differs, 0.05)):
         output = tmp_path / f"{precision}.npy"

@@ -1,6 +1,6 @@
-"""`roformer-tf evaluate --data`: a labelled file, a finished model, figures counted by hand.
+"""`roformer-tf evaluate --data` on a labelled file, compared with metrics that are computed here.
 
-The models are random; what they answer is read from what `predict` writes.
+The models are random. Their predictions are read from the output of `predict`.
 """
 
 import json
@@ -31,13 +31,13 @@ TASKS = {
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """models[name] → the folder of a random model for that task."""
+    """A dictionary of folders with a random model for each task."""
     return save_random_models(TASKS, tmp_path_factory.mktemp("models"))
 
 
 @pytest.fixture(scope="module", autouse=True)
 def opened_once():
-    """Each model is opened once for all tests: that takes longer than they do."""
+    """Open each model only once for all tests, because opening takes longest."""
     with pytest.MonkeyPatch.context() as patch:
         for module, name in (
             (labelled_evaluation, "open_finetuned"),
@@ -49,7 +49,10 @@ def opened_once():
 
 @pytest.fixture(scope="module")
 def reviews(tmp_path_factory):
-    """60 texts and labels by chance, in a file with the columns of training."""
+    """A file of 60 texts with random labels, the texts, and the labels.
+
+    The file has the column names of the training data.
+    """
     rng = np.random.default_rng(0)
     texts = ["".join(rng.choice(list(LETTERS), rng.integers(3, 30))) for _ in range(60)]
     labels = [str(label) for label in rng.choice(LABELS, 60)]
@@ -60,14 +63,14 @@ def reviews(tmp_path_factory):
 
 
 def answers(model, source, target):
-    """What `predict` answers: rows of cells."""
+    """The rows of cells that `predict` writes."""
     flags = ["--model", model, "--input", source, "--output", target]
     assert main(["predict", *map(str, flags)]) == 0
     return [line.split("\t") for line in target.read_text(encoding="utf-8").splitlines()[1:]]
 
 
 def evaluated(capsys, tmp_path, *words):
-    """What `evaluate` writes, and what it prints."""
+    """The JSON file that `evaluate` writes, and its stdout."""
     output = tmp_path / "new" / "figures.json"
     assert main(["evaluate", *map(str, words), "--output", str(output)]) == 0
     assert [path.name for path in output.parent.iterdir()] == ["figures.json"]
@@ -92,7 +95,7 @@ def test_figures_intervals_and_labels_are_those_counted_by_hand(models, reviews,
     assert 0.1 < accuracy < 0.9
     assert report["test"]["accuracy"] == pytest.approx(accuracy)
     low, high = report["intervals"]["test"]["accuracy"]
-    half = 1.96 * np.sqrt(accuracy * (1 - accuracy) / len(pairs))  # of a binomial
+    half = 1.96 * np.sqrt(accuracy * (1 - accuracy) / len(pairs))  # of a binomial distribution
     assert (low, high) == pytest.approx((accuracy - half, accuracy + half), abs=half / 4)
     by_label = {}
     for label in LABELS:
@@ -124,7 +127,7 @@ def test_without_output_only_the_table_is_given(models, reviews, capsys, tmp_pat
 @pytest.mark.parametrize(
     ("header", "flags"),
     [
-        ("文本\t标签", []),  # as `finetune` finds them
+        ("文本\t标签", []),  # names that `finetune` detects
         ("话\tgold", ["--label-column", "gold"]),
         ("a\tb", ["--text-columns", "1", "--label-column", "b"]),
     ],

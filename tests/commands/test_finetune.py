@@ -1,4 +1,4 @@
-"""Each task from labelled file to report to `predict`, as a user types it."""
+"""Each task from a labelled file to the report and to `predict`."""
 
 import csv
 import json
@@ -22,14 +22,14 @@ PLACES = {"北京": "LOC", "上海": "LOC"}
 
 @pytest.fixture(autouse=True)
 def plain_font(monkeypatch):
-    """Cutting a font takes most of a report's time: test_report.py has the real one."""
+    """Skip cutting the font, which takes most of a report's time. test_report.py tests it."""
     monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")
 
 
 def sentences(count, seed, length=(8, 11)):
-    """Random characters, in three of four a place: 北京, 上海, or both.
+    """Random characters, three quarters of them with 北京, 上海 or both.
 
-    All rows are padded to one length, so that a model is traced once; those of tagging to two.
+    The lengths fit into one padded length, so that a model is traced once (for tagging, twice).
     """
     rng = np.random.default_rng(seed)
     for number in range(count):
@@ -46,7 +46,7 @@ def classification(count, seed):
 
 
 def pair(count, seed):
-    """A place counts in the second text alone."""
+    """The label depends only on the second text."""
     yield "text_a", "text_b", "label"
     texts = list(sentences(count, seed, (10, 12)))
     for number, text in enumerate(texts):
@@ -66,7 +66,7 @@ def regression(count, seed):
 
 
 def ranking(count, seed):
-    """The nearer one is that with a place, which so small a model can see."""
+    """The more similar text has a place name, which such a small model can detect."""
     yield "A", "B", "C", "label"
     texts = list(sentences(count, seed, (11, 12)))
     for number, text in enumerate(texts):
@@ -90,7 +90,7 @@ TASKS = {f.__name__: f for f in (classification, pair, multilabel, regression, r
 
 
 METRICS = {"regression": "pearson", "tagging": "f1", "multilabel": "micro_f1"}
-LEARNT = {  # by so small a model, in so few steps; in brackets what a constant answer gets
+LEARNT = {  # reached by such a small model in few steps; in brackets, the score of a constant
     "classification": 0.9,  # (0.5)
     "pair": 0.8,  # (0.5)
     "multilabel": 0.85,  # (0.67)
@@ -129,7 +129,7 @@ def rows_of(path):
 
 
 def by_others(task, rows):
-    """The task's main metric, of predictions.tsv, by those who are trusted with it."""
+    """The task's main metric of predictions.tsv, computed by SciPy, seqeval or scikit-learn."""
     gold = [row["gold"] for row in rows]
     if task == "regression":
         return pearsonr([*map(float, gold)], [float(row["score"]) for row in rows]).statistic
@@ -147,7 +147,7 @@ def by_others(task, rows):
     return accuracy_score(gold, [row["label"] for row in rows])
 
 
-@pytest.mark.quick_cases("pair")  # that of tagging is in finetuning/test_crf.py
+@pytest.mark.quick_cases("pair")  # tagging is in finetuning/test_crf.py
 @pytest.mark.parametrize("task", TASKS)
 def test_from_labelled_file_to_report_to_predict(task, shallow, tmp_path, capsys):
     train = write(tmp_path, task, "train", 192, seed=1)
@@ -167,7 +167,7 @@ def test_from_labelled_file_to_report_to_predict(task, shallow, tmp_path, capsys
     assert report["test"][metric] == pytest.approx(by_others(task, predicted), abs=1e-4)
     assert report["test"][metric] > LEARNT[task]
     ends = report["intervals"]["test"][metric]
-    if ends is None:  # all drawn samples are as perfect
+    if ends is None:  # all bootstrap samples are perfect
         assert report["test"][metric] == 1
     else:
         assert ends[0] <= report["test"][metric] <= ends[1]
@@ -192,7 +192,7 @@ def test_from_labelled_file_to_report_to_predict(task, shallow, tmp_path, capsys
 @pytest.mark.slow
 @pytest.mark.parametrize("task", TASKS)
 def test_a_model_teaches_another(task, shallow, tmp_path):
-    """Both runs split off the same test set, so the teacher's figure is that of its own report."""
+    """Both runs split off the same test set, so the teacher's score equals its own report."""
     train, metric = write(tmp_path, task, "train", 96, seed=1), METRICS.get(task, "accuracy")
     teacher, student = tmp_path / "teacher", tmp_path / "student"
     assert finetune(shallow, train, teacher, epochs=4) == 0
@@ -202,14 +202,14 @@ def test_a_model_teaches_another(task, shallow, tmp_path):
         json.loads((folder / "report.json").read_text(encoding="utf-8"))
         for folder in (teacher, student)
     )
-    # What `predict` chooses here may be bfloat16; a teacher is float32.
+    # `predict` may choose bfloat16 here, but a teacher computes in float32.
     assert second["teacher"]["test"][metric] == pytest.approx(first["test"][metric], abs=0.05)
     assert second["losses"][-1]["loss"] < second["losses"][0]["loss"]
 
 
 @pytest.mark.slow
 def test_every_way_to_train_at_once(released, tmp_path):
-    """A sweep and seeds, each training with all that makes a step dearer, on windows."""
+    """A sweep with seeds on windows, with all options that make a step more expensive."""
     train = write(tmp_path, "multilabel", "train", 48, seed=1)
     run = tmp_path / "run"
     flags = "--sweep --r-drop 1 --fgm 0.5 --accumulate 2 --ema 0.9 --class-weights balanced"

@@ -1,4 +1,4 @@
-"""Bad data end in one message and exit code 2 before anything is trained or written."""
+"""Bad data ends in one message and exit code 2 before anything is trained or written."""
 
 import gzip
 import io
@@ -52,7 +52,7 @@ FILES = {
     "text.docx": "文本",
 }
 
-BAD = {  # flags: what the message has to name
+BAD = {  # flags: parts of the message
     "--train nowhere.tsv": ["nowhere.tsv"],
     "--train empty.tsv": ["empty.tsv"],
     "--train header.tsv": ["header.tsv"],
@@ -104,7 +104,7 @@ def folder(tmp_path_factory):
 
 
 def run(*flags):
-    """The exit code of a command, whether it returns it or exits with it."""
+    """The exit code of a command that returns or exits."""
     try:
         return main(["finetune", *map(str, flags)])
     except SystemExit as stop:
@@ -112,7 +112,7 @@ def run(*flags):
 
 
 def words(message):
-    """A message as one line, without the frame that wrong flags have."""
+    """A message in one line, without the frame around wrong flags."""
     return " ".join(re.sub("[╭╮╰╯─│]", " ", message).split())
 
 

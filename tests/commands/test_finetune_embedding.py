@@ -1,4 +1,4 @@
-"""Vectors from file to model folder, as a user types it."""
+"""Sentence embeddings from a file to a model folder."""
 
 import json
 
@@ -22,12 +22,15 @@ FEW = ("--epochs", 1, "--max-length", 24, "--no-baseline")
 
 @pytest.fixture(autouse=True)
 def plain_font(monkeypatch):
-    """Cutting a font takes most of a report's time."""
+    """Skip cutting the font, which takes most of a report's time."""
     monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")
 
 
 def written(path, count, seed=0, more=0):
-    """Queries that are a part of the document that they belong to; of a few there are `more`."""
+    """Write queries that are part of their document.
+
+    A few documents have `more` further queries.
+    """
     rng = np.random.default_rng(seed)
     lines = ["query\tdocument"]
     for _ in range(count):
@@ -189,18 +192,18 @@ def test_hard_negatives_are_kept_with_the_run(released, tmp_path, eagerly, monke
             *("--hard-negatives", 2, "--no-baseline"),
         )
     assert done == 0
-    assert varying == [("side_1",)]  # since documents come again, they are encoded once
+    assert varying == [("side_1",)]  # documents occur again, so each is encoded once
     with np.load(tmp_path / "run" / "negatives.npz") as file:
         assert file["array"].shape[1] == 2
         assert (file["array"] % 2 == 1).all()  # documents
 
 
 class StoppedError(Exception):
-    """What ends a training on its way."""
+    """Interrupts a training run."""
 
 
 def stopped_at(monkeypatch, number):
-    """Have a training end at its checkpoint of that number, once it is written."""
+    """Interrupt training after it has written that many checkpoints."""
     seen, save = [], trial.save_checkpoint
 
     def stopping(*arguments, **settings):
@@ -214,7 +217,7 @@ def stopped_at(monkeypatch, number):
 
 @pytest.mark.slow
 def test_broken_off_it_ends_with_the_same_weights(released, tmp_path, eagerly, monkeypatch):
-    """With hard negatives by the weights that it began with, and documents that come again."""
+    """With hard negatives from the initial weights, and with repeated documents."""
     train = written(tmp_path / "train.tsv", 30)
     header, *lines = train.read_text(encoding="utf-8").splitlines()
     lines += [f"{line.split(chr(9))[1][-6:]}\t{line.split(chr(9))[1]}" for line in lines]

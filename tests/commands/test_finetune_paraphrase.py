@@ -1,4 +1,4 @@
-"""Paraphrases from groups of sentences to a model that writes, as a user types it."""
+"""Paraphrases from groups of sentences to a generative model."""
 
 import json
 
@@ -18,12 +18,12 @@ CHARACTERS = list(
 
 @pytest.fixture(autouse=True)
 def plain_font(monkeypatch):
-    """Cutting a font takes most of a report's time."""
+    """Skip cutting the font, which takes most of a report's time."""
     monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")
 
 
 def written(path, count, key="similar"):
-    """Groups of two to four sentences that differ in a character."""
+    """Write groups of two to four sentences that differ in one character."""
     rng = np.random.default_rng(0)
     lines = []
     for number in range(count):

@@ -1,9 +1,7 @@
-"""The settings of `finetune` have the effect that they name.
+"""The settings of `finetune` have their documented effect on losses, weights and metrics.
 
-It shows in the losses, weights and figures of tiny runs.
-
-At a learning rate of 1e-12 the weights that are kept are those before the first step, so a run's
-first loss can be computed again from the model in its folder, in NumPy.
+At a learning rate of 1e-12, the saved weights equal the initial weights. The first loss of a run
+can then be recomputed in NumPy from the model in its folder.
 """
 
 import csv
@@ -36,24 +34,24 @@ CHARACTERS = list(
 )
 MARKS = ("北京", "上海")
 STILL = 1e-12
-"""A learning rate at which nothing moves."""
+"""A learning rate at which weights do not change."""
 
 
 @pytest.fixture(scope="module", autouse=True)
 def untraced(eagerly):
-    """Most of these trainings take a few steps."""
+    """Most of these runs take only a few steps."""
     with eagerly():
         yield
 
 
 @pytest.fixture(autouse=True)
 def plain_font(monkeypatch):
-    """Cutting a font takes most of a report's time."""
+    """Skip cutting the font, which takes most of a report's time."""
     monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")
 
 
 def texts(count, seed, marks=("",), length=10):
-    """Random characters after one of the marks; all of one length, so of one shape."""
+    """Random characters after one of the marks, all of one length and so of one shape."""
     rng = np.random.default_rng(seed)
     for number in range(count):
         mark = marks[number % len(marks)]
@@ -86,7 +84,7 @@ def encoder_weights(source):
 
 
 def classifier_kernels(model):
-    """The kernels of a fine-tuned model's head, one after the other."""
+    """All kernels of a fine-tuned model's head in one vector."""
     head = load_finetuned(model)[0].named_variables()
     kernels = [
         head[name] for name in sorted(head) if name[:11] == "classifier/" and "kernel" in name
@@ -95,13 +93,13 @@ def classifier_kernels(model):
 
 
 def answers(model, questions):
-    """What a model's folder answers to texts."""
+    """The predictions of a model's folder for texts."""
     return predict(*load_finetuned(model), [Example((text,), None, "") for text in questions])
 
 
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
-    """A model of one layer, with weights so large that each of them shows."""
+    """A model of one layer with weights large enough that each affects the output."""
     tokens = [*SPECIAL_TOKENS, *CHARACTERS, *"".join(MARKS)]
     keras.utils.set_random_seed(1)
     config = RoFormerConfig(
@@ -140,7 +138,7 @@ def finetune(checkpoint, tmp_path):
 
 
 def cross_entropy(scores, gold, *, smoothing=0.0, focal=0.0, weights=(1, 1)):
-    """Mean over examples of −Σ q log p · (1 − p)^focal · weight, from probabilities (N, C)."""
+    """Mean of −Σ q log p · (1 − p)^focal · weight over examples, from probabilities (N, C)."""
     scores = scores.astype(np.float64)
     wanted = (1 - smoothing) * np.eye(2)[gold] + smoothing / 2
     right = scores[np.arange(len(gold)), gold]
@@ -161,7 +159,7 @@ def test_the_loss_is_what_its_settings_make_of_the_logits(finetune, checkpoint, 
     every = {"smoothing": 0.2, "focal": 2, "weights": (24 / 36, 24 / 12)}
     want = cross_entropy(scores, gold, **every)
     assert line["loss"] == pytest.approx(want, rel=1e-5)
-    for name in every:  # each of them is to be seen
+    for name in every:  # each setting changes the loss noticeably
         without = {key: value for key, value in every.items() if key != name}
         assert abs(cross_entropy(scores, gold, **without) - want) > 1e-4 * want, name
 
@@ -191,7 +189,7 @@ def test_each_fold_is_evaluated_once_by_a_model_trained_on_the_others(
 
     predicted = rows_of(run / "predictions.tsv")
     assert sorted(row["text"] for row in predicted) == sorted(actual)
-    for number in range(3):  # one after the other, six texts each
+    for number in range(3):  # six consecutive texts each
         fold, held_out = (
             run / "trials" / f"fold-{number + 1}",
             predicted[6 * number : 6 * number + 6],
@@ -217,20 +215,20 @@ def test_each_fold_is_evaluated_once_by_a_model_trained_on_the_others(
 
     began = encoder_weights(checkpoint)["encoder/embeddings/word/embeddings"]
     fresh = encoder_weights(run / "model")["encoder/embeddings/word/embeddings"]
-    assert abs(np.corrcoef(began.ravel(), fresh.ravel())[0, 1]) < 0.1  # from scratch
+    assert abs(np.corrcoef(began.ravel(), fresh.ravel())[0, 1]) < 0.1  # trained from scratch
 
 
 def numbered(path, count, seed, number):
-    """Texts and numbers: of a mark, as `number` makes it of 0 or 2."""
+    """Write texts whose mark determines a number: `number` of 0 or of 2."""
     values = [number(2 * (i % 2)) for i in range(count)]
     return write(path, zip(texts(count, seed, MARKS), values, strict=True))
 
 
 def test_the_best_weights_are_those_of_the_validation_sets_metric(finetune, tmp_path):
-    """Numbers of `valid` are so near their mean that every epoch makes predictions worse.
+    """The validation values are so near their mean that every epoch makes predictions worse.
 
-    By the mean absolute error there the first epoch is the best, by the correlation, by the test
-    set, and for the last weights, a later one.
+    The first epoch has the best mean absolute error there. The correlation and the test set would
+    choose a later epoch.
     """
     files = {
         "train": numbered(tmp_path / "train.tsv", 32, 1, lambda x: x),
@@ -246,18 +244,21 @@ def test_the_best_weights_are_those_of_the_validation_sets_metric(finetune, tmp_
     assert int(np.argmax([line["pearson"] for line in predicted])) > 0
 
     report = report_of(run)
-    rows = rows_of(run / "predictions.tsv")  # of the test set, whose texts are the validation set's
+    rows = rows_of(run / "predictions.tsv")  # the test set has the texts of the validation set
     values = np.array([float(row["score"]) for row in rows])
     gold = np.array([float(row["gold"]) for row in rows])
     assert np.mean(np.abs(values - (1 + (gold - 1) / 100))) == pytest.approx(errors[0], abs=1e-5)
     assert report["valid"]["mae"] == pytest.approx(errors[0], abs=1e-5)
     assert report["test"]["mae"] == pytest.approx(np.mean(np.abs(values - gold)), abs=1e-5)
-    assert report["test"]["mae"] > 0.5 > errors[0]  # nothing is learnt yet
+    assert report["test"]["mae"] > 0.5 > errors[0]  # nothing has been learned yet
 
 
 @pytest.mark.slow
 def test_seeds_differ_and_the_validation_set_chooses_among_them(finetune, tmp_path):
-    """`valid` is `test` mirrored: the better on the one, the worse on the other."""
+    """The validation labels mirror the test labels.
+
+    A better score on one set is a worse score on the other.
+    """
     files = {
         "train": numbered(tmp_path / "train.tsv", 32, 1, lambda x: x),
         "valid": numbered(tmp_path / "valid.tsv", 16, 2, lambda x: 2 - x),
@@ -280,7 +281,7 @@ def test_seeds_differ_and_the_validation_set_chooses_among_them(finetune, tmp_pa
     assert report["test"]["pearson"] == min(on_test)
     weights = [(folder / "best" / "model.safetensors").read_bytes() for folder in folders]
     heads = [classifier_kernels(folder / "best") for folder in folders]
-    assert abs(np.corrcoef(*heads)[0, 1]) < 0.5  # each has begun with a head of its own
+    assert abs(np.corrcoef(*heads)[0, 1]) < 0.5  # each has its own initial head
     assert (run / "model" / "model.safetensors").read_bytes() == weights[np.argmin(on_test)]
 
     def read(name):
@@ -303,8 +304,10 @@ def test_seeds_differ_and_the_validation_set_chooses_among_them(finetune, tmp_pa
 
 
 def test_thresholds_of_several_labels_are_chosen_on_the_validation_set(finetune, tmp_path):
-    """Labels are rare in training and common in `valid`; in `test`, where there is none, all
-    thresholds are equally good."""
+    """Labels are rare in training and common in `valid`.
+
+    All thresholds are equally good on `test`, which has no labels.
+    """
 
     def tagged(name, seed, counts):
         actual = [label for label, count in counts.items() for _ in range(count)]
@@ -326,7 +329,7 @@ def test_thresholds_of_several_labels_are_chosen_on_the_validation_set(finetune,
 
     task, report = load_finetuned(run / "model")[2], report_of(run)
     assert report["thresholds"] == dict(zip(("乙", "甲"), task.thresholds, strict=True))
-    [threshold] = set(task.thresholds)  # too few examples for one each
+    [threshold] = set(task.thresholds)  # too few examples for separate thresholds
     best = max(f1(step / 20) for step in range(1, 20))
     assert f1(threshold) == best > f1(0.5)
     assert report["valid"]["micro_f1"] == pytest.approx(best)
@@ -343,7 +346,7 @@ def test_thresholds_of_several_labels_are_chosen_on_the_validation_set(finetune,
 
 @pytest.mark.slow
 def test_no_failure_of_a_baseline_costs_the_report(finetune, tmp_path, monkeypatch, capsys):
-    """Texts of one character each, none of them twice."""
+    """Every text is a different character."""
     characters = [chr(0x4E00 + 7 * number) for number in range(160)]
     train = write(tmp_path / "train.tsv", zip(characters, [0, 1] * 80, strict=True))
     run = finetune("run", train=train, batch_size=64)
@@ -392,7 +395,7 @@ def test_other_validation_examples_do_not_continue_a_run(finetune, tmp_path, mon
         return "other validation examples than these" in capsys.readouterr().err
 
     assert refused()
-    (run / "valid.json").unlink()  # as in a folder from before it was written
+    (run / "valid.json").unlink()  # as in folders of older versions
     finetune("run", *flags, **settings)
     assert [line["epoch"] for line in lines(run / "evaluations.jsonl")] == [1, 2]
     assert refused()
@@ -407,7 +410,7 @@ def test_labels_have_the_names_given(task, finetune, tmp_path, capsys):
     ]
     rows = [*zip(texts(24, 1, MARKS), several, strict=True)]
     file = write(tmp_path / "train.tsv", rows)
-    names = ["--task", task, "--label-names", "差评", "好评"]  # of 2 and 10
+    names = ["--task", task, "--label-names", "差评", "好评"]  # for 2 and 10
     run = finetune("run", *names, train=file, valid=file, test=file)
     assert "names of the labels: 2 → 差评, 10 → 好评\n" in capsys.readouterr().out
     report = report_of(run)
@@ -421,7 +424,7 @@ def test_labels_have_the_names_given(task, finetune, tmp_path, capsys):
     config = json.loads((run / "model" / "config.json").read_text("utf-8"))
     assert config["id2label"] == {"0": "差评", "1": "好评"}
 
-    # A file with the labels of the data is evaluated, and one with their names is the same.
+    # Files with the original labels and with their names give equal metrics.
     named = write(tmp_path / "named.tsv", [(text, wanted[label]) for text, label in rows])
     figures = []
     for data in (file, named):

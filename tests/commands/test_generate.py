@@ -1,4 +1,4 @@
-"""`roformer-tf generate`: what is typed, what comes out, and what is refused."""
+"""`roformer-tf generate`: arguments, outputs and errors."""
 
 import csv
 import re
@@ -14,7 +14,7 @@ from roformer_tf.models.heads import RoFormerForCausalLM, RoFormerForSentenceSim
 
 @pytest.fixture(scope="module", autouse=True)
 def untraced(eagerly):
-    """A few tokens of each text are written."""
+    """Generate few tokens eagerly."""
     with eagerly():
         yield
 
@@ -36,7 +36,7 @@ def run(capsys):
     def run(model, *flags):
         try:
             code = cli.main(["generate", "--model", str(model), *map(str, flags)])
-        except SystemExit as ended:  # of wrong flags
+        except SystemExit as ended:  # wrong flags
             code = ended.code
         return (code, *capsys.readouterr())
 
@@ -81,7 +81,7 @@ def test_one_seed_gives_the_same_text_in_another_process(typed, released, gpt):
     assert process.returncode == 0, err
     wanted = gpt.generate(["今天"], samples=3, temperature=1.5, seed=7, max_tokens=8)[0]
     assert out.split("\n")[:-1] == wanted
-    assert len(err.splitlines()) == 1  # how long it took, and nothing of TensorFlow's
+    assert len(err.splitlines()) == 1  # only the elapsed time, and no message of TensorFlow
 
 
 def test_precision_and_batch_size_are_those_that_are_typed(run, released, monkeypatch):
@@ -162,7 +162,7 @@ def test_paraphrases_are_sampled_as_released_by_default():
 
 
 def test_neither_the_source_nor_a_text_twice_is_a_paraphrase(sim):
-    texts = ["今天天气很好", "Deep Learning"]  # the model writes no capitals
+    texts = ["今天天气很好", "Deep Learning"]  # the model generates no capitals
     drawn = [["我们", texts[0], "我们", "", "去公园"], ["deep learning", "学习"]]
     actual = nearest_paraphrases(sim, texts, drawn, 9)
     assert [sorted(x.text for x in each) for each in actual] == [["去公园", "我们"], ["学习"]]

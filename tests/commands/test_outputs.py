@@ -1,6 +1,6 @@
-"""An output that cannot be written is one message and exit code 2, before any work is done.
+"""An output that cannot be written gives one message and exit code 2 before any work is done.
 
-What each command reads is not there: it would say so if it looked for it first.
+The inputs do not exist. A command that looked for them first would report them instead.
 """
 
 import errno
@@ -48,7 +48,7 @@ def test_it_is_reported_before_any_work(command, output, tmp_path, monkeypatch, 
     (tmp_path / "corpus.txt").write_text("今天\n", encoding="utf-8")
     (tmp_path / "empty.txt").write_text("\n")
     name = OUTPUTS[output]
-    if command in KINDS:  # whose output's kind is known from its name
+    if command in KINDS:  # the format depends on the suffix
         name = str(Path(name).with_suffix(KINDS[command]))
     assert main([*COMMANDS[command].split(), name]) == 2
     out, err = capsys.readouterr()
@@ -60,11 +60,11 @@ def test_it_is_reported_before_any_work(command, output, tmp_path, monkeypatch, 
 
 @pytest.fixture
 def read_only(monkeypatch):
-    """read_only(FOLDER): nothing can be written in it, not even by root."""
+    """read_only(folder): refuse writing in a folder, even for root."""
     result = tempfile.NamedTemporaryFile
 
     def read_only(folder):
-        def refuse(*words, dir=None, **more):  # noqa: A002 (its own)
+        def refuse(*words, dir=None, **more):  # noqa: A002 (tempfile's own name)
             if dir is not None and Path(dir) == folder:
                 raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(dir))
             return result(*words, dir=dir, **more)

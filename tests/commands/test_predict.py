@@ -1,4 +1,4 @@
-"""`roformer-tf predict`, as it is typed but in this process: TensorFlow takes long to start."""
+"""`roformer-tf predict`, in this process because TensorFlow takes long to start."""
 
 import csv
 import dataclasses
@@ -46,7 +46,7 @@ def finetuned(tmp_path_factory):
 
 @pytest.fixture
 def type_in(monkeypatch):
-    """type_in(bytes): what comes from the standard input."""
+    """type_in(bytes): set the standard input."""
 
     def set_input(content):
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
@@ -61,14 +61,14 @@ def texts_of(count, seed=0):
 
 
 def expected(folder, texts):
-    """Label and probability of 好 of each text, each predicted alone."""
+    """The label and the probability of 好 for each text, predicted one at a time."""
     model, tokenizer, task = load_finetuned(folder)
     alone = [predict(model, tokenizer, task, [Example((t,), None, "")])[0] for t in texts]
     return [(item.label, float(item.scores[1])) for item in alone]
 
 
 def test_from_file_to_file_in_order(finetuned, tmp_path, monkeypatch, capfd):
-    """Several chunks, and in each batches sorted by length: a line for each text, in order."""
+    """Several chunks with batches sorted by length give one line per text, in order."""
     monkeypatch.setattr(predict_file, "CHUNK", 30)
     texts = texts_of(100)
     (tmp_path / "texts.txt").write_text("\n".join(texts) + "\n", encoding="utf-8")
@@ -207,13 +207,13 @@ def test_tags_are_written_at_the_positions_of_the_text(finetuned, type_in, capfd
     header, line = capfd.readouterr().out.splitlines()
     tags, actual, error = line.split("\t")
     assert (header, error) == ("tags\tentities\terror", "")
-    assert len(tags.split(" ")) == 6  # a space, too, is a character
+    assert len(tags.split(" ")) == 6  # a space is a character too
     for start, end, kind, text in json.loads(actual):
         assert (kind, text) == ("LOC", "我们 去公园"[start:end])
 
 
 def test_a_reader_that_has_seen_enough_is_no_error(finetuned, type_in, monkeypatch):
-    """As `| head -1` closes the pipe."""
+    """`| head -1` closes the pipe like this."""
     type_in("今天\n".encode() * 5)
     read, write = os.pipe()
     os.close(read)
@@ -261,7 +261,7 @@ def test_a_model_that_is_not_fine_tuned_is_refused(released, capfd):
 
 
 def test_no_more_is_read_than_is_answered():
-    """Memory does not grow with the input: a chunk is whole before the next one is begun."""
+    """Memory does not grow with the input: each chunk is predicted before the next one is read."""
     read = []
 
     def lines():
@@ -277,7 +277,7 @@ def test_no_more_is_read_than_is_answered():
         assert len(chunk) <= 100
         assert sum(len(item.texts[0]) for item in chunk[:-1]) < 1000
     assert seen == 10_000
-    assert count < 300  # of 1000 characters, each text having 24.5 on average
+    assert count < 300  # of 1000 characters: a text has 24.5 on average
 
 
 def test_the_user_says_what_the_first_line_is(finetuned, tmp_path, capfd):
@@ -290,7 +290,7 @@ def test_the_user_says_what_the_first_line_is(finetuned, tmp_path, capfd):
         assert len(capfd.readouterr().out.splitlines()) == 1 + lines
 
 
-SENT = [  # as a spreadsheet has it: what was asked, and what of it is no text
+SENT = [  # a typical spreadsheet: some cells contain no text
     ("编号", "评论内容", "备注"),
     *((1, "今天很好", None), (2, None, "空"), (3, "我们\n去公园", None), (4, "=我们去", None)),
     (5, "今天气很好我们去公园学习" * 50, None),
@@ -303,7 +303,7 @@ def test_a_spreadsheet_comes_and_a_spreadsheet_goes_with_the_texts_and_what_was_
     book = openpyxl.Workbook()
     for row in SENT:
         book.active.append(row)
-    book.active["B5"].data_type = "s"  # else a formula
+    book.active["B5"].data_type = "s"  # otherwise a formula
     book.save(tmp_path / "问.xlsx")
     folder = shutil.copytree(finetuned("classification"), tmp_path / "model")
     dataclasses.replace(TASKS["classification"], max_length=128).save(folder)

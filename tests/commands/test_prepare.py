@@ -1,4 +1,4 @@
-"""`roformer-tf prepare`, as it is typed. What it makes is tested in tests/corpus."""
+"""`roformer-tf prepare` in a new process. The prepared files are tested in tests/corpus."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ KEYS = {"rows", "tokens", "utilization", "shards", "splits", "length", "settings
 
 @pytest.fixture
 def corpus(tmp_path, write_corpus):
-    """Two kinds of files; the second has two bad lines."""
+    """A folder with a text file and a JSON Lines file with two bad lines."""
     folder = tmp_path / "corpus"
     folder.mkdir()
     write_corpus(folder / "0.txt", 40)
@@ -47,7 +47,7 @@ def test_a_corpus_becomes_rows(prepare, tmp_path, tokenization):
     assert "60 documents" in out
     assert "not JSON" in out
     assert "1.jsonl:4" in out
-    assert err == ""  # no bar: stderr is no terminal
+    assert err == ""  # no bar: stderr is not a terminal
 
     manifest = json.loads((tmp_path / "rows" / "manifest.json").read_text())
     assert manifest.keys() >= KEYS

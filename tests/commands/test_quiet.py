@@ -1,4 +1,4 @@
-"""A program's log holds what we say, and nothing else: one process, as nohup or a CI runs it."""
+"""The log of a program without a terminal contains only our messages, as under nohup or in CI."""
 
 import json
 import os
@@ -26,7 +26,7 @@ for command in flags["commands"]:
 """
 OURS = re.compile(
     r"loaded|-- [\w-]+"
-    r"|prepar\w+: [\d.kM]+ of [\d.kM]+ B, elapsed [\d:]+.*"  # where it takes half a minute
+    r"|prepar\w+: [\d.kM]+ of [\d.kM]+ B, elapsed [\d:]+.*"  # if it takes half a minute
     r"|fine-tuning: 1 of 1 steps, elapsed [\d:]+.*"
     r"|predict: 24 texts, elapsed [\d:]+"
     r"|\S+/train.tsv: text in column text\."

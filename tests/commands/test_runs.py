@@ -1,4 +1,4 @@
-"""`roformer-tf runs`, as it is typed. What it computes is tested in tests/training."""
+"""`roformer-tf runs` in a new process. What it computes is tested in tests/training."""
 
 import json
 import os
@@ -10,7 +10,7 @@ import pytest
 
 @pytest.fixture
 def run(tmp_path):
-    """run("runs/a", …) → exit code, what is on stdout and on stderr; in an empty folder."""
+    """run("runs/a", …) → exit code, stdout, stderr. Runs in an empty folder."""
 
     def call(*words, **environment):
         done = subprocess.run(
@@ -28,7 +28,7 @@ def run(tmp_path):
 
 @pytest.fixture
 def runs(tmp_path):
-    """A folder with a run that is finished and one that is being written."""
+    """A folder with a finished run and an unfinished one."""
     for name, steps, rate in (("基线", 20, 0.001), ("slow", 400, 0.0001)):
         folder = tmp_path / "runs" / name
         folder.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""Each command opens the zip that it is given once, whatever it then reads of it."""
+"""Each command opens its zip once, whatever it reads from it."""
 
 import shutil
 import sys
@@ -11,7 +11,7 @@ from roformer_tf.cli import main
 from roformer_tf.conversion import verify
 
 watched: list[str] | None = None
-"""While a test counts: every path that was opened."""
+"""All paths that were opened while a test counts, otherwise None."""
 
 
 def watch(event, arguments):
@@ -19,12 +19,12 @@ def watch(event, arguments):
         watched.append(str(arguments[0]))
 
 
-sys.addaudithook(watch)  # sees every way in which Python opens a file; no hook can be removed
+sys.addaudithook(watch)  # detects every way to open a file in Python; hooks cannot be removed
 
 
 @pytest.fixture
 def opened():
-    """opened(path) → how often the file was opened since the test began."""
+    """opened(path) → how often the file was opened in this test."""
     global watched
     watched = []
     yield lambda path: watched.count(str(path))
@@ -33,7 +33,7 @@ def opened():
 
 @pytest.fixture
 def files(released, tmp_path, monkeypatch):
-    """The working directory, with a zip, a corpus, labelled examples and words."""
+    """Fill the working directory with zips, a corpus, labelled examples and words."""
     monkeypatch.chdir(tmp_path)
     shutil.copy(released("word"), "x.zip")
     shutil.copy(released("word"), "y.zip")
@@ -45,7 +45,7 @@ def files(released, tmp_path, monkeypatch):
 
 
 def other_library(against, folder, scratch, options):
-    """In place of one that runs: it computes something else than we do."""
+    """A stand-in for running the other library, with outputs that differ from ours."""
     assert any(folder.iterdir())
     shape = np.load(scratch / "inputs.npz")["token_ids"].shape
     np.savez(scratch / "outputs.npz", embeddings=np.zeros((*shape, 32)))
@@ -67,7 +67,7 @@ PRETRAIN = f"pretrain {PREPARE} --init-from x.zip --steps 1 --batch-size 2 --pre
         ("checkpoints convert x.zip new --to own", 0),
         ("checkpoints vocabulary x.zip new --to own --add words.txt", 0),
         ("checkpoints average x.zip y.zip --output new", 0),
-        ("checkpoints verify x.zip --against bert4keras", 1),  # that there is a difference
+        ("checkpoints verify x.zip --against bert4keras", 1),  # because there is a difference
         ("checkpoints verify x.zip --against transformers", 1),
     ],
 )

@@ -1,4 +1,4 @@
-"""Wrong calls, each with the one line that is printed: in flag names, and what to do."""
+"""Wrong calls, each with its one-line message, which names flags and a remedy."""
 
 import shutil
 

@@ -1,7 +1,7 @@
-"""The page of `examples/browser`: transformers.js with an export of ours, in Node and in a browser.
+"""The page of `examples/browser` runs an export in transformers.js, in Node and in a browser.
 
-`npm install --prefix .venv/node @huggingface/transformers` installs the package; NODE_MODULES may
-name another folder.
+`npm install --prefix .venv/node @huggingface/transformers` installs the package. NODE_MODULES sets
+another folder.
 """
 
 import functools
@@ -36,7 +36,7 @@ TEXTS = [
     "价格\ue5e5元，\u200b零\x01宽 각 😀👨\u200d👩 𫠠",
     "中国经济" * 15,
 ]
-# What the page uses of a document.
+# A stand-in for the parts of `document` that the page uses.
 DOCUMENT = """
 const elements = { form: {}, "#text": {}, "#predict": {}, "#scores": {} };
 elements.form.addEventListener = (_, listener) => (elements.submit = listener);
@@ -55,7 +55,7 @@ console.log(JSON.stringify(result));
 
 @pytest.fixture
 def site(tmp_path):
-    """A folder with the page's `model`, and what `load` gives for the texts."""
+    """A folder with the page's `model`, and the scores that `load` gives for the texts."""
     if not (MODULES / "@huggingface" / "transformers").is_dir():
         pytest.skip(f"needs transformers.js in {MODULES}: npm install @huggingface/transformers")
     task = Classification(labels=("坏", "中", "好"), max_length=64)
@@ -69,7 +69,7 @@ def site(tmp_path):
 
 
 def read(text):
-    """What the page shows: the labels with their probabilities."""
+    """The labels and probabilities that the page shows."""
     lines = [line.split() for line in text.splitlines()]
     assert [float(x) for _, x in lines] == sorted((float(x) for _, x in lines), reverse=True)
     return {label: pytest.approx(float(score), abs=1e-4) for label, score in lines}
@@ -94,7 +94,7 @@ def test_the_page_in_a_browser(site, browser):
     from selenium.webdriver.support.ui import WebDriverWait
 
     folder, want = site
-    # The packages that the page loads from elsewhere.
+    # Load the packages from this server instead of a CDN.
     own = '"./node_modules/@huggingface/transformers/dist/transformers.min.js"'
     page = URL.sub(own, PAGE.read_text("utf-8"))
     wasm = 'env.backends.onnx.wasm.wasmPaths = "/node_modules/onnxruntime-web/dist/";'

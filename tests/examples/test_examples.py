@@ -1,4 +1,4 @@
-"""The examples run unchanged, and do what they promise."""
+"""The examples run unchanged and give the promised results."""
 
 import re
 import runpy
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 def run(monkeypatch, tmp_path, capsys):
-    """run("file.py", *arguments) → what it prints, run in an empty folder."""
+    """run("file.py", *arguments) → the output of an example that runs in an empty folder."""
 
     def start(name, *arguments):
         monkeypatch.chdir(tmp_path)
@@ -41,7 +41,7 @@ def test_finetune_with_keras(run, shallow, tmp_path):
 
 
 def test_sentence_vectors(run, released):
-    """The cosines of the pooler's vectors, each sentence alone, in NumPy."""
+    """The printed cosines equal those of separately encoded sentences, computed in NumPy."""
     first = "今天天气很好，适合出门。"
     rest = ["天气不错，可以去公园走走。", "这家公司发布了新的手机。"]
     model = RoFormerForSentenceSimilarity.from_pretrained(released("sim_char"))
@@ -58,12 +58,12 @@ def test_sentence_vectors(run, released):
 @pytest.mark.slow
 def test_rotary_attention_in_your_model(run):
     last = run("rotary_attention_in_your_model.py").splitlines()[-1]
-    assert float(last.split("val_accuracy: ")[1].split()[0]) > 0.8  # 0.55 by guessing
+    assert float(last.split("val_accuracy: ")[1].split()[0]) > 0.8  # a guess gives 0.55
 
 
 @pytest.mark.slow
 def test_rotary_attention_in_your_model_runs(run, monkeypatch):
-    """On a few of its rows, which are too few to learn from."""
+    """Run on a few rows, which are too few to learn from."""
     fit = keras.Model.fit
     few = {"epochs": 1, "verbose": 2, "validation_split": 0.1}
     monkeypatch.setattr(
@@ -87,7 +87,10 @@ def test_an_example_needs_public_names_alone(path):
 
 @pytest.mark.slow
 def test_images_with_two_axes():
-    """Each kind knows of places what its name says; the trainings themselves take minutes."""
+    """Each kind of model uses the positions that its name promises.
+
+    Training itself takes minutes.
+    """
     example = runpy.run_path(str(ROOT / "examples" / "images_with_two_axes.py"))
     shapes = {(4, 6): 0, (6, 4): 0}
     patches, places = example["framed"](list(shapes), 0)

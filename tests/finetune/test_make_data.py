@@ -14,7 +14,7 @@ WORDS = ["房间", "早餐", "干净", "服务", "价格", "位置", "安静", "
 
 @pytest.fixture
 def corpus(tmp_path):
-    """A file of 60 documents of four sentences each."""
+    """A file of 60 documents with four sentences each, and the documents."""
     rng = np.random.default_rng(0)
     texts = ["".join("".join(rng.choice(WORDS, 6)) + "。" for _ in range(4)) for _ in range(60)]
     path = tmp_path / "corpus.tsv"
