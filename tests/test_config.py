@@ -64,7 +64,7 @@ def test_transformers_configs_set_version_and_labels(released):
 
 
 @pytest.mark.parametrize(
-    ("words", "key", "want"),
+    ("keys", "key", "want"),
     [
         ({"is_decoder": True}, "attention_type", "causal"),
         ({"is_decoder": False}, "attention_type", None),

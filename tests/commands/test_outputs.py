@@ -41,7 +41,9 @@ OUTPUTS = {
 
 @pytest.mark.parametrize("output", OUTPUTS)
 @pytest.mark.parametrize("command", COMMANDS)
-def test_it_is_reported_before_any_work(command, output, tmp_path, monkeypatch, capsys):
+def test_an_unwritable_output_is_reported_before_any_work(
+    command, output, tmp_path, monkeypatch, capsys
+):
     if output == "no permission" and sys.platform != "linux":
         pytest.skip("Linux alone has /sys")
     monkeypatch.chdir(tmp_path)
@@ -61,20 +63,20 @@ def test_it_is_reported_before_any_work(command, output, tmp_path, monkeypatch, 
 @pytest.fixture
 def read_only(monkeypatch):
     """read_only(folder): refuse writing in a folder, even for root."""
-    result = tempfile.NamedTemporaryFile
+    named_temporary_file = tempfile.NamedTemporaryFile
 
     def read_only(folder):
         def refuse(*words, dir=None, **more):  # noqa: A002 (tempfile's own name)
             if dir is not None and Path(dir) == folder:
                 raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(dir))
-            return result(*words, dir=dir, **more)
+            return named_temporary_file(*words, dir=dir, **more)
 
         monkeypatch.setattr(tempfile, "NamedTemporaryFile", refuse)
 
     return read_only
 
 
-def test_a_folder_that_is_there_has_to_be_writable_itself(tmp_path, read_only, capsys):
+def test_an_existing_folder_has_to_be_writable(tmp_path, read_only, capsys):
     (tmp_path / "out").mkdir()
     read_only(tmp_path / "out")
     words = ["export", "nowhere", "--to", "savedmodel", "--output", str(tmp_path / "out")]

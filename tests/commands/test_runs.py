@@ -67,7 +67,7 @@ def test_runs_are_compared_in_a_table(run):
     assert out == TABLE
 
 
-def test_it_fits_into_the_terminal(run, runs):
+def test_the_table_fits_into_the_terminal(run, runs):
     code, out, err = run("runs/slow", "runs/基线", COLUMNS="60")
     assert (code, err) == (0, "")
     assert max(map(len, out.splitlines())) <= 60
@@ -110,7 +110,7 @@ def test_bad_input_is_one_message_and_exit_code_2(run, runs, tmp_path, words, pr
         ("settings.yaml", "steps: 3\nseed: [\n", "line 3, column 1"),
     ],
 )
-def test_a_damaged_file_is_named_with_its_line(run, runs, file, content, printed):
+def test_a_damaged_file_is_reported_with_its_line(run, runs, file, content, printed):
     (runs / "slow" / file).write_text(content)
     code, out, err = run("runs")
     assert (code, out) == (2, "")
@@ -118,7 +118,7 @@ def test_a_damaged_file_is_named_with_its_line(run, runs, file, content, printed
     assert printed in err
 
 
-def test_a_reader_that_has_seen_enough_is_no_failure(runs):
+def test_a_closed_pipe_is_not_an_error(runs):
     process = subprocess.Popen(
         [sys.executable, "-m", "roformer_tf", "runs", str(runs)],
         stdout=subprocess.PIPE,

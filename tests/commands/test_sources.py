@@ -10,25 +10,26 @@ import pytest
 from roformer_tf.cli import main
 from roformer_tf.conversion import verify
 
-watched: list[str] | None = None
+opened_paths: list[str] | None = None
 """All paths that were opened while a test counts, otherwise None."""
 
 
-def watch(event, arguments):
-    if watched is not None and event == "open" and isinstance(arguments[0], str | Path):
-        watched.append(str(arguments[0]))
+def record_opened_path(event, arguments):
+    if opened_paths is not None and event == "open" and isinstance(arguments[0], str | Path):
+        opened_paths.append(str(arguments[0]))
 
 
-sys.addaudithook(watch)  # detects every way to open a file in Python; hooks cannot be removed
+# It detects every way to open a file in Python, and cannot be removed again.
+sys.addaudithook(record_opened_path)
 
 
 @pytest.fixture
 def opened():
     """opened(path) → how often the file was opened in this test."""
-    global watched
-    watched = []
-    yield lambda path: watched.count(str(path))
-    watched = None
+    global opened_paths
+    opened_paths = []
+    yield lambda path: opened_paths.count(str(path))
+    opened_paths = None
 
 
 @pytest.fixture

@@ -95,8 +95,8 @@ def test_the_page_in_a_browser(site, browser):
 
     folder, want = site
     # Load the packages from this server instead of a CDN.
-    own = '"./node_modules/@huggingface/transformers/dist/transformers.min.js"'
-    page = URL.sub(own, PAGE.read_text("utf-8"))
+    local_module = '"./node_modules/@huggingface/transformers/dist/transformers.min.js"'
+    page = URL.sub(local_module, PAGE.read_text("utf-8"))
     wasm = 'env.backends.onnx.wasm.wasmPaths = "/node_modules/onnxruntime-web/dist/";'
     page = page.replace("env.allowLocalModels", f"{wasm}\n  env.allowLocalModels")
     (folder / "index.html").write_text(page, "utf-8")

@@ -339,7 +339,7 @@ def test_a_zip_fetched_by_hand_is_copied_into_the_cache(no_mirror, cache, conten
 
 @pytest.mark.parametrize("by_hand", ["given", "put there"])
 @pytest.mark.parametrize(
-    ("spoil", "match"),
+    ("damage", "match"),
     [
         (lambda path: os.truncate(path, 500_000), "not a complete zip"),
         (change, "CRC"),

@@ -55,7 +55,7 @@ def test_scores_are_shares_of_replaced_characters(corpus, tmp_path):
 
 
 @pytest.mark.parametrize("task", ["ranking", "regression"])
-def test_what_is_made_is_a_function_of_the_seed(corpus, tmp_path, task):
+def test_the_output_is_a_function_of_the_seed(corpus, tmp_path, task):
     flags = task, corpus[0], tmp_path / "a.jsonl", "--examples", "20", "--seed"
     first = run(*flags, "1")
     assert run(*flags, "1") == first
