@@ -138,7 +138,7 @@ def test_what_is_no_zip_is_refused(tmp_path):
 )
 @pytest.mark.parametrize("folder", ["", "chinese_roformer-char_L-3_H-32_A-4/"])
 def test_names_that_lead_elsewhere_lead_nowhere(name, folder, released, tmp_path, temporary):
-    extra = [(hostile.member_with_exact_name(f"{folder}{name}"), b"evil")]
+    extra = [(hostile.named(f"{folder}{name}"), b"evil")]
     path = hostile.copied(released("char"), tmp_path / "x.zip", extra=extra)
     before = set(tmp_path.rglob("*"))
     with suppress(InputError), opened(path) as unpacked:

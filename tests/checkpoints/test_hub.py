@@ -70,14 +70,12 @@ def test_a_model_is_read_as_its_folder_is(server, released, read):
 
 def test_only_what_is_read_is_downloaded_and_only_once(server, files, cache):
     folder = locate(NAME)
-    requested_range = {
-        name for name in files if name.endswith((".json", ".txt", ".safetensors", ".md"))
-    }
-    assert set(contents(folder)) == requested_range
-    assert sorted(server.downloads()) == sorted(requested_range)
-    requests = len(server.requests)
+    wanted = {name for name in files if name.endswith((".json", ".txt", ".safetensors", ".md"))}
+    assert set(contents(folder)) == wanted
+    assert sorted(server.downloads()) == sorted(wanted)
+    asked = len(server.asked)
     assert locate(NAME) == locate(Path(NAME)) == folder
-    assert len(server.requests) == requests
+    assert len(server.asked) == asked
     assert {path.suffix for path in cache.rglob("*.part")} == set()
 
 
@@ -114,7 +112,7 @@ def test_what_is_no_name_is_refused(source):
 def test_a_folder_of_this_name_comes_first(server, released):
     shutil.copytree(released("hf_char"), NAME)
     assert locate(NAME) == Path(NAME)
-    assert server.requests == []
+    assert server.asked == []
 
 
 def test_a_download_that_breaks_goes_on_and_is_not_used_before_its_end(server, files, cache):
@@ -125,14 +123,10 @@ def test_a_download_that_breaks_goes_on_and_is_not_used_before_its_end(server, f
     with pytest.raises(InputError, match=r"cannot download .*too early\. Try again to continue"):
         locate(NAME)
     assert HubModel.parse(NAME).commits.exists() is False
-    server.requests.clear()
+    server.asked.clear()
     locate(NAME)
     assert "config.json" not in server.downloads()
-    ranges = [
-        requested_range
-        for name, requested_range in server.requests
-        if name.endswith("model.safetensors")
-    ]
+    ranges = [wanted for name, wanted in server.asked if name.endswith("model.safetensors")]
     assert ranges == [f"bytes={size // 2 // registry.CHUNK * registry.CHUNK}-"]
     assert (locate(NAME) / "model.safetensors").read_bytes() == files["model.safetensors"]
 
@@ -156,7 +150,7 @@ def test_a_mirror_may_list_no_checksums(serve, files):
 def test_the_command_fetches_a_newer_commit_and_repairs_files(server, files, capsys):
     folder = locate(NAME)
     (folder / "vocab.txt").write_bytes(b"damaged")
-    server.requests.clear()
+    server.asked.clear()
     assert main(["checkpoints", "download", NAME]) == 0
     assert capsys.readouterr().out.strip() == str(folder)
     assert server.downloads() == ["vocab.txt"]
@@ -170,7 +164,7 @@ def test_the_command_fetches_a_newer_commit_and_repairs_files(server, files, cap
 def test_a_token_is_sent_with_every_request(server, monkeypatch):
     monkeypatch.setenv("HF_TOKEN", "hf_secret")
     locate(NAME)
-    assert set(server.authorizations) == {"Bearer hf_secret"}
+    assert set(server.accounts) == {"Bearer hf_secret"}
 
 
 @pytest.mark.parametrize(
@@ -227,11 +221,9 @@ def test_a_model_of_modelscope(cache, files, monkeypatch):
     with ModelScopeServer({NAME: {"master": files | OTHER_WEIGHTS, "v1": old}}) as server:
         monkeypatch.setenv("MODELSCOPE_ENDPOINT", server.url + "/")
         folder = locate(f"modelscope:{NAME}")
-        requested_range = {
-            name for name in files if name.endswith((".json", ".txt", ".safetensors", ".md"))
-        }
-        assert contents(folder) == {name: files[name] for name in requested_range}
-        assert sorted(server.downloads()) == sorted(requested_range)
+        wanted = {name for name in files if name.endswith((".json", ".txt", ".safetensors", ".md"))}
+        assert contents(folder) == {name: files[name] for name in wanted}
+        assert sorted(server.downloads()) == sorted(wanted)
         assert folder.name == "roformer-tiny"  # by which a GPT is recognized
         assert (locate(f"modelscope:{NAME}@v1") / "vocab.txt").read_bytes() == old["vocab.txt"]
 

@@ -9,10 +9,10 @@ from roformer_tf.errors import InputError
 
 
 @pytest.fixture
-def machine(monkeypatch, original_automatic):
+def machine(monkeypatch, automatic):
     """machine("onnx", native=True) → only these engines are installed, bfloat16 is multiplied."""
 
-    monkeypatch.setattr(choice, "_automatic", original_automatic)
+    monkeypatch.setattr(choice, "_automatic", automatic)
 
     def have(*engines, native=False, accelerator=False):
         modules = {name for engine in engines for name in choice.MODULES[engine]}

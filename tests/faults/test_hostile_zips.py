@@ -39,7 +39,7 @@ def make(case, good, path):
         "without config": "bert_config.json",
     }
     if case in missing:
-        return hostile.copied(good, path, skip=[missing[case]])
+        return hostile.copied(good, path, leave=[missing[case]])
     if case == "encrypted":
         return hostile.encrypted(good, path)
     if case == "bomb":
@@ -57,7 +57,7 @@ def make(case, good, path):
     data[len(data) // 2] ^= 1
     if case == "shortened before it was packed":
         del data[len(data) // 2 :]
-    return hostile.copied(good, path, skip=[DATA], extra=[(f"{folder}/{DATA}", bytes(data))])
+    return hostile.copied(good, path, leave=[DATA], extra=[(f"{folder}/{DATA}", bytes(data))])
 
 
 @pytest.fixture

@@ -45,11 +45,11 @@ def flags(name, engine, precision):
 
 
 @pytest.fixture
-def processor(monkeypatch, original_automatic):
+def processor(monkeypatch, automatic):
     """processor(native, accelerator=False) → what `auto` sees of the machine."""
 
     def be(native, accelerator=False):
-        monkeypatch.setattr(engine_choice, "_automatic", original_automatic)
+        monkeypatch.setattr(engine_choice, "_automatic", automatic)
         monkeypatch.setattr(engine_choice, "multiplies_bfloat16", lambda: native)
         monkeypatch.setattr(engine_choice, "has_accelerator", lambda: accelerator)
 
@@ -327,9 +327,9 @@ def test_masks_are_filled_by_a_graph_as_by_keras(name, released, capsys, monkeyp
     assert FillMaskConfig(model="x", text=("[MASK]",)).precision == "float32"
 
 
-def test_a_limit_of_onednn_is_seen_by_the_choice(monkeypatch, original_automatic):
+def test_a_limit_of_onednn_is_seen_by_the_choice(monkeypatch, automatic):
     """As on a CPU without instructions newer than AVX2."""
-    monkeypatch.setattr(engine_choice, "_automatic", original_automatic)
+    monkeypatch.setattr(engine_choice, "_automatic", automatic)
     monkeypatch.setattr(engine_choice, "has_accelerator", lambda: False)
     monkeypatch.setattr(engine_choice, "installed", lambda engine: True)
     monkeypatch.setitem(os.environ, "ONEDNN_MAX_CPU_ISA", "AVX2")

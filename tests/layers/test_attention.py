@@ -435,7 +435,7 @@ def test_outputs_of_projections_are_regularised_as_keras_does():
 
 @pytest.mark.parametrize(("mode", "bound"), [("int8", 0.02), ("int4", 0.25)])
 @pytest.mark.parametrize("positions", [None, [[6, 0, 3], [2, 2, 5]]])
-@pytest.mark.usefixtures("no_garbage_collection")
+@pytest.mark.usefixtures("quantizing")
 @each_layer
 def test_quantized_it_answers_as_keras_projections_do(kind, mode, bound, positions):
     layer = make(kind)

@@ -140,7 +140,7 @@ def test_within_another_layer_its_training_counts(make, steps):
     assert len(steps) == len(dropped) == 3
 
 
-def test_new_values_and_new_layers_are_seen(make, no_garbage_collection):
+def test_new_values_and_new_layers_are_seen(make, quantizing):
     model = make("of_first")
     for _ in range(2):
         model(rows(2, 7))

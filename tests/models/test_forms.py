@@ -411,7 +411,7 @@ def test_in_bfloat16_they_are_as_near_as_bfloat16_is(form, encoder_of, to_float6
 @pytest.mark.quick_cases("t5 in a window")
 @pytest.mark.parametrize("form", ["t5 in a window", "values"])
 @pytest.mark.slow
-def test_quantized_they_answer_still(form, encoder_of, to_float64, no_garbage_collection):
+def test_quantized_they_answer_still(form, encoder_of, to_float64, quantizing):
     encoder, inputs = encoder_of(form), rows()
     want = to_float64(encoder(inputs))
     encoder.quantize("int8")

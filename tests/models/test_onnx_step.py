@@ -173,7 +173,7 @@ def test_it_reads_by_the_weights_of_now_and_packs_them_once(tiny, way, monkeypat
     assert len(result) == 2
 
 
-def test_what_it_cannot_read_is_left_to_keras(tiny, no_garbage_collection, monkeypatch):
+def test_what_it_cannot_read_is_left_to_keras(tiny, quantizing, monkeypatch):
     model = model_of(tiny, num_hidden_layers=1)
     assert OnnxStep.can_read(model)
     with plain_forms():  # as on a GPU
