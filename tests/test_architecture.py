@@ -435,7 +435,7 @@ SLOW_TO_LOAD = {
 }
 
 
-def test_no_public_name_loads_what_is_slow_and_keras_does_not_load():
+def test_public_names_load_no_slow_packages_except_those_of_keras():
     code = """
 import json, sys
 import keras

@@ -39,7 +39,7 @@ def test_what_transformers_writes_is_read_without_a_warning(name, released):
     assert config.unknown["model_type"] == "roformer"
 
 
-def test_unset_keys_mean_their_defaults():
+def test_unset_keys_have_their_defaults():
     config = RoFormerConfig.from_dict(SIZES | {"embedding_size": None, "bos_token_id": None})
     assert config == RoFormerConfig(**SIZES)
 
@@ -125,7 +125,7 @@ def test_a_config_survives_a_json_round_trip(
 
 
 @pytest.mark.parametrize("name", SIZES)
-def test_a_missing_key_is_named(name):
+def test_a_missing_key_is_reported(name):
     values = {key: value for key, value in SIZES.items() if key != name}
     with pytest.raises(InputError, match=rf"there\.json lacks '{name}', which"):
         RoFormerConfig.from_dict(values, "there.json")
@@ -293,7 +293,7 @@ def test_a_million_positions_are_enough():
 
 
 @pytest.mark.parametrize("marks", ["[]", ('{"a":', "}")])
-def test_json_nested_without_end_is_refused(marks, tmp_path):
+def test_deeply_nested_json_is_refused(marks, tmp_path):
     (first, last), depth = marks, 100_000
     nested = first * depth + (last * depth if first == "[" else "1" + last * depth)
     path = tmp_path / "config.json"
@@ -312,7 +312,7 @@ def test_json_nested_without_end_is_refused(marks, tmp_path):
         (b"3", "contains no JSON object"),
     ],
 )
-def test_a_file_that_is_no_config_is_refused(content, message, tmp_path):
+def test_a_file_without_a_config_is_refused(content, message, tmp_path):
     (tmp_path / "config.json").write_bytes(content)
     with pytest.raises(InputError, match=rf"config\.json {message}.*Give a config file"):
         RoFormerConfig.from_file(tmp_path / "config.json")

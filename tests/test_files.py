@@ -83,7 +83,7 @@ def test_a_file_appears_when_the_block_ends_without_an_error(tmp_path):
 
 
 @pytest.mark.parametrize("before", [{}, {"file.txt": "old"}])
-def test_after_an_exception_a_file_is_as_it_was(before, failure, tmp_path):
+def test_an_exception_leaves_a_file_unchanged(before, failure, tmp_path):
     for name, text in before.items():
         (tmp_path / name).write_text(text)
     with pytest.raises(failure):
@@ -99,7 +99,7 @@ def test_while_a_file_is_written_the_old_one_remains(tmp_path):
     assert listing(tmp_path) == {"file.txt": "new"}
 
 
-def test_a_folder_appears_whole(tmp_path):
+def test_a_folder_appears_complete(tmp_path):
     target = tmp_path / "new" / "folder"
     with temporary_folder(target) as temporary:
         (temporary / "a.txt").write_text("a")
@@ -110,13 +110,13 @@ def test_a_folder_appears_whole(tmp_path):
     assert [path.name for path in target.parent.iterdir()] == ["folder"]
 
 
-def test_a_folder_is_replaced_whole(tmp_path):
+def test_a_folder_is_replaced_completely(tmp_path):
     put_folder(tmp_path / "folder", "old")
     put_folder(tmp_path / "folder", "new")
     assert listing(tmp_path) == {"folder": None, "folder/new.txt": "new"}
 
 
-def test_after_an_exception_a_folder_is_as_it_was(failure, tmp_path):
+def test_an_exception_leaves_a_folder_unchanged(failure, tmp_path):
     put_folder(tmp_path / "folder", "old")
     with pytest.raises(failure):
         put_folder(tmp_path / "folder", "new", failure)

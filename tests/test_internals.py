@@ -299,7 +299,7 @@ def test_a_removed_name_is_reported_with_library_and_version(name, owner, monkey
     assert "internals.py" in output
 
 
-def test_a_name_with_another_meaning_is_reported(monkeypatch):
+def test_a_private_name_with_other_behaviour_is_reported(monkeypatch):
     def call(self, query, value):
         query, key, value = self.query_dense(query), self.key_dense(value), self.value_dense(value)
         return self.output_dense(self._compute_attention(query, key, value=value)[0])

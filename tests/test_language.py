@@ -87,12 +87,12 @@ def python_files() -> list[Path]:
 
 
 @pytest.mark.parametrize("text", ["it is told where", "One beside the other", "unset, the default"])
-def test_words_of_the_list_are_seen(text):
+def test_words_of_the_list_are_detected(text):
     assert refused(text)
 
 
 @pytest.mark.parametrize("text", ["behind a reverse proxy", "it stands for a token", "WordPiece"])
-def test_plain_words_are_not(text):
+def test_plain_words_are_accepted(text):
     assert not refused(text)
 
 
@@ -114,7 +114,7 @@ def test_documentation_is_in_plain_english():
     ]
 
 
-def test_names_say_what_they_hold():
+def test_variables_have_specific_names():
     assert not [
         f"{path.relative_to(ROOT)}:{line}: {name}"
         for path in python_files()

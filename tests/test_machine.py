@@ -59,7 +59,7 @@ def test_a_system_without_information_has_no_instructions(cpu_info, tmp_path, mo
     assert machine.instructions() == set()
 
 
-def test_a_hidden_accelerator_is_none(tmp_path, monkeypatch):
+def test_a_hidden_accelerator_is_not_used(tmp_path, monkeypatch):
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     monkeypatch.setattr(machine, "ACCELERATORS", (str(tmp_path / "nvidiactl"),))
     assert not machine.has_accelerator()

@@ -29,7 +29,7 @@ def test_the_first_cell_installs_and_no_output_is_stored(notebook):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("notebook", NOTEBOOKS, ids=lambda path: path.stem)
-def test_it_runs(notebook, tmp_path):
+def test_a_notebook_runs(notebook, tmp_path):
     """Run all cells except the installation in one process, in a copy of a clone's folders."""
     for folder in ("examples", "docs"):
         shutil.copytree(ROOT / folder, tmp_path / folder)

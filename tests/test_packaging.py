@@ -46,7 +46,7 @@ def test_every_file_of_the_package_is_in_the_wheel(wheel):
     assert {name.split("/")[0] for name in packaged} == {"roformer_tf"}
 
 
-def test_it_fills_a_mask_and_fine_tunes_offline(wheel, tmp_path):
+def test_the_wheel_fills_a_mask_and_fine_tunes_offline(wheel, tmp_path):
     """Use only the wheel, so that no other copy of the package can be imported."""
     site = tmp_path / "site"
     with zipfile.ZipFile(wheel) as archive:

@@ -126,24 +126,24 @@ def package_texts():
 
 
 @pytest.mark.parametrize("name", DOCUMENTS)
-def test_commands_of_documents_are_understood(name, monkeypatch):
+def test_commands_in_documents_are_valid(name, monkeypatch):
     monkeypatch.chdir(ROOT)
     assert not broken(commands_in((ROOT / name).read_text(encoding="utf-8")))
 
 
-def test_commands_are_found_in_documents():
+def test_commands_in_documents_are_detected():
     texts = [(ROOT / name).read_text(encoding="utf-8") for name in DOCUMENTS]
     assert sum(len(commands_in(text)) for text in texts) > 100
 
 
-def test_commands_of_help_and_messages_are_understood():
+def test_commands_in_help_and_messages_are_valid():
     lines = [line for _, text in package_texts() for line in commands_in(text)]
     assert len(lines) > 10
     assert not broken(line for line in lines)
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_commands_of_cards_are_understood(name):
+def test_commands_in_model_cards_are_valid(name):
     run = make_run(name)
     lines = commands_in(model_card(analyse(run), run.task, "en"))
     assert len(lines) == 3

@@ -88,7 +88,7 @@ def test_every_page_is_in_both_languages():
     assert english == set(TRANSLATED) | ENGLISH_ONLY
 
 
-def test_a_line_break_between_chinese_characters_is_no_space_except_in_code():
+def test_a_line_break_between_chinese_characters_is_removed_except_in_code():
     page = SimpleNamespace(file=SimpleNamespace(src_uri="zh/page.md"))
     text = "- 一，\n  二。\n三\n\n```text\n四。\n五\n```\n"
     assert on_page_markdown(text, page) == text.replace("，\n  ", "，").replace("。\n三", "。三")

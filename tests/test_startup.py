@@ -72,7 +72,7 @@ def test_an_import_error_is_shown_after_earlier_output(fake_tensorflow):
     assert b"ImportError: no such symbol" in stderr
 
 
-def test_a_command_goes_on_without_the_notes_unless_the_user_wants_them(fake_tensorflow):
+def test_a_command_hides_the_notes_unless_the_user_sets_a_log_level(fake_tensorflow):
     stderr, code = fake_tensorflow("")
     assert code == 2
     assert stderr.startswith(OTHER_OUTPUT + b"roformer-tf checkpoints inspect: ")

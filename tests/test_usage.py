@@ -63,7 +63,7 @@ def test_a_page_fits_on_a_screen_and_begins_with_what_is_required(
 
 @pytest.mark.parametrize("language", LANGUAGES)
 @pytest.mark.parametrize(("name", "typed"), PAGES)
-def test_help_all_has_every_flag_once_with_a_meaning(name, typed, language, page):
+def test_help_all_has_every_flag_once_with_a_description(name, typed, language, page):
     text = page(name, *typed, "--help-all", "--language", language)
     settings = cli.load_settings(name, typed)
     shown = FLAG.findall(text)
@@ -138,7 +138,7 @@ LOCALES = {
 
 
 @pytest.mark.parametrize(("locale", "typed"), LOCALES)
-def test_help_is_in_the_language_of_the_locale_or_the_one_asked_for(locale, typed):
+def test_help_is_in_the_requested_language_or_that_of_the_locale(locale, typed):
     done = subprocess.run(
         [sys.executable, "-m", "roformer_tf", *typed.split()],
         capture_output=True,

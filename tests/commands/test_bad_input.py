@@ -113,7 +113,7 @@ def check(code, out, err, parts):
 
 
 @pytest.mark.parametrize("command", IN_PROCESS | CALLS)
-def test_it_is_refused_with_one_message(command, inputs, tmp_path, capsys):
+def test_bad_input_is_refused_with_one_message(command, inputs, tmp_path, capsys):
     before = snapshot(inputs)
     words = words_of(command.replace("run_mlm", "pretrain"), inputs, tmp_path / "run")
     try:
@@ -126,7 +126,7 @@ def test_it_is_refused_with_one_message(command, inputs, tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_it_is_refused_in_a_new_process(inputs, tmp_path, typed):
+def test_bad_input_is_refused_in_a_new_process(inputs, tmp_path, typed):
     """Start all processes at once, because each loads TensorFlow first."""
     processes = {}
     for number, command in enumerate(IN_PROCESS):  # only one command may use a folder

@@ -301,7 +301,7 @@ def test_a_wrong_yaml_file_ends_in_a_message_and_exit_code_2(run, yaml, text, pr
         assert part in err
 
 
-def test_a_missing_yaml_file_is_named(run, tmp_path):
+def test_a_missing_yaml_file_is_reported(run, tmp_path):
     code, _, err = run("--config", tmp_path / "none.yaml")
     assert code == 2
     assert err == (
@@ -378,7 +378,7 @@ def test_version_prints_the_package_version(capsys):
     assert capsys.readouterr().out == f"{__version__}\n"
 
 
-def test_help_loads_nothing_that_takes_long():
+def test_help_loads_no_slow_packages():
     code = (
         "import sys\n"
         "from roformer_tf.cli import main\n"

@@ -132,7 +132,7 @@ def test_without_output_only_the_table_is_printed(models, reviews, capsys, tmp_p
         ("a\tb", ["--text-columns", "1", "--label-column", "b"]),
     ],
 )
-def test_columns_are_found_as_in_training(header, flags, models, reviews, capsys, tmp_path):
+def test_columns_are_detected_as_in_training(header, flags, models, reviews, capsys, tmp_path):
     _, texts, labels = reviews
     lines = [f"{text}\t{label}" for text, label in zip(texts, labels, strict=True)]
     (tmp_path / "x.tsv").write_text("\n".join([header, *lines]), encoding="utf-8")
@@ -169,7 +169,7 @@ def test_several_labels_are_separated_as_in_training(models, capsys, tmp_path):
     assert report["test"]["exact_match"] == pytest.approx(accuracy_of(pairs))
 
 
-def test_tags_are_evaluated_by_whole_entities(models, capsys, tmp_path):
+def test_tags_are_evaluated_by_entities(models, capsys, tmp_path):
     rng = np.random.default_rng(1)
     sentences = [
         (rng.choice(list(LETTERS), size), rng.choice(TAGS, size)) for size in (3, 40, 12, 9, 1)

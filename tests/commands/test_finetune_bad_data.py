@@ -130,7 +130,7 @@ def test_bad_data_end_in_one_message(flags, parts, folder, released, tmp_path, m
 
 
 @pytest.mark.usefixtures("eager_steps")
-def test_a_line_break_in_quotes_and_an_endless_text_are_read_and_bad_rows_skipped(
+def test_line_breaks_and_long_texts_are_read_and_bad_rows_are_skipped(
     folder, released, tmp_path, capsys
 ):
     path, output = tmp_path / "both.tsv", tmp_path / "run"

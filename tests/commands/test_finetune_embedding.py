@@ -232,5 +232,7 @@ def test_an_interrupted_run_ends_with_the_same_weights(released, tmp_path, eager
         assert (tmp_path / "run" / "negatives.npz").is_file()
         assert not (tmp_path / "run" / "model").exists()
         assert finetune(released("char"), train, tmp_path / "run", *flags) == 0
-    whole, run = (tmp_path / name / "model" / "model.safetensors" for name in ("whole", "run"))
-    assert run.read_bytes() == whole.read_bytes()
+    uninterrupted, run = (
+        tmp_path / name / "model" / "model.safetensors" for name in ("whole", "run")
+    )
+    assert run.read_bytes() == uninterrupted.read_bytes()

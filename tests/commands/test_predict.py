@@ -127,7 +127,7 @@ def test_a_bad_line_keeps_its_place_and_is_reported(finetuned, tmp_path, capfd):
     out, err = capfd.readouterr()
     results = [line.split("\t") for line in out.splitlines()[1:]]
     assert [bool(error) for *_, error in results] == [False, True, True, False, False]
-    assert [len(answer) for answer in results] == [4] * 5
+    assert [len(result) for result in results] == [4] * 5
     assert results[1] == ["", "", "", "has no 'text'"]
     assert "texts.jsonl.gz: text in column text.\n2 of 5 rows have no prediction:\n" in err
     assert "texts.jsonl.gz:2 has no 'text'\n" in err

@@ -36,7 +36,7 @@ OURS = re.compile(
 
 
 @pytest.mark.slow
-def test_a_log_file_holds_only_lines_of_ours(shallow, write_corpus, tmp_path):
+def test_a_log_file_contains_only_our_lines(shallow, write_corpus, tmp_path):
     corpus = write_corpus(tmp_path / "corpus.txt", 40)
     train = tmp_path / "train.tsv"
     rows = [f"今天很好{'坏好'[i % 2] * (1 + i // 2)}\t{i % 2}\n" for i in range(24)]

@@ -77,7 +77,7 @@ def read(text):
 
 @pytest.mark.clients
 @pytest.mark.skipif(not shutil.which("node"), reason="needs Node.js")
-def test_its_code_in_node(site):
+def test_the_code_of_the_page_in_node(site):
     folder, want = site
     (code,) = re.findall(r'<script type="module">(.*)</script>', PAGE.read_text("utf-8"), re.S)
     code, count = URL.subn('"@huggingface/transformers"', code)

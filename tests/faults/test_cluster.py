@@ -91,7 +91,7 @@ def when():
         assert not thread.is_alive(), "the condition was never met"
 
 
-def test_a_killed_and_a_frozen_worker_change_not_a_byte(cluster, configure, expected, when):
+def test_killed_and_frozen_workers_do_not_change_a_byte(cluster, configure, expected, when):
     config = configure(cluster)
     killed, frozen, *_ = running(cluster)
     when(config.output, 10, killed.kill, lambda: freeze(frozen))
@@ -117,7 +117,7 @@ def test_a_worker_that_wakes_up_after_the_end_changes_nothing(cluster, configure
     cluster.add_worker()
 
 
-def test_a_part_done_once_more_after_the_end_changes_nothing(configure, expected, monkeypatch):
+def test_a_part_repeated_after_the_end_changes_nothing(configure, expected, monkeypatch):
     tasks = []
 
     @contextmanager

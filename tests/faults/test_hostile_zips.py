@@ -82,7 +82,7 @@ def everything(folder):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_it_is_refused_in_one_line_and_nothing_is_written(
+def test_a_bad_zip_is_refused_in_one_line_and_nothing_is_written(
     case, released, tmp_path, temporary, capfd
 ):
     path = make(case, released("char"), tmp_path / "inputs.zip")
@@ -94,7 +94,7 @@ def test_it_is_refused_in_one_line_and_nothing_is_written(
 
 
 @pytest.mark.slow
-def test_the_installed_command_refuses_it_too(released, tmp_path, temporary, typed):
+def test_the_installed_command_refuses_a_bad_zip(released, tmp_path, temporary, typed):
     """This case gets the farthest: TensorFlow reads the file and prints messages of its own."""
     case = "flipped before it was packed"
     path = make(case, released("char"), tmp_path / "typed.zip")

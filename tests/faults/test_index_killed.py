@@ -145,7 +145,7 @@ def test_a_full_disk_ends_in_a_message_and_a_read_only_one_can_be_searched(tmp_p
     assert hit == "7"
 
 
-def test_files_that_may_not_grow_end_in_a_message(tmp_path):
+def test_a_limit_of_the_file_size_gives_a_message(tmp_path):
     """The limit acts like a disk quota: SQLite reports an I/O error."""
     resource = pytest.importorskip("resource")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)

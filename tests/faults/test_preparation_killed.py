@@ -116,7 +116,7 @@ MOMENTS = {
         for workers in (1, 2)
     ],
 )
-def test_a_killed_preparation_goes_on(start, uninterrupted, tmp_path, moment, workers):
+def test_a_killed_preparation_resumes(start, uninterrupted, tmp_path, moment, workers):
     output = tmp_path / "rows"
     process = start(output, workers)
     wait_until(lambda: MOMENTS[moment](output), process)

@@ -143,7 +143,7 @@ def wait_until(condition, processes, seconds=120):
 
 
 @pytest.mark.slow
-def test_two_processes_train_as_one(started, flags, rows, pretrained, tmp_path, eagerly):
+def test_two_processes_train_like_one(started, flags, rows, pretrained, tmp_path, eagerly):
     """Use LAMB, two micro-batches and clipping. The single process is this one, on TensorFlow.
 
     Both start from the same weights, without dropout, because each backend draws its own random
@@ -226,9 +226,7 @@ for flags in json.loads(sys.argv[1]):
 
 
 @pytest.mark.slow
-def test_more_devices_than_there_are_and_a_batch_that_does_not_suit_them_are_errors(
-    flags, rows, tmp_path
-):
+def test_too_many_devices_and_an_indivisible_batch_are_errors(flags, rows, tmp_path):
     run = tmp_path / "run"
     bad = [flags(run, devices=5, **rows), flags(run, accumulate=4, **rows)]
     done = subprocess.run(  # one process for both cases, to start only once

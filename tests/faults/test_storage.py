@@ -73,7 +73,7 @@ def test_too_many_poisoned_batches_stop_the_run(pretrain_flags, tmp_path, capsys
 
 
 @pytest.mark.slow
-def test_a_shard_that_vanishes_ends_the_run_with_one_message(
+def test_a_missing_shard_ends_the_run_with_one_message(
     pretrain_flags, tmp_path, capsys, monkeypatch
 ):
     """Open shards for every read here, so that the missing file is noticed."""
@@ -81,12 +81,12 @@ def test_a_shard_that_vanishes_ends_the_run_with_one_message(
     run = tmp_path / "run"
     evaluate = pretraining.evaluate
 
-    def vanish(*arguments):
+    def remove_shard(*arguments):
         if (run / "checkpoints").exists():
             (run / "rows" / "train-00000.npy").unlink(missing_ok=True)
         return evaluate(*arguments)
 
-    monkeypatch.setattr(pretraining, "evaluate", vanish)
+    monkeypatch.setattr(pretraining, "evaluate", remove_shard)
     assert main(["pretrain", *pretrain_flags(run, steps=10_000, save_every=5)]) == 2
     err = capsys.readouterr().err
     assert "train-00000.npy is not as it was written: it is missing" in err
@@ -120,7 +120,7 @@ print(json.dumps([full, run("--keep-checkpoints", "2")]))
 
 @pytest.mark.slow
 @pytest.mark.skipif(not shutil.which("unshare"), reason="needs util-linux to mount a small disk")
-def test_a_full_disk_loses_nothing_and_the_run_goes_on_once_there_is_room(
+def test_a_full_disk_loses_nothing_and_the_run_resumes_once_there_is_space(
     pretrained, pretrain_flags, tmp_path
 ):
     disk = tmp_path / "disk"
@@ -185,7 +185,7 @@ WRITERS = {
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-def test_whatever_is_written_to_a_full_disk_ends_in_a_message(
+def test_every_write_to_a_full_disk_ends_in_a_message(
     kind, small_files, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setattr(cli, "load_function", lambda *_: lambda _: WRITERS[kind](tmp_path))
