@@ -51,7 +51,7 @@ MAY_IMPORT = {  # folder or top-level module: what it may import, and all that t
     "labelled": ("readers", "tokenizers"),
     "tasks": ("labelled", "models", "engines", "top_k", "translation"),
     "finetuning": ("tasks", "training", "inference", "search", "export", "templates"),
-    "adaptation": ("pretraining", "finetuning"),  # the one that sees both
+    "adaptation": ("pretraining", "finetuning"),  # the only one that imports both
     "api": ("adaptation", "flags", "readers"),  # `roformer_tf.finetune`
     # using a model
     "inference": ("tasks", "models", "engines", "tokenizers", "readers", "checkpoints", "kernels"),
@@ -59,7 +59,7 @@ MAY_IMPORT = {  # folder or top-level module: what it may import, and all that t
     "search": ("inference",),
     "serving": ("search", "inference", "machine"),
     "conversion": ("checkpoints", "tokenizers", "models"),
-    "cli": ("usage", "startup"),  # and all others when a command is called
+    "cli": ("usage", "startup"),  # and all others within functions
     "__main__": ("cli",),  # `python -m roformer_tf`
 }
 

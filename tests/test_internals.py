@@ -273,7 +273,7 @@ def test_private_names_behave_as_expected(reliance):
     if not find_spec(reliance.library):
         pytest.skip(f"{reliance.library} is not installed")
     if reliance.library == "tensorflow" and keras.backend.backend() != "tensorflow":
-        pytest.skip("another backend runs")
+        pytest.skip("needs the TensorFlow backend")
     output = failure_of(reliance)
     assert output is None, output
 

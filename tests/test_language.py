@@ -1,6 +1,6 @@
 """Help, messages, docstrings, comments and documentation are in plain English.
 
-The words below were used before in a sense of their own: the standard terms replace them.
+The words below used to appear with unusual meanings. The table gives the standard terms.
 """
 
 import ast
@@ -19,7 +19,7 @@ PAGES = [
     path
     for folder in (".", "docs", "docs/guides", "docs/reference", "docs/research", "checkpoints")
     for path in ROOT.glob(f"{folder}/*.md")
-    if path.name not in ("LOG.md", "README_zh.md")  # the log keeps what was written at its time
+    if path.name not in ("LOG.md", "README_zh.md")  # the log keeps its original wording
 ]
 
 REFUSED = {  # pattern: what to write instead
@@ -50,7 +50,7 @@ CLASSES = {"Drawing", "Made", "Recipe", "Start", "Outcome", "Meaning"}
 
 
 def refused(text: str) -> list[str]:
-    """The words of the list that a text contains, each with what to write instead."""
+    """The words of the list in a text, each with its replacement."""
     return [
         f"{match.group()!r} (better: {better})"
         for pattern, better in REFUSED.items()
@@ -83,7 +83,7 @@ def stored_names(path: Path) -> Iterator[tuple[int, str]]:
 
 def python_files() -> list[Path]:
     files = (path for folder in PYTHON for path in sorted((ROOT / folder).rglob("*.py")))
-    return [path for path in files if path != Path(__file__).resolve()]  # it has the list
+    return [path for path in files if path != Path(__file__).resolve()]  # it contains the list
 
 
 @pytest.mark.parametrize("text", ["it is told where", "One beside the other", "unset, the default"])

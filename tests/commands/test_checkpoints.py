@@ -102,7 +102,7 @@ def test_vocabulary_adds_words(run, released, tmp_path):
 
 @pytest.mark.skipif(
     not (find_spec("bert4keras") and find_spec("tf_keras")),
-    reason="bert4keras is not installed: `make test` does it",
+    reason="bert4keras is not installed: `make test` installs it",
 )
 @pytest.mark.slow
 def test_verify_prints_the_differences(released, run):

@@ -45,7 +45,7 @@ def test_an_unwritable_output_is_reported_before_any_work(
     command, output, tmp_path, monkeypatch, capsys
 ):
     if output == "no permission" and sys.platform != "linux":
-        pytest.skip("Linux alone has /sys")
+        pytest.skip("only Linux has /sys")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "corpus.txt").write_text("今天\n", encoding="utf-8")
     (tmp_path / "empty.txt").write_text("\n")
@@ -119,7 +119,7 @@ def test_a_file_of_an_index_is_not_the_output(exists, tmp_path, capsys):
     assert not exists or (index / "index.sqlite").read_bytes() == b"documents"
 
 
-@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no such files")
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="Windows has no named pipes")
 def test_a_pipe_or_a_device_is_not_replaced_by_a_file(tmp_path, capsys):
     os.mkfifo(tmp_path / "pipe")
     words = ["predict", "nowhere", "--input", "nowhere.txt", "--output", str(tmp_path / "pipe")]

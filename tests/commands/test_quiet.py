@@ -10,7 +10,7 @@ import keras
 import pytest
 
 pytestmark = pytest.mark.skipif(
-    keras.backend.backend() != "tensorflow", reason="TensorFlow is what is not to be heard"
+    keras.backend.backend() != "tensorflow", reason="is about messages of TensorFlow"
 )
 PROGRAM = """
 import json, sys

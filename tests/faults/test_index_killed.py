@@ -87,7 +87,7 @@ def test_a_killed_command_loses_nothing_that_it_reported(tmp_path):
 DISK = """
 import io, json, os, subprocess, sys
 from contextlib import redirect_stderr
-import tensorflow  # before sqlite3: its own SQLite must not be taken
+import tensorflow  # before sqlite3: TensorFlow's own SQLite must not be used
 from roformer_tf import cli
 from roformer_tf.conversion.downloads import ListConfig
 from roformer_tf.search import writing
@@ -134,7 +134,7 @@ def test_a_full_disk_ends_in_a_message_and_a_read_only_one_can_be_searched(tmp_p
         env=os.environ,
     )
     if "unshare" in done.stderr:
-        pytest.skip("this machine allows no mounts of one's own")
+        pytest.skip("this machine does not allow users to mount")
     assert done.returncode == 0, done.stderr
     code, err, (before, total), again, hit = json.loads(done.stdout.splitlines()[-1])
     assert code == 1

@@ -18,7 +18,7 @@ import sys
 from roformer_tf import terminal
 from roformer_tf.corpus import preparation
 
-terminal.EVERY = 0  # each step says a line, not only what takes half a minute
+terminal.EVERY = 0  # each step prints a line, not only slow ones
 preparation.PART_CHARACTERS = 10_000
 
 if __name__ == "__main__":

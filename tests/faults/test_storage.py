@@ -145,7 +145,7 @@ def test_a_full_disk_loses_nothing_and_the_run_resumes_once_there_is_space(
         env=os.environ,
     )
     if "unshare" in done.stderr:
-        pytest.skip("this machine allows no mounts of one's own")
+        pytest.skip("this machine does not allow users to mount")
     assert done.returncode == 0, done.stderr
     full, resumed = json.loads(done.stdout)
     assert full["code"] == 1, full

@@ -14,9 +14,9 @@ def assert_wired(got, want, ignored, atol=1e-4):
     `ignored`: the result of each mistake by name, such as the result without the setting. If a
     mistake would give the correct result, the test could not detect it, and fails.
     """
-    assert ignored, "no mistake is named"
+    assert ignored, "give at least one mistake in `ignored`"
     for name, wrong in ignored.items():
-        assert not alike(wrong, want, 20 * atol), f"{name} would not be noticed"
+        assert not alike(wrong, want, 20 * atol), f"{name} would not be detected"
     for name, wrong in ignored.items():
         assert not alike(got, wrong, atol), f"{name}: {got}"
     assert alike(got, want, atol), f"{got} is not {want}"

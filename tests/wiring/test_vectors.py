@@ -292,7 +292,7 @@ def test_stored_settings_determine_vectors(case, way, engine, prepared, model, t
     assert_wired(actual, want, {f"{case} lost": wrong})
 
 
-@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="TensorFlow writes it")
+@pytest.mark.skipif(keras.backend.backend() != "tensorflow", reason="needs the TensorFlow backend")
 @pytest.mark.parametrize("case", ["pooling", "attention"])
 def test_stored_settings_determine_the_vectors_of_a_savedmodel(case, prepared, model):
     item = prepared(case)
