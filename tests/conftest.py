@@ -97,7 +97,7 @@ def pytest_collection_finish(session):
     Freeze what was imported: otherwise the garbage collector scans a million permanent objects, and
     Python calls it after most traces. Also skip TensorFlow's graph optimization, which costs a
     quarter of a traced step and more than running the tiny step. Slow tests, and tests in separate
-    processes, keep the optimization as users have it.
+    processes, keep the optimization, as users do.
     """
     gc.freeze()
     gc.set_threshold(100_000, 20, 20)

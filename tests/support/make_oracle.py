@@ -52,7 +52,7 @@ SCALES = (  # a weight's standard deviation, by the first matching end of its na
 )  # … or 0.85 / sqrt(inputs): large enough that a wrong weight changes the outputs
 HEAD = {"MLM-Activation": "logits", "Output-MLM-Activation": "logits", "MLM-Norm": "transform"}
 SGD_STEPS, LEARNING_RATE = 20, 0.01
-MAX_TOKENS = 12  # tokens
+MAX_TOKENS = 12
 TRACED = (
     "bert/embeddings/token_type_embeddings",
     "bert/embeddings/LayerNorm/gamma",
