@@ -10,7 +10,7 @@ from roformer_tf.errors import MAX_SEED, InputError, check_number, check_numbers
 
 @dataclass(frozen=True)
 class Settings:
-    """A stand-in for the settings of a command."""
+    """Settings like those of a command."""
 
     steps: int = 1
     rate: float = 0.5

@@ -46,7 +46,7 @@ def files(released, tmp_path, monkeypatch):
 
 
 def other_library(against, folder, scratch, options):
-    """A stand-in for running the other library, with outputs that differ from ours."""
+    """A fake run of the other library, with outputs that differ from ours."""
     assert any(folder.iterdir())
     shape = np.load(scratch / "inputs.npz")["token_ids"].shape
     np.savez(scratch / "outputs.npz", embeddings=np.zeros((*shape, 32)))

@@ -288,7 +288,7 @@ def _recorded_steps(computed):
 
 
 class _FakeWandb(ModuleType):
-    """A stand-in for wandb."""
+    """A fake of the wandb module."""
 
     id = "run"
 

@@ -36,7 +36,7 @@ TEXTS = [
     "价格\ue5e5元，\u200b零\x01宽 각 😀👨\u200d👩 𫠠",
     "中国经济" * 15,
 ]
-# A stand-in for the parts of `document` that the page uses.
+# A fake of the parts of `document` that the page uses.
 DOCUMENT = """
 const elements = { form: {}, "#text": {}, "#predict": {}, "#scores": {} };
 elements.form.addEventListener = (_, listener) => (elements.submit = listener);

@@ -12,7 +12,7 @@ def _of_character(character, size):
 
 
 class FakeEmbedder:
-    """A stand-in for `TextEmbedder`. Each character is a token, and passages do not overlap."""
+    """A fake of `TextEmbedder`. Each character is a token, and passages do not overlap."""
 
     def __init__(self, fingerprint="fake", size=16):
         self.fingerprint, self.source, self.size = fingerprint, fingerprint, size

@@ -62,7 +62,7 @@ class Case:
     """Fields of the task if the setting were ignored."""
     config: dict = field(default_factory=dict)
     model_without: Any = None
-    """model → a stand-in that predicts as if the setting were ignored."""
+    """model → a substitute that predicts as if the setting were ignored."""
     tokenizer: Any = field(default_factory=tokenizer)
     tokenizer_without: Any = None
     texts: list = field(default_factory=lambda: TEXTS)
