@@ -1,4 +1,4 @@
-"""Multiple choice: what is read, the rows of candidates, their loss, and predictions everywhere."""
+"""Multiple choice: reading, encoding of candidates, loss, prediction, export and training."""
 
 import json
 import re
@@ -46,7 +46,7 @@ def written(path, rows):
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """models[gaps] → a folder as `finetune` writes it, of a random model."""
+    """models[gaps]: a folder with a random model, as `finetune` writes it."""
     folders = {}
     for gaps in (False, True):
         keras.utils.set_random_seed(1)
@@ -77,7 +77,7 @@ def test_the_loss_is_that_of_float64(taught):
         real = target >= 0
         exponentials = np.exp(row[real])
         losses.append(-np.sum(target[real] * np.log(exponentials / exponentials.sum())))
-    if taught:  # a teacher's logits, at temperature 2, of the weight ¼
+    if taught:  # distillation from a teacher's logits at temperature 2, with weight ¼
         teacher = 5 * rng.normal(size=(4, 5))
         for number, target in enumerate(targets):
             real = target >= 0
@@ -109,14 +109,14 @@ def test_mean_log_probabilities_are_those_of_the_tokens():
 def test_rows_of_a_cloze():
     encoded = encode_cloze(examples_of(ROWS), TOKENIZER, 12)
     words = [TOKENIZER.tokens[i] for i in encoded.token_ids[0]]
-    # Numbers of tokens 1, 2, 3, 4, each with the text and without.
+    # Candidates of 1, 2, 3 and 4 tokens, each encoded with the text and without it.
     assert words == ["[CLS]", *"今天", "[MASK]", "[UNK]", *"我们去公园", "[SEP]"]
     assert [TOKENIZER.tokens[i] for i in encoded.token_ids[1]] == ["[CLS]", "[MASK]", "[SEP]"]
     assert [len(mask) for mask in encoded.masks] == [1, 1, 2, 2, 3, 3, 4, 4, 2, 2]
     assert encoded.places[0].tolist() == [[6, 7], [2, 3], [4, 5], [2, 3], [0, 1]]
     for row, mask in zip(encoded.token_ids, encoded.masks, strict=True):
         assert np.flatnonzero(row == TOKENIZER.mask_id).tolist() == mask.tolist()
-    # Of a long text the tokens nearest to the gap are kept.
+    # A long text is truncated to the tokens nearest to the gap.
     cut = encode_cloze(examples_of(ROWS), TOKENIZER, 8)
     assert [TOKENIZER.tokens[i] for i in cut.token_ids[6]][1:-1] == ["天", *["[MASK]"] * 4, "[UNK]"]
     assert max(map(len, cut.token_ids)) == 8
@@ -227,7 +227,7 @@ def test_baselines_and_ties():
 
 
 def scored(folder, text, choices):
-    """The scores of a cloze, one candidate at a time, with one row a call."""
+    """Return the probabilities of cloze candidates, computed with one sequence per call."""
     model = RoFormerForMaskedLM.from_pretrained(folder)
     logits = []
     for choice in choices:
@@ -299,7 +299,7 @@ def test_files_are_predicted(models, tmp_path):
 @pytest.mark.parametrize("gaps", [False, True])
 def test_exports_predict_the_same(gaps, models, tmp_path):
     pytest.importorskip("onnx")
-    if gaps:  # positions of masks are no input of transformers' models
+    if gaps:  # models of transformers have no input for the positions of masks
         with pytest.raises(InputError, match="--to onnxruntime"):
             export(models[gaps], tmp_path / "onnx", "onnx")
     export(models[gaps], tmp_path / "onnx", "onnxruntime" if gaps else "onnx")
@@ -342,7 +342,7 @@ def test_a_checkpoint_without_its_head_fills_no_gaps(tmp_path):
 @pytest.mark.quick_cases("gap")
 @pytest.mark.slow
 def test_a_training_learns_from_its_examples(text, shallow, tmp_path, eagerly, capsys):
-    """The right choice is the one with 好; the report compares it with a simple method."""
+    """A run learns that the choice with 好 is right and reports a baseline."""
     rng = np.random.default_rng(0)
     words, rows = ["天气", "公园", "学习", "我们"], []
     for _ in range(24):

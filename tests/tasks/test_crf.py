@@ -1,4 +1,4 @@
-"""Best sequences of labels against all that there are, one by one."""
+"""CRF decoding and marginals against an enumeration of all label sequences."""
 
 from itertools import pairwise, product
 
@@ -19,7 +19,7 @@ def total(path, scores, chain):
 
 
 def random_chain(rng):
-    """Some steps are forbidden, never those from a label to itself."""
+    """Return a chain in which some transitions are forbidden, but none of a label to itself."""
     chain = Chain(rng.normal(size=C), rng.normal(size=(C, C)), rng.normal(size=C))
     forbidden = (rng.random((C, C)) < 0.4) & ~np.eye(C, dtype=bool)
     return chain._replace(steps=np.where(forbidden, NEVER, chain.steps))
@@ -30,7 +30,7 @@ def test_paths_and_probabilities_are_those_of_all_sequences(seed, monkeypatch):
     rng = np.random.default_rng(seed)
     chain = random_chain(rng)
     texts = [3 * rng.normal(size=(units, C)).astype("float32") for units in (5, 1, 2, 4, 3, 5)]
-    for together in (1 << 20, 2 * 5 * C, 1):  # all texts at once, two, each by itself
+    for together in (1 << 20, 2 * 5 * C, 1):  # batches of all texts, of two, of one
         monkeypatch.setattr("roformer_tf.tasks.tags.chain.TOGETHER", together)
         paths, shares = best_paths(texts, chain), marginals(texts, chain)
         for scores, path, share in zip(texts, paths, shares, strict=True):

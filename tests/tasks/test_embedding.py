@@ -1,4 +1,4 @@
-"""What an embedding's data are, its answers, and what is refused."""
+"""The embedding task: data layouts, rankings, thresholds and rejected settings."""
 
 import dataclasses
 
@@ -27,7 +27,7 @@ from tests.support.embedding_file import load
 
 
 def read(folder, content, name="data.tsv"):
-    """The layout and the examples of a file, as training reads it."""
+    """Write a file and return its layout and examples, as training reads them."""
     path = folder / name
     path.write_text(content, encoding="utf-8")
     layout = find_layout(path, ColumnsConfig(), "embedding", TASKS)
@@ -57,11 +57,11 @@ def test_the_columns_tell_what_the_data_are(name, tmp_path):
     assert task.data == data
     assert [example.label for example in examples] == labels
     if name == "ranking":
-        assert examples[1].texts == ("丁", "己", "戊")  # the nearer one second
+        assert examples[1].texts == ("丁", "己", "戊")  # the positive text comes second
 
 
 def test_lines_of_json_and_few_documents_are_pairs_without_labels(tmp_path):
-    """A document that belongs to many queries is no label."""
+    """A document column with few distinct texts is not taken for a label column."""
     lines = "".join(f'{{"id": {i}, "wen": "问{i}", "da": "文{i % 3}"}}\n' for i in range(60))
     layout, examples = read(tmp_path, lines, "data.jsonl")
     assert (layout.label_column, layout.text_columns) == (None, ("wen", "da"))
@@ -76,7 +76,7 @@ def test_of_groups_the_first_text_belongs_to_each_of_the_others(tmp_path):
 
 
 def test_lists_of_negatives_do_not_belong_to_the_first_text(tmp_path):
-    """The layout of FlagEmbedding and of MTEB's reranking sets."""
+    """FlagEmbedding and the reranking sets of MTEB use this layout."""
     lines = (
         '{"query": "甲", "pos": ["乙", "甲 "], "neg": ["丙", "丁"]}\n'
         '{"query": "戊", "pos": ["己", "庚"], "neg": ["辛"]}\n'
@@ -134,14 +134,17 @@ def test_settings_that_do_not_go_with_the_data_are_refused(data, settings, messa
 
 
 def rows_of(*pairs):
-    """Sequences of one token each, which identifies the text; a list is a text of several."""
+    """Encode each text as a sequence of one token that identifies it.
+
+    A list stands for a text of several windows, one for each token of the list.
+    """
     texts = [[x if isinstance(x, list) else [x] for x in pair] for pair in pairs]
     rows = [[[np.array([1, token, 2], np.int32) for token in x] for x in pair] for pair in texts]
     return EncodedSides.of(rows, np.full(len(pairs), 3))
 
 
 def at(*degrees):
-    """Vectors at such angles, of any length."""
+    """Return 2-D vectors at these angles, with random lengths."""
     angles = np.radians(degrees)
     lengths = np.random.default_rng(0).uniform(0.5, 3, len(degrees))
     return list(np.stack([np.cos(angles), np.sin(angles)], 1) * lengths[:, None])
@@ -149,7 +152,7 @@ def at(*degrees):
 
 def test_a_text_is_ranked_among_all_different_texts():
     task = Embedding()
-    # Query 10 belongs to 50 and 51; 51 occurs twice, and belongs to 20, too.
+    # Query 10 has two documents, 50 and 51. Document 51 occurs twice: query 20 has it, too.
     encoded = rows_of((10, 50), (10, 51), (20, 51), (30, 52))
     vectors = at(0, 30, 0, 10, 12, 10, 5, 90)
     actual = task.decoding.read_rows(vectors, encoded)
@@ -187,7 +190,7 @@ def test_truncated_vectors_are_trained_with_the_whole_ones():
         float(Embedding().objective.batch_loss(targets, vectors[..., :n], weights))
         for n in (2, 4, 6)
     ]
-    cut = Embedding(dimensions=(2, 4, 6, 9))  # no vector is that long
+    cut = Embedding(dimensions=(2, 4, 6, 9))  # 9 exceeds the vector size and is ignored
     assert float(cut.objective.batch_loss(targets, vectors, weights)) == pytest.approx(
         np.mean(sizes)
     )
@@ -272,7 +275,7 @@ def test_a_folder_says_how_its_model_gives_vectors(tmp_path):
 
 
 def test_the_same_text_twice_may_be_asked_about(tmp_path):
-    """Nothing can be learnt of it, but its cosine is known."""
+    """Training rejects such a pair, but prediction returns its cosine."""
     path = tmp_path / "new.tsv"
     path.write_text("query\tdocument\n甲\t甲\n", encoding="utf-8")
     task = Embedding(text_columns=("query", "document"))

@@ -1,4 +1,4 @@
-"""Labels that fill the gap of a sentence: rows, scores, the task in files, and a whole run."""
+"""`--method cloze`: encoding, label scores, the saved task and a fine-tuning run."""
 
 import json
 
@@ -24,7 +24,10 @@ EXAMPLES = [Example(("今天____天气",), "公园", "a:1"), Example(("人民{la
 
 
 def test_a_label_is_as_probable_as_its_words_in_the_gap():
-    """Of each label the mean log-probability of its characters, less that without a text."""
+    """A label's logit is the mean log-probability of its characters in the gap.
+
+    The same mean without the text is subtracted from it.
+    """
     keras.utils.set_random_seed(1)
     model = random_model(TASK)
     tokenizer = model.tokenizer
@@ -38,7 +41,7 @@ def test_a_label_is_as_probable_as_its_words_in_the_gap():
         return scores - np.logaddexp.reduce(scores, axis=-1, keepdims=True)
 
     predictions = predict(model, tokenizer, TASK, EXAMPLES)
-    # A gap in the text is removed, and braces in it are text.
+    # The gap in a text is removed, and braces in a text are ordinary characters.
     for text, prediction in zip(("今天天气", "人民{label}"), predictions, strict=True):
         want = []
         for label in TASK.labels:
@@ -99,7 +102,7 @@ def test_a_run(shallow, tmp_path, monkeypatch, capsys):
     task = load_task(model)
     assert (type(task), task.pattern, task.labels) == (LabelWords, "{text}很{label}", ("坏", "好"))
     report = json.loads((tmp_path / "run" / "report.json").read_text("utf-8"))
-    assert report["evaluations"][0]["step"] == 0  # without any training it predicts, too
+    assert report["evaluations"][0]["step"] == 0  # zero-shot predictions before training
     predicted = roformer_tf.load(str(model), precision="float32")(["好天气很好", "坏天气很坏"])
     assert set(predicted[0]["scores"]) == {"坏", "好"}
     capsys.readouterr()

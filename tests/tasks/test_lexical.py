@@ -15,7 +15,7 @@ LABELS = "甲乙丙"
 
 
 def made(name, count, seed, noise=0.3):
-    """Examples whose texts show their label, or, in a fraction of them, another one."""
+    """Yield examples whose texts contain their label or, for a fraction `noise`, a random one."""
     rng = np.random.default_rng(seed)
     for number in range(count):
         own = int(rng.integers(3))
@@ -35,20 +35,20 @@ def fitted(name):
 
 
 def guesses(task, examples, strength, seed=5):
-    """Predictions of a model that sees the label with noise, and is as certain as it should be."""
+    """Return predictions of a calibrated model that sees the label with noise."""
     rng = np.random.default_rng(seed)
     targets = np.stack([task.labelling.target(example) for example in examples])
     is_label = targets if targets.ndim == 2 else np.eye(3)[targets]
     seen = strength * is_label + rng.normal(size=is_label.shape)
     if task.name == "regression":
         logits = strength / (strength**2 + 1) * seen
-    else:  # the logarithm of the odds; a third of all labels is right
+    else:  # log odds, with the prior 1/3 of each label
         logits = strength * seen - strength**2 / 2 - np.log(2)
     return task.decoding.predict_all(logits)
 
 
 def loss(task, examples, predictions):
-    """Mean cross-entropy or squared error, in plain NumPy."""
+    """Return the mean cross-entropy or squared error, in plain NumPy."""
     targets = np.stack([task.labelling.target(example) for example in examples])
     scores = np.array([x.scores for x in predictions], np.float64)
     if task.name == "regression":

@@ -1,4 +1,4 @@
-"""Divergences and class weights by themselves; the losses are tested in tests/finetuning."""
+"""R-Drop divergences and class weights; tests/finetuning tests the complete losses."""
 
 import keras
 import numpy as np

@@ -1,4 +1,4 @@
-"""Question answering: reading, windows, loss, decoding and figures, each by another route."""
+"""Question answering: reading, windows, loss, decoding and metrics against reference code."""
 
 import gzip
 import json
@@ -280,7 +280,7 @@ def test_unknown_tokens_are_not_taken_for_equal_ones():
 
 
 def test_only_our_training_marks_shared_tokens():
-    """A model that transformers fine-tuned gets the segments that it was trained with."""
+    """A model fine-tuned by transformers gets ordinary segment ids, as in its training."""
     example = Example(("好", "天好"), (("天", 0),), "f:1")
     trained = QuestionAnswering.from_examples([example])
     for task, expected in (
@@ -322,7 +322,10 @@ def test_the_loss_is_numpys():
 
 
 def spans_of(length, asked, start):
-    """Tokens of two characters each: [CLS], a question, a context from a character on, [SEP]."""
+    """Spans of [CLS], a question, a context that starts at `start`, and [SEP].
+
+    Each context token has two characters.
+    """
     spans = np.full((length, 2), -1)
     inside = np.arange(length - asked - 1)
     spans[asked : length - 1] = start + 2 * np.stack([inside, inside + 1], axis=1)
@@ -386,14 +389,14 @@ def test_the_threshold_is_the_best_of_all(seed):
     assert QuestionAnswering().decoding.with_choices(gold, predictions) == QuestionAnswering()
 
 
-# Figures
+# Metrics
 
 
 REMOVED = "-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』"
 
 
 def mixed(text):
-    """Chinese characters alone, other characters as words between them, without punctuation."""
+    """Split into Chinese characters and words of other characters, without punctuation."""
     units, word = [], ""
     for character in text.lower().strip():
         if character in REMOVED or character.isspace() or "\u4e00" <= character <= "\u9fa5":
@@ -440,7 +443,7 @@ def test_figures_are_those_of_cmrcs_evaluation():
         answer, references = text(), [text() for _ in range(rng.integers(1, 4))]
         if rng.random() < 0.3:
             answer = f"《{references[0].lower()}》"
-        # Latin words and numbers next to each other are for the tokenizer of nltk to split.
+        # CMRC's evaluation splits adjacent Latin words and numbers with nltk: skipped here.
         if any(
             re.search(r"[A-Za-z0-9]{2,}", re.sub("NBA|Java|2008", "1", x, flags=re.I))
             for x in (answer, *references)

@@ -1,4 +1,4 @@
-"""Retrieval's figures against scikit-learn and plain loops."""
+"""Retrieval metrics against scikit-learn and plain loops."""
 
 import numpy as np
 import pytest

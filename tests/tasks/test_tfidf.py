@@ -45,7 +45,7 @@ def test_features_are_those_of_scikit_learn(longest, min_df):
     other = TfidfVectorizer(sublinear_tf=True, min_df=min_df, **kind).fit(TEXTS)
     assert len(model.tfidf.ngrams) == len(other.vocabulary_)
     known = np.array([dense(model, text) for text in TEXTS])
-    # Columns are in another order: cosines between texts do not depend on it.
+    # scikit-learn orders the columns differently; cosines between texts do not depend on it.
     for text in [*TEXTS, *NEW[:-1]]:
         want = (other.transform(TEXTS) @ other.transform([text]).T).toarray()[:, 0]
         assert known @ dense(model, text) == pytest.approx(want, abs=1e-6)
@@ -58,7 +58,7 @@ def test_features_of_a_pair_are_both_texts_products_and_overlaps():
     _, of_one = fit([text for pair in pairs for text in pair], Setting(2, 1), "01" * 6)
     assert (of_one.tfidf.ngrams == model.tfidf.ngrams).all()
     a, b = dense(of_one, "天气很好"), dense(of_one, "天气差")
-    # 天 and 气 of five characters, 天气 of four bigrams
+    # Shared: 天 and 气 of five distinct characters, 天气 of four distinct bigrams.
     assert dense(model, "天气很好", "天气差") == pytest.approx(
         np.hstack([a, b, a * b, 2 / 5, 1 / 4])
     )
@@ -92,7 +92,7 @@ def test_a_compact_model_has_the_coefficients_that_matter_most():
     compact = model.compact(10)
     full, kept = model.linear.coefficients, compact.linear.coefficients
     assert kept.dtype == np.float16
-    assert 10 <= np.count_nonzero(kept) < 20  # some are equal
+    assert 10 <= np.count_nonzero(kept) < 20  # ties are all retained
     assert kept[kept != 0] == pytest.approx(full[kept != 0], rel=1e-3)
     sizes = np.abs(full) * model.tfidf.idf[:, None]
     assert sizes[kept != 0].min() >= sizes[kept == 0].max()

@@ -1,4 +1,4 @@
-"""Which probabilities of a multilabel task are answered, found again by trying everything."""
+"""Decision thresholds of multilabel classification against a brute-force search."""
 
 from itertools import product
 
@@ -16,7 +16,7 @@ EVERY = [step / 20 for step in range(1, 20)]
 
 
 def made(count, shares, seed=0):
-    """Labels (N, C) bool, and probabilities that are too low, those of 乙 the most."""
+    """Return labels (N, C) bool and probabilities that are too low, most of all those of 乙."""
     rng = np.random.default_rng(seed)
     gold = rng.random((count, 3)) < shares
     noise = rng.normal(size=gold.shape)
