@@ -1,4 +1,4 @@
-"""What a task keeps of its training examples, in which order, and which mistakes it shows."""
+"""Label order, saved fields and the reported mistakes of a task."""
 
 import json
 
@@ -18,7 +18,7 @@ NUMBERS = tuple(map(str, range(-5, 40)))
 
 
 def test_labels_have_one_order_numbers_by_size_and_then_words():
-    """A killed run counts them anew: another order would be another model."""
+    """A resumed run collects the labels again: another order would permute the model's outputs."""
     for words in (("a", "b"), ("nan", "nü"), ("NaN", "nan", "南")):
         examples = [Example((label,), label, "") for label in (*words[::-1], *NUMBERS[::-1])]
         assert TASKS["classification"].from_examples(examples).labels == (*NUMBERS, *words)
@@ -26,7 +26,7 @@ def test_labels_have_one_order_numbers_by_size_and_then_words():
 
 @pytest.mark.parametrize("name", ["classification", "pair", "multilabel", "tagging", "ranking"])
 def test_a_target_is_answered_by_its_own_label(name):
-    """Each label has one place, the same in the target, in the probabilities and in the answer."""
+    """A label has the same index in targets, probabilities and predictions."""
     labels = RANKED if name == "ranking" else ("2", "10", "好", "差")
     task = TASKS[name](labels=() if name == "ranking" else labels)
     for place, label in enumerate(labels):
@@ -40,7 +40,7 @@ def test_a_target_is_answered_by_its_own_label(name):
 
 
 class ComparedText(str):
-    """A text that counts how often it is compared."""
+    """A string that counts comparisons."""
 
     comparisons = 0
     __hash__ = str.__hash__
@@ -52,7 +52,7 @@ class ComparedText(str):
 
 @pytest.mark.parametrize("name", ["classification", "multilabel", "tagging"])
 def test_targets_of_many_labels_do_not_search_through_all_of_them(name):
-    """30,000 labels and 60,000 rows took minutes: each target compared half of all labels."""
+    """A linear search for each target took minutes with 30,000 labels and 60,000 rows."""
     labels = tuple(ComparedText(f"label {number}") for number in range(2000))
     task, several = TASKS[name](labels=labels), name != "classification"
     ComparedText.comparisons = 0
@@ -63,7 +63,7 @@ def test_targets_of_many_labels_do_not_search_through_all_of_them(name):
 
 
 def test_thresholds_and_details_of_many_labels_do_not_search_either():
-    """Each example was asked for each label."""
+    """Looking up every label in every example was quadratic."""
     labels = tuple(ComparedText(f"label {number}") for number in range(2000))
     task = Multilabel(labels=labels)
     examples = [Example(("x",), (ComparedText("label 7"), ComparedText("label 9")), "")] * 50
@@ -105,7 +105,7 @@ OWN_FIELDS["paraphrase"] = OWN_FIELDS["embedding"] | {"teacher": False}
 
 @pytest.mark.parametrize("name", TASKS)
 def test_the_file_of_every_task_has_the_fields_that_it_always_had(name, tmp_path):
-    """Folders are opened by versions before and after."""
+    """Older and newer versions read the same task.json."""
     TASKS[name]().save(tmp_path)
     assert json.loads((tmp_path / "task.json").read_text(encoding="utf-8")) == {
         "name": name,
@@ -139,7 +139,7 @@ def test_mistakes_are_the_surest_wrong_answers_cut_short():
 
 def test_mistakes_of_other_tasks_are_ordered_by_how_wrong_they_are():
     several = Multilabel(labels=("a", "b"))
-    sigmoids = [(3.0, -1.0), (9.0, -9.0), (-5.0, 5.0)]  # of ("a",): right, right, both wrong
+    sigmoids = [(3.0, -1.0), (9.0, -9.0), (-5.0, 5.0)]  # label ("a",): right, right, both wrong
     examples = [Example(("x",), ("a",), str(i)) for i in range(3)]
     actual = several.metrics.mistakes(
         examples, [several.decoding.predict(np.array(x)) for x in sigmoids]

@@ -14,12 +14,12 @@ FILLER = list("房间早餐服务书本电脑屏幕键盘今天昨天朋友")
 
 
 def sentence(rng, *words):
-    """Words between characters that mean nothing."""
+    """Return the words with random filler characters around them."""
     return "".join(x for word in (*words, "") for x in (*rng.choice(FILLER, 4), word))
 
 
 def examples(name, count, seed):
-    """Examples whose labels can be read off their words."""
+    """Yield examples whose labels are determined by their words."""
     rng = np.random.default_rng(seed)
     for number in range(count):
         good, bad = (int(x) for x in rng.integers(0, 2, 2))
@@ -97,7 +97,7 @@ def test_the_thresholds_of_several_labels_are_chosen_on_the_validation_set():
 
 @pytest.mark.parametrize("name", ["classification", "pair", "multilabel", "regression"])
 def test_it_is_tuned_on_the_validation_set_alone(name):
-    """The settings are the best of those tried there, by the metric asked for."""
+    """The final settings have the best value of the metric on the validation set."""
     training, test = [*examples(name, 40, 0)], [*examples(name, 30, 1)]
     rng = np.random.default_rng(3)
     labels = [item.label for item in examples(name, 60, 2)]
@@ -124,7 +124,7 @@ def test_it_is_tuned_on_the_validation_set_alone(name):
     assert f"TF-IDF of {unit} +" in words
     assert f"min_df {last[1]}," in words
     actual = {}
-    for setting in baselines.COUNTED:  # by another route: each setting as the only one
+    for setting in baselines.COUNTED:  # reference: a search with each setting alone
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(baselines, "COUNTED", [setting])
             patch.setattr(baselines, "STRENGTHS", (10.0,))
@@ -135,7 +135,7 @@ def test_it_is_tuned_on_the_validation_set_alone(name):
 
 
 def test_rare_words_count_where_they_help_on_the_validation_set():
-    """Each label has words of its own, most of them once in training: min_df 1 finds them."""
+    """Each label has its own words, most of which occur once in training: min_df 1 is better."""
     rng = np.random.default_rng(0)
     names = {label: [chr(0x4E00 + 300 * k + i) for i in range(200)] for k, label in enumerate("ab")}
 
@@ -230,7 +230,7 @@ def test_words_of_one_character_count_where_every_unit_has_a_label():
     training = [tagged("我 爱 北京 我", "r v n r", " "), tagged("北京 好", "n a", " ")]
     _, predictions, _ = evaluate("tagging", training, [tagged("我 爱 上海", "r v n", " ")])
     assert predictions[0].label[:2] == ("r", "v")
-    assert predictions[0].label[2] in ("r", "n")  # unknown: what is most frequent
+    assert predictions[0].label[2] in ("r", "n")  # an unknown word gets the most frequent label
 
 
 def test_a_regression_that_would_take_hours_is_refused(monkeypatch):

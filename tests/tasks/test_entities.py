@@ -1,4 +1,4 @@
-"""Where labels of units mark entities."""
+"""Entities and spans from the labels of units."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def test_spans_follow_the_labels(labels, expected):
     ],
 )
 def test_entities_are_where_the_text_has_them(tags, expected):
-    """Between units there may be white space; a unit may come twice."""
+    """The text may have white space between units, and a unit may occur twice."""
     text, places = "甲 甲\u3000乙丙", [0, 2, 4, 5]
     want = [
         [places[first], places[last - 1] + 1, kind, text[places[first] : places[last - 1] + 1]]

@@ -1,4 +1,4 @@
-"""Confident learning, against what is counted by hand and what cleanlab has found."""
+"""Confident learning against hand-computed values and results of cleanlab."""
 
 import tracemalloc
 
@@ -16,7 +16,7 @@ from roformer_tf.tasks.probabilities import (
 )
 from roformer_tf.tasks.table import TASKS
 
-# By hand. Thresholds: of 0 (0.9 + 0.8 + 0.1) / 3 = 0.6, of 1 (0.7 + 0.9 + 0.35) / 3 = 0.65.
+# Thresholds by hand: label 0 (0.9 + 0.8 + 0.1) / 3 = 0.6, label 1 (0.7 + 0.9 + 0.35) / 3 = 0.65.
 LABELS = np.array([0, 0, 0, 1, 1, 1])
 SECOND = np.array([0.1, 0.2, 0.9, 0.7, 0.9, 0.35])
 PROBABILITIES = np.stack([1 - SECOND, SECOND], axis=1)
@@ -29,7 +29,7 @@ def test_thresholds_are_the_mean_confidence_in_each_label():
 
 
 def confident_joint(labels, probabilities):
-    """How many examples that have label i are confidently of label j: (C, C)."""
+    """Count the examples with label i whose confident label is j: (C, C)."""
     actual, classes = confident_labels(labels, probabilities), probabilities.shape[1]
     joint = np.zeros((classes, classes), np.int64)
     np.add.at(joint, (labels[actual >= 0], actual[actual >= 0]), 1)
@@ -48,7 +48,7 @@ def test_the_most_doubtful_comes_first():
 
 
 def test_who_is_confident_of_no_label_is_not_counted():
-    """Thresholds 0.8 and 0.8; the third example has 0.6 and 0.4."""
+    """Both thresholds are 0.8; the third example has probabilities 0.6 and 0.4."""
     labels = np.array([0, 1, 0, 1])
     second = np.array([0.0, 1.0, 0.4, 0.6])
     probabilities = np.stack([1 - second, second], axis=1)
@@ -57,7 +57,8 @@ def test_who_is_confident_of_no_label_is_not_counted():
 
 
 def test_a_label_that_the_model_itself_finds_likelier_is_not_doubted():
-    """Confident of 1 from 0.3 on, of 0 from 0.7: the last has 0.6 and 0.4 and is labelled 0."""
+    """The thresholds are 0.7 and 0.3. Example 1 has 0.6 and 0.4: above the threshold of label 1
+    only, but its own label 0 is more probable."""
     labels = np.array([0, 0, 1, 1])
     second = np.array([0.2, 0.4, 0.3, 0.3])
     probabilities = np.stack([1 - second, second], axis=1)
@@ -66,7 +67,7 @@ def test_a_label_that_the_model_itself_finds_likelier_is_not_doubted():
 
 
 def noisy(seed=0, size=60, classes=3):
-    """Probabilities of a model that is right more often than the labels are."""
+    """Return true labels, noisy labels and probabilities of a model better than the labels."""
     rng = np.random.default_rng(seed)
     true = rng.integers(0, classes, size)
     labels = np.where(rng.random(size) < 0.15, rng.integers(0, classes, size), true)
@@ -76,7 +77,7 @@ def noisy(seed=0, size=60, classes=3):
 
 
 def test_a_second_opinion_has_to_suggest_the_same_label():
-    """And the order is by both: the first model alone puts example 2 before example 5."""
+    """The order depends on both models: the first alone puts example 2 before example 5."""
     agrees, differs = np.array([0.0, 1.0]), np.array([1.0, 0.0])
     second = np.stack([differs, differs, agrees, agrees, agrees, differs])
     assert [item.example for item in find_label_issues(LABELS, PROBABILITIES, second)] == [2, 5]
@@ -85,7 +86,7 @@ def test_a_second_opinion_has_to_suggest_the_same_label():
     second[2] = [0.49, 0.51]
     issues = find_label_issues(LABELS, PROBABILITIES, second)
     assert [item.example for item in issues] == [5, 2]
-    assert issues[0].probability == pytest.approx(0.65)  # the model's own
+    assert issues[0].probability == pytest.approx(0.65)  # of the first model
 
 
 def test_three_labels_need_more_than_a_rejection_of_the_given_one():
@@ -120,7 +121,7 @@ def test_wrong_labels_are_found_among_right_ones():
     wrong = set(np.flatnonzero(labels != true).tolist())
     assert len(set(actual) & wrong) > 0.8 * len(wrong)
     first = actual[: len(wrong) // 2]
-    assert len(set(first) & wrong) > 0.9 * len(first)  # the most doubtful are the surest finds
+    assert len(set(first) & wrong) > 0.9 * len(first)  # precision is higher at the top
 
 
 @pytest.mark.parametrize("name", ["classification", "pair"])
@@ -136,8 +137,10 @@ def test_tasks_of_one_label_name_their_issues(name):
 
 @pytest.mark.parametrize("factor", [0.5, 4.0])
 def test_calibrated_probabilities_are_right_as_often_as_they_say(factor):
-    """A model whose logits are too large or too small by a factor, on labels drawn from the true
-    ones: the temperature is the factor, and no answer changes."""
+    """If logits are scaled by a factor, the fitted temperature is that factor.
+
+    Predicted labels do not change.
+    """
     rng = np.random.default_rng(0)
     task = TASKS["classification"](labels=("a", "b", "c"))
     logits = 1.5 * rng.normal(size=(2000, 3))
@@ -169,7 +172,7 @@ def test_other_tasks_doubt_no_label():
 
 
 def test_many_labels_need_no_matrix_of_labels_by_labels():
-    """30,000 labels took 12 GB: a one-hot row for each label."""
+    """One-hot rows for each label took 12 GB with 30,000 labels."""
     size = 4000
     probabilities = np.full((40, size), 1 / size, np.float32)
     tracemalloc.start()

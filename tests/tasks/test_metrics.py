@@ -43,16 +43,16 @@ def answers(labels):
 
 
 def answers_of(labels):
-    """Answers of two labels, with the probabilities that go with them."""
+    """Return predictions of two labels with probabilities 0 and 1."""
     return [Prediction(item, np.float32([item == "a", item == "b"])) for item in labels]
 
 
 def labelled(name, labels, examples=60, seed=0):
-    """A task, the labels of examples, and a model's answers: by chance, half of them right."""
+    """Return a task, gold labels and random predictions, about half of which are right."""
     rng = np.random.default_rng(seed)
     task = TASKS[name](labels=labels)
     gold = rng.integers(0, len(labels), examples)
-    logits = rng.normal(size=(examples, len(labels))).round(1)  # some are equal
+    logits = rng.normal(size=(examples, len(labels))).round(1)  # rounding gives ties
     logits[np.arange(examples), gold] += 1
     return task, [labels[i] for i in gold], [task.decoding.predict(item) for item in logits]
 
@@ -80,7 +80,7 @@ def tagged(sentences=40, seed=0):
 
 def numbers(examples=50, seed=0):
     rng = np.random.default_rng(seed)
-    gold = rng.normal(5, 2, examples).round(1)  # some are equal
+    gold = rng.normal(5, 2, examples).round(1)  # rounding gives ties
     return (
         Regression(),
         gold.tolist(),
@@ -97,7 +97,7 @@ def triples(examples=40, seed=0):
 
 @pytest.fixture(params=["classification", "pair", "multilabel", "regression", "ranking", "tagging"])
 def labelled_set(request):
-    """A task, labels and answers, of every kind."""
+    """A task, gold labels and predictions, for each kind of task."""
     kinds = {
         "multilabel": several,
         "regression": numbers,
@@ -124,7 +124,7 @@ def test_classification_equals_scikit_learn(name, labels):
 
 
 def test_macro_f1_is_over_the_labels_of_training():
-    """One that the data lack leaves it without a value, also where the model predicts it."""
+    """If a label is missing from the data, macro F1 is None, even if the model predicts it."""
     task = Classification(labels=("a", "b", "c"))
     gold, guessed = ["a", "a", "b", "c"], ["a", "b", "b", "b"]
     want = f1_score(gold, guessed, average="macro", labels=task.labels, zero_division=0)
@@ -174,7 +174,7 @@ def test_regression_equals_scipy():
     )
 
 
-# What the data cannot give has no value
+# Metrics that the data leave undefined
 
 LABELS_LACK = [
     ("classification", ("a", "b"), ["a"] * 30, "a", {"macro_f1", "roc_auc"}, "b"),
@@ -249,7 +249,7 @@ def test_the_interval_of_a_share_is_wilsons(right, of, want):
 
 
 def test_a_perfect_tagging_is_as_sure_as_it_has_sentences_with_entities():
-    """Entities of one sentence are not independent."""
+    """Entities of one sentence are not independent, so the sample size is that of sentences."""
     task = Tagging(labels=TAGS)
     gold = [("S-PER", "S-PER", "S-PER")] * 10 + [("O",)] * 20
     actual = task.metrics.intervals(gold, answers(gold))
@@ -271,13 +271,13 @@ def test_no_interval_has_zero_width(labelled_set):
 
 
 def test_examples_are_drawn_within_their_labels():
-    """A rare label is in every sample: the only way to be wrong is to err on the one of two."""
+    """Resampling is stratified, so a rare label is in every sample."""
     task = Classification(labels=("a", "b"))
     gold, guessed = ["a"] * 500 + ["b"] * 2, ["a"] * 501 + ["b"]
     low, high = task.metrics.intervals(gold, answers_of(guessed))["macro_f1"]
     half = (2 * 500 / 1001 + 2 / 3) / 2
     assert task.metrics.compute(gold, answers_of(guessed))["macro_f1"] == pytest.approx(half)
-    assert low == pytest.approx(1000 / 1002 / 2)  # none of two is right, but there are two
+    assert low == pytest.approx(1000 / 1002 / 2)  # both rare examples wrong, neither missing
     assert high == 1
     many, names, predictions = several()
     rare = [*names, ("e",)]
@@ -370,7 +370,7 @@ def test_an_interval_holds_the_score_and_shrinks_with_the_root_of_the_examples()
 
 
 def task_shares(task):
-    """Metrics that are a fraction of independent examples."""
+    """Return the metrics that are a fraction of independent examples."""
     return {"accuracy", "exact_match"} & {
         x.name for x in task.metrics.all if not task.labelling.has_units
     }
@@ -385,7 +385,7 @@ def test_samples_are_a_function_of_the_seed(labelled_set):
     first, again, other = (drawn(labelled_set, 200, seed) for seed in (0, 0, 1))
     assert first == again
     same = {name for name, ends in first.items() if ends == other[name]}
-    assert same <= task_shares(labelled_set[0])  # of few examples, which have few values
+    assert same <= task_shares(labelled_set[0])  # fractions of few examples have few values
 
 
 def test_intervals_do_not_depend_on_how_many_samples_are_held_at_once(labelled_set, monkeypatch):
@@ -399,7 +399,7 @@ def test_a_thousand_samples_of_twenty_thousand_examples_take_seconds():
     labelled_set = labelled("classification", ("0", "1"), 20_000)
     start = time.process_time()
     intervals(*labelled_set)
-    assert time.process_time() - start < 10  # about 2; drawing lists would take minutes
+    assert time.process_time() - start < 10  # about 2; resampling lists would take minutes
 
 
 @given(st.lists(st.integers(-3, 3), min_size=1, max_size=12), st.data())

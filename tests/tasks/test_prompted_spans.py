@@ -1,4 +1,4 @@
-"""Entities by the name of their label: sequences and targets in plain Python, all routes alike."""
+"""Entity extraction with label prompts: encoding, targets, decoding and prediction."""
 
 import json
 
@@ -29,7 +29,7 @@ SIZE = 64
 
 
 def texts_of(encoded, tokenizer):
-    """Of each row the label and the text, as written between special tokens."""
+    """Return the label and the text of each sequence, decoded from its tokens."""
     rows = []
     for ids, segments in zip(encoded.token_ids, encoded.segment_ids, strict=True):
         cls, *rest = ids.tolist()
@@ -118,7 +118,8 @@ def test_spans_are_those_of_the_label_before_them():
     rows = [pointers(label, ids) for (label, _), ids in named]
     want = {(x, TEXT.index(y), TEXT.index(y) + len(y)) for x in LABELS for y in wanted[x]}
     for prediction in TASK.decoding.read_rows(rows, encoded):
-        short = {x for x in prediction.label if x[2] - x[1] <= 3}  # not from one span to another
+        # Longer spans start in one wanted span and end in another.
+        short = {x for x in prediction.label if x[2] - x[1] <= 3}
         assert short == want
 
 
@@ -136,7 +137,7 @@ def test_other_labels_keep_the_threshold():
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory, eagerly):
-    """A run on texts in which 我 is a 人, and 公园 and 学 are a 国."""
+    """The folder of a run on texts in which 我 is a 人, and 公园 and 学 are a 国."""
     folder = tmp_path_factory.mktemp("prompted")
     tokenizer = tokenizer_of()
     keras.utils.set_random_seed(3)
@@ -161,7 +162,7 @@ def run(tmp_path_factory, eagerly):
     for name, count in (("train", 64), ("test", 24)):
         (folder / f"{name}.jsonl").write_text("".join(line() for _ in range(count)), "utf-8")
     with pytest.MonkeyPatch.context() as patch, eagerly():
-        patch.setattr(report_pages, "cut_font", lambda characters: b"font")  # which takes long
+        patch.setattr(report_pages, "cut_font", lambda characters: b"font")  # slow
         finetune(
             FinetuneConfig(
                 checkpoint=str(folder / "checkpoint"),
@@ -199,7 +200,7 @@ def test_all_routes_ask_for_the_same_labels(run, tmp_path):
     trained, asked = model(texts), model(texts, labels=["国", "好"])
     assert any(x["spans"] for x in asked)
     for before, after in zip(trained, asked, strict=True):
-        # A label has the same entities, whatever is asked for with it.
+        # The entities of a label do not depend on the other requested labels.
         kept = [[x for x in each["spans"] if x["label"] == "国"] for each in (before, after)]
         assert alike(*kept, 1e-4)
     pytest.importorskip("fastapi", reason="needs the extra [serve]")

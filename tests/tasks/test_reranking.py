@@ -1,4 +1,4 @@
-"""Reranking: layouts of its files, the first stage, order and scores combined, and predictions."""
+"""Reranking: file layouts, the first stage, combined scores, and predictions."""
 
 import json
 from math import log, sqrt
@@ -102,14 +102,14 @@ def test_the_first_stage_orders_and_adds_documents():
     assert sets.train[3].texts == ("打印", "打印 机", "图片")
     assert sets.train[3].label.relevance == (0, 1)
     for example, expected in zip(sets.valid, positives, strict=True):
-        assert len(example.texts) == 5  # all documents, the best first
+        assert len(example.texts) == 5  # the query and all documents, best first
         assert example.texts[1] == expected.texts[1]
         assert example.label.relevance == (1, 0, 0, 0)
         assert list(example.label.search) == sorted(example.label.search, reverse=True)
 
 
 def test_documents_of_the_other_sets_are_no_wrong_ones_in_training():
-    """They would be wrong for every query, and a model would learn to put them last."""
+    """They would be negatives of every query, and the model would learn to rank them last."""
     train, valid = ([positive(*pair) for pair in some.items()] for some in (PAGES, UNSEEN))
     sets = searched(Sets(train, valid, [], [(train, valid)]), 4, None)
     for some in (sets.train, sets.folds[0][0]):
@@ -136,7 +136,7 @@ def test_a_first_stage_with_vectors_has_the_scores_of_a_hybrid_search():
 
 def test_scores_of_the_search_are_standardized_and_combined_with_log_odds():
     search, scores = [7.0, 4.0, 1.0], np.array([0.1, 0.9, 0.5])
-    standardized = [sqrt(1.5), 0, -sqrt(1.5)]  # deviation of 7, 4 and 1: √6
+    standardized = [sqrt(1.5), 0, -sqrt(1.5)]  # the standard deviation of 7, 4 and 1 is √6
     want = [0.3 * log(p / (1 - p)) + 0.7 * z for p, z in zip(scores, standardized, strict=True)]
     assert fused(search, scores, 0.3) == pytest.approx(want)
     assert fused([5.0, 5.0, 5.0], scores, 0) == pytest.approx([0, 0, 0])
@@ -151,7 +151,7 @@ def test_the_weight_is_chosen_and_never_worse_than_the_search(sign, useful):
     task = Reranking(**COLUMNS).decoding.with_choices(gold, predictions)
     assert bool(task.weight) == useful == (not task.why_useless)
     figures = task.metrics.compute(gold, predictions)
-    # By hand: ranks 1 and 1, or 3 and 1; a query without its document counts 0.
+    # By hand: ranks 1 and 1, or 3 and 1; a query without a relevant document counts as 0.
     assert figures["mrr_at_10"] == pytest.approx((2 if useful else 4 / 3) / 3)
     assert figures["ndcg_at_10"] == pytest.approx((2 if useful else 1.5) / 3)
     _, search = task.metrics.rule([], [Example("abcd", x, "") for x in gold], [])
@@ -161,7 +161,7 @@ def test_the_weight_is_chosen_and_never_worse_than_the_search(sign, useful):
 
 @pytest.mark.parametrize("weight", [0.99, 1.0])  # logits of random weights hardly differ
 def test_an_evaluation_and_a_search_order_alike(weight, tmp_path, eagerly):
-    """Both combine the same scores, whatever the scale of the search."""
+    """Both combine the scores in the same way, whatever the scale of the search scores."""
     task, texts = Reranking(**COLUMNS, max_length=24, weight=weight), list("天气好今明学园公")
     keras.utils.set_random_seed(3)
     for name, model_task in (("vectors", None), ("reranker", task)):
@@ -198,7 +198,7 @@ def test_a_pair_has_a_relevance(tmp_path):
 
 
 def test_evaluate_searches_the_documents_of_its_file(tmp_path, eagerly):
-    """Next to the relevant document alone, every model would be perfect."""
+    """If only the relevant document were ranked, every model would be perfect."""
     task, model, output = Reranking(**COLUMNS, weight=0), tmp_path / "model", tmp_path / "out.json"
     keras.utils.set_random_seed(1)
     random_model(task).save_pretrained(model)
@@ -251,7 +251,7 @@ def test_a_useless_model_is_not_written(keep, shallow, tmp_path, eagerly):
                 == {"mrr_at_10", "ndcg_at_10"}
                 <= set(report["baseline"]["valid"])
             )
-        else:  # BM25 is always right here, so nothing is better
+        else:  # BM25 is always right on these rows, so no model is better
             with pytest.raises(InputError, match="--keep-useless"):
                 finetune(config)
     assert (tmp_path / "run" / "model").exists() == keep

@@ -1,4 +1,4 @@
-"""Which tags may follow which, against rules that are written as regular expressions."""
+"""Allowed transitions between tags, against regular expressions for each scheme."""
 
 import re
 from itertools import product
@@ -15,7 +15,7 @@ BIOES = (*IOB2, "E-X", "S-X", "E-Y", "S-Y")
 BMES = ("B-X", "M-X", "E-X", "S-X", "O")
 BILOU = ("B-X", "I-X", "L-X", "U-X", "O")
 SEGMENTATION = ("B", "M", "E", "S")
-LEGAL = {  # tags joined by spaces, as the scheme writes entities
+LEGAL = {  # sequences of tags, each followed by a space, that a scheme allows
     IOB2: r"(O |B-(.)( I-\2)* )*",
     BIOES: r"(O |S-. |B-(.) (I-\2 )*E-\2 )*",
     BMES: r"(O |S-. |B-(.) (M-\2 )*E-\2 )*",
@@ -44,10 +44,10 @@ def test_legal_sequences_are_those_that_the_scheme_writes(labels):
     [
         (IOB2, ["O B-X I-X O", "B-Y B-X"], "IOB2"),
         (IOB2, ["O I-X I-X O", "B-X I-X I-Y"], ""),  # IOB1
-        (("I-X", "O"), ["O I-X I-X"], ""),  # of which so many sentences have no B-
+        (("I-X", "O"), ["O I-X I-X"], ""),  # IOB1 data may contain no B- tag at all
         (BIOES, ["S-X B-Y I-Y E-Y", "O"], "BIOES"),
         (BMES, ["B-X M-X E-X O S-X"], "BIOES"),
-        (BMES, ["B-X O B-X M-X"], "IOB2"),  # without an end, or S-
+        (BMES, ["B-X O B-X M-X"], "IOB2"),  # neither E- nor S- occurs
         (BILOU, ["U-X B-X I-X L-X"], "BIOES"),
         (SEGMENTATION, ["S B M E B E"], "BIOES"),
         (("B", "I", "O"), ["O B I I"], "IOB2"),
@@ -62,7 +62,7 @@ def test_the_scheme_is_found_in_the_sentences(labels, sentences, scheme):
 
 def test_a_few_mistakes_do_not_make_another_scheme():
     right, wrong = example("B-X I-X O"), example("O I-X O", "f:7")
-    none = [example("O O")] * 1000  # tell nothing
+    none = [example("O O")] * 1000  # no evidence for a scheme
     assert find_scheme(IOB2, [right] * 198 + [wrong] * 2 + none) == "IOB2"
     assert find_scheme(IOB2, [right] * 197 + [wrong] * 3 + none) == ""
     some = [right] * 5 + [wrong] * 2 + none

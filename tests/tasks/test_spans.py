@@ -1,4 +1,4 @@
-"""GlobalPointer against NumPy in float64, one span at a time; windows, threshold and figures."""
+"""GlobalPointer against a float64 reference for single spans; windows, threshold and metrics."""
 
 import dataclasses
 import json
@@ -34,7 +34,7 @@ SIZE = 64
 
 
 def score(pointers, i, j, label):
-    """s(i, j, label) in float64: a product of complex numbers, each turned by its position."""
+    """s(i, j, label) in float64: a product of complex numbers, each rotated by its position."""
     labels = pointers.shape[-1] // 2 - SIZE
     row = pointers.astype("float64")
     speeds = 10000.0 ** (-2 * np.arange(SIZE // 2) / SIZE)
@@ -70,7 +70,7 @@ TARGETS = np.array(  # length, last token before the text; first and last token,
         [[9, 0, 0], [1, 2, 0], [1, 1, 1], [3, 7, 0]],
         [[6, 0, 0], [4, 4, 1], [0, 0, 0], [0, 0, 0]],
         [[9, 0, 0], [0, 0, 0], [0, 0, 0], [0, 0, 0]],
-        [[0, 0, 0], [0, 0, 0], [0, 0, 0], [0, 0, 0]],  # fills up a batch
+        [[0, 0, 0], [0, 0, 0], [0, 0, 0], [0, 0, 0]],  # padding of a batch
     ],
     "int32",
 )
@@ -98,11 +98,11 @@ def test_the_loss_is_that_of_float64(scale):
 
 
 def test_soft_targets_count_by_their_fraction():
-    """Of the third sequence, in float64: (1 − t) exp s and t exp −s of every span."""
+    """The float64 reference sums (1 − t) exp s and t exp −s over all spans."""
     pointers = drawn(1, 7, 2)
     shares = {(1, 3, 0): 0.25, (2, 2, 0): 1.0, (4, 5, 1): 0.9}
     targets = np.zeros((1, 5, 4), "float32")
-    targets[0, 0] = 7, 0, 0, 0.5  # its tokens, the last one before the text, and a weight
+    targets[0, 0] = 7, 0, 0, 0.5  # length, last token before the text, unused, weight
     targets[0, 1:4] = [[*span, t] for span, t in shares.items()]
     want = []
     for label in range(2):
@@ -131,7 +131,7 @@ def test_the_loss_is_traced_for_targets_of_unknown_shape():
 def test_the_teachers_scores_have_the_lowest_loss():
     teacher = drawn(1, 6, 2, 0.5)
     rows = candidates(teacher[0], np.arange(1, 5))
-    assert len(rows) == 2 * 10  # all spans are likely enough
+    assert len(rows) == 2 * 10  # all spans are above the lowest threshold
     text = Example(("今天天气",), [], "a:1")
     data = TASK.labelling.training_data([text], tokenizer_of())
     rows[:, 1] += 1  # ends are exclusive
@@ -175,7 +175,10 @@ TASK = Spans(labels=("LOC", "ORG"), max_length=18, long_texts="windows")
 
 
 def oracle_pointers(row_ids, wanted, tokenizer):
-    """Pointers by which exactly the wanted substrings score high; characters occur once."""
+    """Return pointers that give a high score to the wanted substrings only.
+
+    Each character must occur once in the text.
+    """
     pointers = np.zeros((len(row_ids), 2 * (SIZE + 2)), "float32")
     pointers[:, 2 * SIZE :] = -9.0
     ids = row_ids.tolist()
@@ -196,7 +199,7 @@ def test_a_span_is_found_once_in_the_window_with_most_context():
     text = "".join(dict.fromkeys(LETTERS))
     assert len(text) > 20
     tokenizer = tokenizer_of()
-    # Nested; at both ends; and within the overlap of two windows.
+    # Nested spans, spans at both ends, and one in the overlap of two windows.
     wanted = [(0, text[:2]), (1, text[:4]), (0, text[-2:]), (1, text[-1:]), (0, text[9:11])]
     example = Example((text,), None, "a:1")
     encoded = TASK.labelling.encode([example, example], tokenizer)
@@ -288,9 +291,9 @@ LONG = {"text": "生活" * 15, "entities": [{"start": 10, "end": 20, "label": "O
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory, eagerly):
-    """A run on texts in which 我们 is a LOC within the ORG 我们公园, and 学 alone a LOC.
+    """The folder of a run on texts with the LOC 我们 inside the ORG 我们公园, and the LOC 学.
 
-    A last text has an ORG that none of its windows holds.
+    The last text has an ORG that is not whole in any window.
     """
     folder = tmp_path_factory.mktemp("spans")
     tokenizer = tokenizer_of()
@@ -315,7 +318,7 @@ def run(tmp_path_factory, eagerly):
     with (folder / "train.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps(LONG) + "\n")
     with pytest.MonkeyPatch.context() as patch, eagerly():
-        patch.setattr(report_pages, "cut_font", lambda characters: b"font")  # which takes long
+        patch.setattr(report_pages, "cut_font", lambda characters: b"font")  # slow
         finetune(
             FinetuneConfig(
                 checkpoint=str(folder / "checkpoint"),

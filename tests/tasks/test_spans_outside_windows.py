@@ -1,4 +1,4 @@
-"""Entities and answers that no window of their text holds: counted in plain Python, reported."""
+"""Counting and reporting of entities and answers that are not whole in any window."""
 
 import dataclasses
 import json
@@ -22,7 +22,7 @@ from tests.support.report_run import make_run
 
 LABELS = ("国", "人民")
 QUESTION = "我们去"
-# Tokens of a sequence that are not of the text.
+# A task and the number of tokens in a sequence besides those of the text.
 TASKS_AND_REST = [
     (Spans(labels=LABELS), 2),
     (PromptedSpans(labels=LABELS), 2 + 1 + 2),
@@ -57,7 +57,7 @@ def example(task, length, spans):
 
 
 def windows_of(length, room):
-    """[first, end) of each window: it shares a quarter of its room with the next one."""
+    """Return [first, end) of each window; neighbours overlap by a quarter of a window."""
     starts = [0]
     while starts[-1] + room < length:
         starts.append(starts[-1] + room - room // 4)

@@ -1,4 +1,4 @@
-"""What the units of a sentence are, and what a report shows of one."""
+"""Units of a sentence in tagging, and the excerpt that a report shows."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Losses of vectors and their gradients against NumPy in float64."""
+"""Embedding losses and their gradients against NumPy in float64."""
 
 import numpy as np
 import pytest
@@ -40,7 +40,7 @@ def softmax_batch(rows=5, sides=3):
     rng = np.random.default_rng(0)
     targets = np.zeros((rows, rows * (sides - 1)), "int8")
     targets[np.arange(rows), np.arange(rows)] = 1
-    targets[1, 3], targets[2, 7] = -1, -1  # what belongs to an anchor, too
+    targets[1, 3], targets[2, 7] = -1, -1  # ignored: other positives of an anchor
     weights = np.array([1, 1, 1, 1, 0], "float32")
     targets[-1], targets[:, rows - 1 :: rows] = -1, -1
     return targets, rng.normal(size=(rows, sides, 6)).astype("float32"), weights
@@ -72,7 +72,7 @@ def test_a_loss_and_its_gradient_are_those_of_the_formula(name, gradient):
         high, low = (reference(targets, exact + sign * step, weights) for sign in (1, -1))
         expected[place] = (high - low) / (2 * width)
     np.testing.assert_allclose(slope, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
-    assert np.abs(slope[-1]).max() < 1e-6  # has no weight, and is no negative
+    assert np.abs(slope[-1]).max() < 1e-6  # weight 0, and not used as a negative
 
 
 @pytest.mark.parametrize("name", CASES)
