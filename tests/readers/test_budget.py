@@ -1,4 +1,4 @@
-"""Small files that are large inside: memory and disk stay bounded, and a message says what is."""
+"""Decompression bombs and long lines: memory and disk use stay bounded, and files are rejected."""
 
 import gzip
 import json
@@ -23,7 +23,7 @@ COMPRESSED = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress, ".zst": zst
 LONG = b"a" * (streams.LONGEST + 1000)
 TOO_LONG = "has more than 16 MiB in line"
 TOO_LARGE = r"has 0\.\d\d MB, but unpacks to more than [\d,]+ times as much"
-LINES = {  # one line that is too long
+LINES = {  # files with one line that is too long
     "a.txt": b"x\n" + LONG,
     "a.jsonl": b'{"text": "x"}\n{"text": "' + LONG + b'"}\n',
     "a.csv": b'text\nx\n"' + LONG + b'"\n',
@@ -54,7 +54,7 @@ def repeated(text, count):
 MANY = repeated("好" * 30_000, 20_000)
 ONE_ROW = "has more than 16 MiB in row 1"
 PLAIN = {"use_dictionary": False, "compression": "zstd"}
-TABLES = {  # Parquet and Arrow files that are large inside: content, message
+TABLES = {  # Parquet and Arrow files with large uncompressed contents: content, message
     "rows.parquet": lambda: (parquet(MANY, compression="zstd"), TOO_LARGE),
     "rows.arrow": lambda: (arrow(MANY), TOO_LARGE),
     "struct.parquet": lambda: (parquet(pa.StructArray.from_arrays([MANY], ["a"])), TOO_LARGE),
@@ -70,7 +70,7 @@ TABLES = {  # Parquet and Arrow files that are large inside: content, message
 
 @pytest.fixture
 def little_memory():
-    """Fails where Python objects take more than some copies of the longest line."""
+    """Fail if Python objects take more memory than ten times the longest line."""
     tracemalloc.start()
     yield
     peak = tracemalloc.get_traced_memory()[1]
@@ -108,7 +108,7 @@ def test_lines_that_unpack_to_far_more_than_their_file_are_not_read(tmp_path, su
         read(path)
     path.write_bytes(COMPRESSED[suffix](b"a\n" * (1 << 15)))
     assert len(read(path)) == 1 << 15
-    text = "\n".join(os.urandom(30).hex() for _ in range(5_000)).encode()  # usual ratios
+    text = "\n".join(os.urandom(30).hex() for _ in range(5_000)).encode()  # a usual ratio
     path.write_bytes(COMPRESSED[suffix](text))
     assert len(read(path)) == 5_000
 

@@ -54,7 +54,7 @@ def test_an_encoding_that_is_named_is_not_guessed(tmp_path, encoding):
 
 
 def test_a_line_that_could_be_both_is_read_as_the_others(tmp_path):
-    assert "模".encode("gb18030").decode("utf-8") == "ģ"  # so a first line may mislead
+    assert "模".encode("gb18030").decode("utf-8") == "ģ"  # the first line is ambiguous
     content = "模\n模型的训练".encode("gb18030")
     assert lines_of(tmp_path / "a.txt", content) == ["模", "模型的训练"]
 
@@ -130,7 +130,8 @@ def test_text_after_much_ascii_is_read_in_its_encoding(tmp_path, encoding):
 
 
 def test_one_line_of_another_encoding_does_not_change_the_file(tmp_path):
-    russian = ["по-русски"] * (SAMPLE // 17)  # two bytes a letter, which alone say nothing
+    # Two bytes per letter: as bytes, these lines are also valid GB18030.
+    russian = ["по-русски"] * (SAMPLE // 17)
     content = "\n".join([*russian, "?", "конец"]).encode().replace(b"?", "你好".encode("gb18030"))
     *good, bad, end = lines_of(tmp_path / "a.txt", content)
     assert (good, end) == (russian, "конец")
@@ -160,7 +161,7 @@ def test_an_unknown_encoding_is_an_input_error(name):
 @pytest.mark.parametrize("encoding", ["utf-8", "utf-8-sig", "gb18030", "utf-16"])
 @pytest.mark.parametrize("named", [True, False])
 def test_lines_that_end_in_cr_alone_are_refused(tmp_path, encoding, named):
-    """As old programs of the Mac save; a line break in a quoted cell may be LF there."""
+    """Old programs for the Mac write such files; line breaks in quoted cells may be LF."""
     text = f"{NEWS}\n".replace("\n", "\r") + '上,"二\n三"\r"四"\r'
     with pytest.raises(InputError, match=r"a\.csv has lines that end in CR alone"):
         lines_of(tmp_path / "a.csv", text.encode(encoding), encoding if named else "auto")

@@ -1,4 +1,4 @@
-"""Rows in memory are read as the file that they would be."""
+"""Rows in memory are converted to the JSON Lines that a file would contain."""
 
 import datetime
 import json
@@ -12,7 +12,7 @@ from roformer_tf.readers.memory import json_lines
 
 
 class Frame:
-    """What is used of a data frame of pandas."""
+    """The part of a pandas data frame that is used."""
 
     def __init__(self, rows):
         self.columns = list(rows[0])
@@ -33,13 +33,13 @@ def classes(*names):
 
 
 def schema(**features):
-    """What is used of `datasets.Features`."""
+    """Return the part of `datasets.Features` that is used."""
     metadata = {b"huggingface": json.dumps({"info": {"features": features}}).encode()}
     return SimpleNamespace(arrow_schema=SimpleNamespace(metadata=metadata))
 
 
 class Dataset(list):
-    """What is used of a `datasets.Dataset`: its rows, and the names of its classes."""
+    """The part of a `datasets.Dataset` that is used: rows and class names."""
 
     features = schema(text={"dtype": "string", "_type": "Value"}, label=classes("bad", "good"))
 

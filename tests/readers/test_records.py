@@ -119,7 +119,7 @@ def test_parquet_that_is_damaged_inside_gives_what_is_before():
 
 
 VIEWS = pyarrow.array(["很好" * 9, None, "x"] * 200, pyarrow.string_view())
-COLUMNS = {  # types that other programs write
+COLUMNS = {  # column types that other programs write
     "views": VIEWS,
     "a dictionary of views": pyarrow.DictionaryArray.from_arrays([0, 1, 2] * 200, VIEWS[:3]),
     "large": pyarrow.array(["很好", None, "x"] * 200, pyarrow.large_string()),

@@ -18,9 +18,9 @@ PACKAGE = "http://schemas.openxmlformats.org/package/2006"
 
 
 def as_excel_writes(path, rows, strings=None, sheet=None, more=()):
-    """Write a workbook with its texts in a list of their own, as Excel does and openpyxl does not.
+    """Write a workbook with a shared string table, as Excel does and openpyxl does not.
 
-    `strings` and `sheet` replace the XML of the list and of the sheet.
+    `strings` and `sheet` replace the XML of the table and of the sheet.
     """
     texts = list(dict.fromkeys(cell for row in rows for cell in row))
     cells = "".join(
@@ -64,7 +64,7 @@ def as_excel_writes(path, rows, strings=None, sheet=None, more=()):
 
 
 def workbook(path, **sheets):
-    """Write sheets, each a list of rows; a name that ends in an underscore is of a hidden one."""
+    """Write sheets, each a list of rows; a sheet is hidden if its name ends in an underscore."""
     book = openpyxl.Workbook()
     book.remove(book.active)
     for name, rows in sheets.items():
@@ -78,7 +78,7 @@ def workbook(path, **sheets):
 
 
 def cells(path, sheet=None):
-    """The cells of each row by its number."""
+    """Return the cells of each row by row number."""
     return {record.number: record.cells for record in open_sheet(path, sheet).records}
 
 
@@ -94,7 +94,7 @@ ROWS = [
 def test_texts_come_back_row_by_row(tmp_path, write):
     path = write(tmp_path / "a.xlsx", ROWS)
     assert cells(path) == dict(enumerate(ROWS, start=1))
-    assert open_sheet(path).name == ""  # the only one
+    assert open_sheet(path).name == ""  # a single sheet is not named
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_texts_come_back_row_by_row(tmp_path, write):
         (datetime.datetime(2024, 1, 31, 8, 5), "2024-01-31 08:05:00"),
         (datetime.time(8, 5), "08:05:00"),
         ("#N/A", ""),
-        ("=1+1", ""),  # never computed: no program has opened it yet
+        ("=1+1", ""),  # no stored value: no program has computed the formula yet
         ("a_x000D_\nb", "a\r\nb"),
         (" 1.0 ", " 1.0 "),
     ],
@@ -158,7 +158,7 @@ def test_a_merged_range_gives_its_value_to_each_row_that_has_another_cell(tmp_pa
     ]
     ranges = ["A1:C1", "A2:A3", "B2:B3", "B4:C7", "B8:B9"]
     path = merged_workbook(tmp_path / "a.xlsx", rows, ranges)
-    assert open_sheet(path).merged == 4  # one is of a single row
+    assert open_sheet(path).merged == 4  # A1:C1 has a single row and is not counted
     assert cells(path) == {
         1: ["评论"],
         2: ["text", "label", "note"],

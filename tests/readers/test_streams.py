@@ -67,7 +67,7 @@ def test_what_a_server_says_of_a_file_is_believed(monkeypatch):
         return info(self, path, **options) | {"ETag": tags[0], "LastModified": object()}
 
     monkeypatch.setattr(type(storage), "info", tagged)
-    monkeypatch.setattr(type(storage), "cat_file", None)  # reading it would fail
+    monkeypatch.setattr(type(storage), "cat_file", None)  # reading the content would fail
     first, again, other = [(found("memory://tagged/a.txt"), tags.pop(0))[0] for _ in "123"]
     assert first == again
     assert first[0].stamp != other[0].stamp

@@ -57,7 +57,7 @@ def test_rows_have_the_names_of_their_columns_or_numbers(tmp_path, suffix, has_h
 
 
 def found(path, top, **settings):
-    """A table's columns and its rows' cells."""
+    """Return the columns of a table and the cells or the problem of each row."""
     table = open_table(path, lambda rows: top, **settings)
     return table.columns, [list(row.cells.values()) or row.problem for row in table.rows]
 
@@ -86,7 +86,7 @@ def test_a_column_without_a_name_has_its_number_and_a_padded_row_its_cells(tmp_p
         ("a.csv", "a;b\n1,5;x\n2,5;y\n", ("a", "b"), ("Its cells are separated by semicolons.",)),
         ("a.csv", "a\tb\n1\tx\n", ("a", "b"), ("Its cells are separated by tabs.",)),
         ("a.csv", "a,b\n1;x\n", ("a", "b"), ()),
-        ("a.csv", "a;b\n1\n2\n", ("a;b",), ()),  # the other rows do not have it
+        ("a.csv", "a;b\n1\n2\n", ("a;b",), ()),  # the other rows have no semicolon
         ("a.tsv", "a,b\n1,x\n", ("a", "b"), ("Its cells are separated by commas.",)),
         ("a.tsv", "a\n1,x\n", ("a",), ()),
     ],
