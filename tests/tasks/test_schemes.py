@@ -29,14 +29,14 @@ def example(tags, place="f:1"):
 
 
 @pytest.mark.parametrize("labels", LEGAL, ids=["IOB2", "BIOES", "BMES", "BILOU", "segmentation"])
-def test_legal_sequences_are_those_that_the_scheme_writes(labels):
+def test_legal_sequences_match_the_scheme(labels):
     chain = legal(labels, "IOB2" if labels == IOB2 else "BIOES")
     numbers = range(len(labels))
     for length in (1, 2, 3, 4):
         for path in product(numbers, repeat=length):
-            written = "".join(f"{labels[i]} " for i in path)
+            tags = "".join(f"{labels[i]} " for i in path)
             actual = chain.first_illegal(np.array(path)) is None
-            assert actual == bool(re.fullmatch(LEGAL[labels], written)), written
+            assert actual == bool(re.fullmatch(LEGAL[labels], tags)), tags
 
 
 @pytest.mark.parametrize(
@@ -56,23 +56,23 @@ def test_legal_sequences_are_those_that_the_scheme_writes(labels):
         (("B-X", "I", "O"), ["B-X O"], ""),
     ],
 )
-def test_the_scheme_is_found_in_the_sentences(labels, sentences, scheme):
+def test_the_scheme_is_detected_from_sentences(labels, sentences, scheme):
     assert find_scheme(labels, [example(item) for item in sentences]) == scheme
 
 
-def test_a_few_mistakes_do_not_make_another_scheme():
+def test_scheme_detection_tolerates_one_percent_of_errors():
     right, wrong = example("B-X I-X O"), example("O I-X O", "f:7")
-    none = [example("O O")] * 1000  # no evidence for a scheme
-    assert find_scheme(IOB2, [right] * 198 + [wrong] * 2 + none) == "IOB2"
-    assert find_scheme(IOB2, [right] * 197 + [wrong] * 3 + none) == ""
-    some = [right] * 5 + [wrong] * 2 + none
-    assert broken(IOB2, some, "IOB2") == ["I-X after O in f:7"] * 2
-    assert with_entities(some) == 7
+    without_entities = [example("O O")] * 1000  # no evidence for a scheme
+    assert find_scheme(IOB2, [right] * 198 + [wrong] * 2 + without_entities) == "IOB2"
+    assert find_scheme(IOB2, [right] * 197 + [wrong] * 3 + without_entities) == ""
+    mixed = [right] * 5 + [wrong] * 2 + without_entities
+    assert broken(IOB2, mixed, "IOB2") == ["I-X after O in f:7"] * 2
+    assert with_entities(mixed) == 7
     assert broken(IOB2, [example("I-X")], "IOB2") == ["I-X at the beginning in f:1"]
     assert broken(BMES, [example("O B-X")], "BIOES") == ["B-X at the end in f:1"]
 
 
-def test_tags_that_seem_to_mark_entities_but_do_not_are_reported():
+def test_tags_that_look_like_entity_tags_are_reported():
     (note,) = Tagging(labels=("B_LOC", "I_LOC", "O")).labelling.notes([])
     assert "tags mark no entities" in note
     assert Tagging(labels=("n", "o", "v")).labelling.notes([]) == []  # "o": an onomatopoeia

@@ -112,7 +112,7 @@ class Stars(Task):
 WORDS = {1: "差", 2: "天", 3: "好"}
 
 
-def written(path, count, seed):
+def write_reviews(path, count, seed):
     """Write reviews whose stars are determined by a repeated character."""
     rng = np.random.default_rng(seed)
     stars = rng.integers(1, 4, count).tolist()
@@ -123,13 +123,13 @@ def written(path, count, seed):
 
 
 @pytest.mark.slow
-def test_a_task_made_here_is_trained_reported_predicted_and_served(
+def test_a_custom_task_is_trained_reported_predicted_and_served(
     shallow, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setitem(TASKS, Stars.name, Stars)
     monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")  # slow
-    train, _ = written(tmp_path / "train.tsv", 120, 0)
-    test, stars = written(tmp_path / "test.tsv", 40, 1)
+    train, _ = write_reviews(tmp_path / "train.tsv", 120, 0)
+    test, stars = write_reviews(tmp_path / "test.tsv", 40, 1)
     finetune(
         FinetuneConfig(
             checkpoint=str(shallow),
@@ -190,12 +190,12 @@ def test_no_other_module_names_a_task():
     }
 
 
-def test_the_table_is_what_the_command_takes():
+def test_task_names_are_the_keys_of_the_table():
     assert get_args(TaskName) == tuple(TASKS)
     assert all(name == task.name for name, task in TASKS.items())
 
 
-def test_a_folder_of_a_task_that_is_not_known_is_refused(tmp_path):
+def test_an_unknown_task_name_in_a_folder_is_rejected(tmp_path):
     (tmp_path / "task.json").write_text('{"name": "poems"}', encoding="utf-8")
     with pytest.raises(InputError, match="no task 'poems'"):
         load_task(tmp_path)
