@@ -1,4 +1,4 @@
-"""The fine-tuned models of the tests of inference."""
+"""Share the fine-tuned models of tests/inference."""
 
 from tests.inference.conftest import finetuned
 

@@ -1,4 +1,4 @@
-"""The lines in an export's README, run unchanged."""
+"""The code in the README of an export runs unchanged."""
 
 import re
 from importlib.util import find_spec
@@ -23,7 +23,7 @@ TEXTS = ["今天天气很好", "我们去北京了，上海的天气好", "好" 
 
 
 def code_of(card):
-    """The code of its blocks, without the example's texts."""
+    """Return the code of a card without its example texts."""
     blocks = re.findall(r"```python\n(.*?)```", card, re.DOTALL)
     return re.sub(r"^texts = .*$", "", "\n".join(blocks), flags=re.MULTILINE)
 

@@ -1,4 +1,4 @@
-"""Vectors out of what `export` writes: with TensorFlow or ONNX Runtime, and nothing of ours."""
+"""Vectors from exports with TensorFlow or ONNX Runtime, without importing roformer_tf."""
 
 import json
 import os
@@ -49,7 +49,7 @@ def test_its_card_gives_our_vectors_where_nothing_is_ours(to, released, tmp_path
         environment = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
         python = [sys.executable, "-c", script + proof]
         subprocess.run(python, check=True, cwd=tmp_path / "out", env=environment)
-    else:  # TensorFlow takes seconds to load: here it is
+    else:  # TensorFlow is loaded here already; loading it in a new process takes seconds
         monkeypatch.chdir(tmp_path / "out")
         exec(script, {})
     np.testing.assert_allclose(
@@ -71,7 +71,7 @@ def test_vectors_in_int8_are_nearly_the_models(released, tmp_path):
     names = {path.name for path in (tmp_path / "out").iterdir()}
     assert names >= {"model.onnx", "embedding.json", "README.md", "vocab.txt"}
     kept = json.loads((tmp_path / "out" / "tokenizer_config.json").read_text("utf-8"))
-    assert kept["model_max_length"] == 512  # as `embed` reads
+    assert kept["model_max_length"] == 512  # the same as `embed`
 
 
 def test_dimensions_are_of_vectors_alone(finetuned, tmp_path):

@@ -1,4 +1,4 @@
-"""A folder of `export` is a model like any other: it answers as the one that it was made from."""
+"""Exported folders can be opened like any model and give the predictions of the original."""
 
 import json
 from functools import cache
@@ -47,7 +47,7 @@ KINDS = [*TASKS, *MORE]
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
-    """source("pair") → a folder as `finetune` writes it, and what it predicts in Keras."""
+    """source("pair") → a folder as `finetune` writes it, and its predictions in Keras."""
 
     @cache
     def make(kind):
@@ -65,7 +65,7 @@ def source(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def exported(source, tmp_path_factory):
-    """exported("onnx", "pair") → the folder of that export."""
+    """exported("onnx", "pair") → the folder of the export, written once."""
 
     @cache
     def make(to, kind):
@@ -77,7 +77,7 @@ def exported(source, tmp_path_factory):
 
 
 def examples(kind):
-    """Examples as `load` takes them."""
+    """Return inputs for the model that `load` returns."""
     if kind == "choices":
         return [(text, TEXTS[:3]) for text in TEXTS]
     columns = 1 if kind == "embedding" else len((TASKS | MORE)[kind].text_columns)
@@ -86,7 +86,7 @@ def examples(kind):
 
 
 def flat(value):
-    """All numbers and strings of a prediction, in their order."""
+    """Return all numbers and strings of a prediction in order."""
     if isinstance(value, dict):
         return [x for key in value for x in (key, *flat(value[key]))]
     if isinstance(value, list | tuple | np.ndarray):

@@ -1,4 +1,4 @@
-"""Exports of standard operators: with the inputs of transformers, in ONNX Runtime and OpenVINO."""
+"""Exports with standard operators and the inputs of transformers, for ONNX Runtime and OpenVINO."""
 
 import json
 from functools import cache
@@ -34,7 +34,7 @@ TEXTS = ["今天天气很好", "北京", "我们去公园学习" * 3, "上海的
 
 
 def padded(rows, side, extra=3):
-    """Token ids and segments of texts, as a tokenizer of transformers pads them on a side."""
+    """Pad token ids and segments on one side, as a tokenizer of transformers does."""
     length = max(len(ids) for ids, _ in rows) + extra
     arrays = {name: np.zeros((len(rows), length), "int64") for name in INPUTS}
     for number, (ids, segments) in enumerate(rows):
@@ -46,13 +46,13 @@ def padded(rows, side, extra=3):
 
 
 def alone(model, ids, segments):
-    """What Keras computes for one text, without padding."""
+    """Return the Keras output for one text without padding."""
     rows = {"token_ids": np.array([ids], "int32"), "segment_ids": np.array([segments], "int32")}
     return np.asarray(model(rows))[0]
 
 
 def opened(runtime, path):
-    """A model file as a function of inputs → outputs by name."""
+    """Open a model file as a function from inputs to outputs by name."""
     if runtime == "onnxruntime":
         session = onnxruntime.InferenceSession(path)
         names = [output.name for output in session.get_outputs()]
@@ -64,7 +64,7 @@ def opened(runtime, path):
     return lambda inputs: {x.get_any_name(): y for x, y in model(inputs).items()}
 
 
-# Slow, because it compiles every graph; spans and answers export to it in quick tests.
+# OpenVINO is slow because it compiles every graph; quick tests of other files use it.
 OPENVINO = pytest.param("openvino", marks=[needs_openvino, pytest.mark.slow])
 RUNTIMES = ["onnxruntime", OPENVINO]
 
@@ -91,7 +91,7 @@ def test_every_head_answers_as_keras_whatever_the_padding(runtime, pooling, fami
     network = Network(model.config, arrays, "token_classifier" if tokens else "classifier")
     (tmp_path / "model.onnx").write_bytes(standard_model(network).SerializeToString())
     run = opened(runtime, tmp_path / "model.onnx")
-    # transformers' convention: the mask alone decides, and a real token may have the id 0
+    # In transformers, only the mask marks padding, and a real token may have the id 0.
     rows = [([i or 1 for i in ids], segments) for ids, segments in rows]
     for side in ("right", "left"):
         inputs = padded(rows, side)
@@ -103,7 +103,7 @@ def test_every_head_answers_as_keras_whatever_the_padding(runtime, pooling, fami
 
 
 def operators(path):
-    """The domains of all operators, and the names of the nodes."""
+    """Return the domains of all operators and the names of all nodes."""
     model = onnx.load(path)
     onnx.checker.check_model(model, full_check=True)
     domains = {node.domain for node in model.graph.node} | {x.domain for x in model.opset_import}

@@ -1,4 +1,4 @@
-"""What `finetune` makes of its settings before anything is trained."""
+"""How `finetune` resolves its settings before training."""
 
 import dataclasses
 from types import SimpleNamespace
@@ -50,7 +50,7 @@ def test_an_answer_is_read_from_where_it_is_asked_for(released, asked, task, poo
 
 @pytest.mark.parametrize("kind", ["causal", "unilm"])
 def test_of_a_model_that_writes_the_first_token_sees_the_whole_text(kind, released, tmp_path):
-    """By its own mask every text would get the same answer, and every pair that of its first."""
+    """Under a causal mask, [CLS] sees no text, and under UniLM's, only the first text of a pair."""
     RoFormerForCausalLM.from_pretrained(released("char"), attention_type=kind).save_pretrained(
         tmp_path
     )
@@ -60,7 +60,7 @@ def test_of_a_model_that_writes_the_first_token_sees_the_whole_text(kind, releas
         text_columns=("a", "b"),
         label_column="label",
     )
-    keras.utils.set_random_seed(0)  # of the new head: small weights would hardly show it
+    keras.utils.set_random_seed(0)  # a head with large enough weights to show a difference
     model = read_initial_state(config, TASKS["pair"]).model(pair)
     logits = np.asarray(model(model.tokenizer([("今天天气", "很好"), ("今天天气", "不好")])))
     assert np.abs(logits[0] - logits[1]).max() > 1e-4
@@ -74,15 +74,15 @@ def test_a_model_that_writes_paraphrases_sees_as_a_unilm_whatever_it_did_before(
     assert read_initial_state(config, TASKS["paraphrase"]).architecture.attention_type == "unilm"
     start = read_initial_state(config, TASKS["embedding"])
     assert start.architecture.attention_type == "bidirectional"
-    assert start.architecture.pooling == "mean"  # that of no sim model any more
+    assert start.architecture.pooling == "mean"  # no longer that of a sim model
 
 
 @pytest.mark.parametrize(
     ("began", "asked", "want"),
     [
-        (3, "auto", 3),  # begun when that was what nobody had to give
-        (1, "auto", 1),  # chosen when it began: more examples since then change no schedule
-        (3, 5, 5),  # refused later, as a change
+        (3, "auto", 3),  # from settings.yaml of an earlier version, with a fixed default
+        (1, "auto", 1),  # chosen at the start: examples added since then change no schedule
+        (3, 5, 5),  # a later check rejects the change
         (None, "auto", "auto"),
         (None, 2, 2),
     ],
@@ -113,10 +113,10 @@ def test_a_run_that_was_begun_keeps_its_learning_rate(tmp_path):
         (2_430, {}, 3, "classification"),
         (16_883, {}, 1, "classification"),
         (10_000, {}, 2, "classification"),
-        (10_000, {"batch_size": 64}, 3, "classification"),  # fewer steps
-        (10_000, {"optimizer": FinetuneOptimizerConfig(accumulate=2)}, 3, "pair"),  # likewise
+        (10_000, {"batch_size": 64}, 3, "classification"),  # fewer steps per epoch
+        (10_000, {"optimizer": FinetuneOptimizerConfig(accumulate=2)}, 3, "pair"),  # fewer steps
         (16_883, {"optimizer": FinetuneOptimizerConfig(learning_rate=1e-4)}, 3, "pair"),
-        (16_883, {"from_scratch": True}, 3, "pair"),  # nothing is known yet that could be lost
+        (16_883, {"from_scratch": True}, 3, "pair"),  # no pretrained weights to damage
         (16_883, {"epochs": 4}, 4, "classification"),
         (2_430, {}, 12, "question-answering"),
         (10_000, {}, 7, "question-answering"),
@@ -126,7 +126,7 @@ def test_a_run_that_was_begun_keeps_its_learning_rate(tmp_path):
 def test_many_examples_at_a_high_rate_are_passed_over_less_often(
     examples, changes, want, task, capsys
 ):
-    """The architecture is that of `make demo`, whose usual rate is 5e-4."""
+    """The architecture is that of `make demo`; its default learning rate is 5e-4."""
     config = FinetuneConfig(checkpoint="", train="", output="", precision="float32", **changes)
     architecture = RoFormerConfig.from_file(DEMO)
     sets = SimpleNamespace(train=range(examples), unlabelled=[])
@@ -156,7 +156,7 @@ def test_a_run_too_short_for_a_single_step_is_refused(folds):
         check_steps(config, task, sets)
 
 
-@pytest.mark.parametrize("asked", [16, 200])  # fewer tokens than the texts have, and more
+@pytest.mark.parametrize("asked", [16, 200])  # shorter and longer than the texts
 def test_a_length_that_is_asked_for_is_taken(asked):
     config = FinetuneConfig(
         checkpoint="", train="", output="", precision="float32", max_length=asked
@@ -186,7 +186,7 @@ def test_rows_are_no_longer_than_a_table_of_learned_positions(form, want):
 
 @pytest.fixture
 def given_to_fit(released, tmp_path, monkeypatch):
-    """given_to_fit(*flags) → the model whose `fit` is called, and the first batch that it gets."""
+    """given_to_fit(*flags) → the model and the first batch of the call of `fit`."""
     train = tmp_path / "train.tsv"
     rows = [f"第{number}条评论很{'好差'[number % 2]}\t{number % 2}" for number in range(16)]
     train.write_text("text\tlabel\n" + "\n".join(rows) + "\n", encoding="utf-8")
@@ -196,7 +196,7 @@ def given_to_fit(released, tmp_path, monkeypatch):
 
         def fit(model, batches, **_):
             seen.extend([model, next(iter(batches))])
-            raise KeyboardInterrupt  # seen enough
+            raise KeyboardInterrupt  # stop before training
 
         monkeypatch.setattr(PretrainedModel, "fit", fit)
         arguments = ["--checkpoint", released("char"), "--train", train, "--batch-size", 4]
@@ -208,7 +208,7 @@ def given_to_fit(released, tmp_path, monkeypatch):
 
 
 def test_the_precision_r_drop_and_fgm_that_are_asked_for_reach_the_step(given_to_fit):
-    """Of R-Drop the loss knows, and each row comes twice; of FGM the model that is trained."""
+    """R-Drop is set in the loss and doubles each batch; FGM wraps the model."""
     model, (inputs, *_) = given_to_fit("--precision", "mixed_bfloat16")
     assert model.dtype_policy.name == "mixed_bfloat16"
     assert not isinstance(model, AdversarialModel)
@@ -227,7 +227,7 @@ def test_the_precision_r_drop_and_fgm_that_are_asked_for_reach_the_step(given_to
 
 
 def test_the_chosen_epochs_are_written_down_and_the_same_command_continues(given_to_fit, tmp_path):
-    """12 examples for training, 4 a batch: few, so they are repeated 10 times."""
+    """12 training examples in batches of 4 are few, so 10 epochs are chosen."""
     for _ in range(2):
         given_to_fit("--precision", "float32")
     settings = tmp_path / "run--precision-float32" / "settings.yaml"

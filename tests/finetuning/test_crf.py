@@ -1,4 +1,4 @@
-"""Tagging with a conditional random field, from labelled file to answers, as a user types it."""
+"""Tagging with a CRF layer: training, prediction, conversion and messages of the commands."""
 
 import json
 import re
@@ -22,7 +22,7 @@ CHARACTERS = list(
 
 
 def write(path, count, seed):
-    """Sentences with 北京 or 上海; a text of more than ten characters is read in windows."""
+    """Write sentences with 北京 or 上海; those of more than ten characters need several windows."""
     rng = np.random.default_rng(seed)
     with path.open("w", encoding="utf-8") as file:
         for _ in range(count):
@@ -44,7 +44,7 @@ def flags(**settings):
 
 @pytest.fixture(scope="module")
 def run(shallow, tmp_path_factory):
-    """A finished run with --crf, FGM and averaged weights, next to the files train and test."""
+    """The folder of a run with --crf, --fgm and --ema, next to its data files."""
     folder = tmp_path_factory.mktemp("crf")
     train, test = write(folder / "train.conll", 192, 1), write(folder / "test.conll", 32, 2)
     settings = flags(
@@ -63,7 +63,7 @@ def run(shallow, tmp_path_factory):
         ema=0.5,
     )
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report_pages, "cut_font", lambda characters: b"font")  # which takes long
+        patch.setattr(report_pages, "cut_font", lambda characters: b"font")  # slow
         assert main(["finetune", *settings, "--crf"]) == 0
     return folder / "run"
 
@@ -94,9 +94,9 @@ def test_its_weights_are_trained_saved_and_never_dropped_silently(run, tmp_path,
     labels = json.loads((run / "model" / "task.json").read_text(encoding="utf-8"))["labels"]
     steps, start = np.asarray(model.crf.transitions), np.asarray(model.crf.start)
     b, i, o = (labels.index(x) for x in ("B-LOC", "I-LOC", "O"))
-    assert steps[o, i] < -99  # forbidden from the beginning
+    assert steps[o, i] < -99  # forbidden by the scheme
     assert start[i] < -99
-    assert steps[b, i] > 0.05 > steps[b, o]  # learnt: a place has two characters
+    assert steps[b, i] > 0.05 > steps[b, o]  # learned: every place name has two characters
     assert steps[i, o] > steps[i, b]
     config = json.loads((run / "model" / "config.json").read_text(encoding="utf-8"))
     assert (config["crf"], config["model_type"]) == (True, "roformer_crf")
@@ -110,7 +110,7 @@ def test_its_weights_are_trained_saved_and_never_dropped_silently(run, tmp_path,
 
 @pytest.mark.slow
 def test_all_that_a_checkpoint_can_be_keeps_them(run, tmp_path):
-    """Two layouts, and back: equal to the last bit."""
+    """Converting to another layout and back keeps all weights bit-identical."""
     source = run / "model"
     for number, to in enumerate(("tf1", "own")):
         target = tmp_path / str(number)
@@ -128,7 +128,7 @@ def test_all_that_a_checkpoint_can_be_keeps_them(run, tmp_path):
 
 
 def test_rows_tell_where_a_text_begins_and_ends(released):
-    """[CLS] and [SEP] of the windows that predict the first and the last unit, and of no other."""
+    """Only the window of the first unit has a start label, only that of the last an end label."""
     tokenizer = RoFormerTokenizer.from_pretrained(released("char"))
     task = Tagging(labels=("O", "B", "I"), crf=True, max_length=10)
     units = tuple("今天天气很好我们去公园学习中国经济")
@@ -181,7 +181,7 @@ def test_it_is_for_tagging_alone(shallow, tmp_path, capsys):
 
 
 def test_tags_that_violate_the_scheme_are_reported(shallow, tmp_path, capsys):
-    """A few sentences as mistakes; many as another scheme, which answers may follow."""
+    """A few violations are reported as errors; many mean another scheme, which is then allowed."""
     right = "今\tO\n北\tB-LOC\n京\tI-LOC\n\n"
     wrong = "今\tO\n北\tI-LOC\n京\tI-LOC\n\n"
     task = Tagging(labels=("B-LOC", "I-LOC", "O"))

@@ -1,4 +1,4 @@
-"""Labelled examples for `fit`, in plain Keras."""
+"""LabelledDataset with `fit` of Keras."""
 
 import json
 
@@ -13,7 +13,7 @@ from tests.support.finetuned import load_finetuned
 
 @pytest.fixture
 def reviews(tmp_path):
-    """A file of 40 texts, of 7 characters or three times as many; 好 or 差 is the label."""
+    """A file of 40 texts in two lengths; their last character, 好 or 差, determines the label."""
     path = tmp_path / "reviews.tsv"
     codes = [f"{number:06b}".translate({48: "天", 49: "气"}) for number in range(40)]
     texts = [code * (3 if number % 4 < 2 else 1) for number, code in enumerate(codes)]
@@ -28,7 +28,7 @@ def model(shallow):
 
 
 def rows_of(batches):
-    """The rows of an epoch that count: token ids without padding, and targets."""
+    """Return token ids without padding and the target of each sequence with a weight."""
     actual = []
     for inputs, targets, weights in batches:
         ids, targets, weights = (
@@ -43,7 +43,7 @@ def rows_of(batches):
 
 
 def an_epoch(batches):
-    """What Keras takes of a dataset for one epoch."""
+    """Return the batches that Keras reads in one epoch."""
     if isinstance(batches, keras.utils.PyDataset):
         actual = [batches[number] for number in range(len(batches))]
         batches.on_epoch_end()
@@ -86,7 +86,7 @@ def test_fit_evaluates_what_it_is_given_and_what_is_saved_answers_alike(reviews,
     )
     history = model.fit(
         train.batches(model.tokenizer, batch_size=4),
-        validation_data=valid.batches(model.tokenizer, batch_size=3),  # the last one is filled up
+        validation_data=valid.batches(model.tokenizer, batch_size=3),  # the last one is padded
         epochs=2,
         shuffle=False,
         verbose=0,
@@ -96,8 +96,8 @@ def test_fit_evaluates_what_it_is_given_and_what_is_saved_answers_alike(reviews,
     assert history["val_accuracy"][-1] == pytest.approx(right)
     gold = [valid.task.labels.index(example.label) for example in valid.examples]
     likelihoods = [answer.scores[label] for answer, label in zip(answers, gold, strict=True)]
-    # Keras' mean is over the rows, those of weight 0 too
-    losses = -np.log(likelihoods).sum()  # of float32 likelihoods, each right to about 1e-7
+    # Keras averages over all 9 sequences, including the padding with weight 0.
+    losses = -np.log(likelihoods).sum()  # float32 probabilities are exact to about 1e-7
     assert history["val_loss"][-1] * 9 == pytest.approx(losses, rel=1e-4, abs=1e-5)
     train.save_model(model, tmp_path / "model")
     kept = json.loads((tmp_path / "model" / "tokenizer_config.json").read_text("utf-8"))
@@ -127,10 +127,10 @@ def test_epochs_follow_each_other():
 
 
 def nonsense(reviews, model):
-    """What people pass instead of examples and a task, by what the message names."""
+    """Return common mistakes in the arguments, by the text of the error message."""
     data = LabelledDataset.from_file(reviews)
     examples, task = data.examples, data.task
-    frame = {"text": ["好"], "label": ["a"]}  # as a DataFrame is: it has columns, and no order
+    frame = {"text": ["好"], "label": ["a"]}  # stands for a DataFrame
     return {
         "the task is a RoFormerTokenizer": (frame, model.tokenizer),
         "the task is a str": (examples, "classification"),

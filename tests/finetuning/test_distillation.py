@@ -1,6 +1,6 @@
-"""Training on a teacher's probabilities: where they go, what is refused, and a whole run.
+"""Distillation from a teacher: soft targets, rejected teachers, and complete runs.
 
-The loss is compared with float64 in `test_losses` and `tasks/test_choices`.
+`test_losses` and `tasks/test_choices` compare the loss with a float64 reference.
 """
 
 import json
@@ -46,7 +46,7 @@ TASKS = {
     "multilabel": (Multilabel(**LABELS), [((TEXT,), ("a", "c")), ((OTHER,), ())]),
     "regression": (Regression(mean=3.0, deviation=2.0), [((TEXT,), 7.0), ((OTHER,), 1.0)]),
     "ranking": (Ranking(), [((TEXT, OTHER, "发展"), "C"), ((OTHER, "学", TEXT), "B")]),
-    # The second text is read in windows.
+    # The second text needs several windows.
     "tagging": (Tagging(**LABELS, long_texts="windows"), [((OTHER,), "abcab"), ((LONG,), None)]),
     "multiple-choice": (Choices(), [((TEXT, "学", "人民", OTHER), 1), ((OTHER, "好", "去"), 0)]),
     "question-answering": (
@@ -78,7 +78,11 @@ def examples_of(name):
 @pytest.mark.parametrize("name", TASKS)
 @pytest.mark.slow
 def test_nobody_differs_from_oneself_as_the_teacher(name):
-    """Each number of the teacher meets the logit that it came from; the labels keep their half."""
+    """With the model as its own teacher, the distillation loss is 0.
+
+    This shows that each teacher logit is compared with the student's logit at the same index.
+    With labels, half of the label loss remains.
+    """
     task, examples = TASKS[name][0], examples_of(name)
     keras.utils.set_random_seed(1)
     model = random_model(task)
@@ -104,7 +108,10 @@ def test_nobody_differs_from_oneself_as_the_teacher(name):
 
 
 def test_a_teacher_of_answers_may_have_other_tokens():
-    """Words (今天, 天气, 很好) and characters: probabilities of tokens are sums over these."""
+    """Token probabilities are sums over characters.
+
+    One tokenizer has words (今天, 天气, 很好), the other one characters.
+    """
     words, characters = (
         np.array([[-1, -1], *([i, i + size] for i in range(0, 6, size)), [-1, -1]])
         for size in (2, 1)
@@ -118,7 +125,7 @@ def test_a_teacher_of_answers_may_have_other_tokens():
     assert (logits[[0, -1]] == 0).all()
     logits = token_logits(character_logits([(of_words, words)], 6), characters)[1:-1]
     want = (of_words - of_words[0])[1:-1]
-    # A word begins at its first character and ends at its last.
+    # A word starts at its first character and ends at its last one.
     np.testing.assert_allclose(logits[::2, 0], want[:, 0], rtol=1e-5)
     np.testing.assert_allclose(logits[1::2, 1], want[:, 1], rtol=1e-5)
     assert logits[1::2, 0].max() < -1e29 > logits[::2, 1].max()
@@ -142,7 +149,7 @@ def test_spans_of_a_teacher_are_in_the_tokens_of_the_student(prompts):
         assert targets[0, 0].tolist() == [[7, 0, 0, 0.5], [1, 2, 1, 1], [0, 0, 0, 0]]
         np.testing.assert_allclose(targets[0, 1], [[7, 0, 0, 0.5], [4, 5, 0, t], [1, 2, 1, 0.5]])
         return
-    # PER first, because the text has it.
+    # PER comes first because it is a gold label of the text.
     for row, (hard, soft) in enumerate(targets):
         begin = int(hard[0, 1]) + 1
         assert hard[0, [0, 3]].tolist() == [begin + 6, 0.5]
@@ -158,7 +165,7 @@ def test_answers_of_a_teacher_are_in_the_tokens_of_the_student():
     logits = np.stack([np.arange(5), -np.arange(5)], axis=-1).astype("float32")
     taught = task.labelling.with_soft_targets(data, [logits], labelled=1)
     (_, (targets,), _) = taught.batches(1, seed=0)[0]
-    of_context = targets[3:8]  # after [CLS] 学 [SEP]
+    of_context = targets[3:8]  # the context follows [CLS] 学 [SEP]
     assert of_context[:, :2].argmax(axis=0).tolist() == [3, 4]
     np.testing.assert_array_equal(of_context[:, 2:4], logits)
     assert set(of_context[:, 4]) == {0.5}
@@ -176,7 +183,7 @@ def test_windows_of_a_text_have_its_probabilities():
 
 
 def test_a_teachers_number_is_in_the_unit_of_the_data():
-    """The teacher's mean and deviation are its own."""
+    """A teacher with another mean and deviation returns numbers in the unit of the labels."""
     task = Regression(mean=3.0, deviation=2.0)
     assert task.decoding.logits(np.float32([7])).tolist() == [2]
 
@@ -205,7 +212,7 @@ def test_unlabelled_texts_need_a_teacher_or_an_adaptation():
 
 @pytest.fixture(scope="module")
 def typed(shallow, tmp_path_factory):
-    """A folder with files, and finetune(name, *flags) → exit code."""
+    """A folder with data files, finetune(name, *flags) → exit code, and a random teacher."""
     folder = tmp_path_factory.mktemp("distillation")
     rng = np.random.default_rng(0)
     texts = ["".join(rng.choice(list("今天气很好我们去公园学习"), 9)) for _ in range(80)]
@@ -222,7 +229,7 @@ def typed(shallow, tmp_path_factory):
     def finetune(name, *flags):
         words = ["--checkpoint", str(shallow), "--output", str(folder / name), *settings.split()]
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(report_pages, "cut_font", lambda characters: b"font")  # takes long
+            patch.setattr(report_pages, "cut_font", lambda characters: b"font")  # slow
             return main(["finetune", *files, *words, *flags])
 
     return SimpleNamespace(folder=folder, finetune=finetune, teacher=str(models["teacher"]))
@@ -258,7 +265,7 @@ def test_a_run_with_a_teacher(typed, capsys):
 
 
 def assert_same_as_plain(folder):
-    """The student without teacher of the run `taught` is the model of the run `plain`."""
+    """Assert that run `taught` without its teacher gives the same model as run `plain`."""
     taught, plain = (
         json.loads((folder / name / "report.json").read_text(encoding="utf-8"))
         for name in ("taught", "plain")
@@ -301,7 +308,7 @@ def test_spans_without_the_teacher_are_those_of_a_run_without_it(shallow, tmp_pa
     taught = [*command, "--teacher", teacher, "--output", "taught"]
     assert main(taught) == 0
     before = Path("taught/model/model.safetensors").read_bytes()
-    assert main([*taught, "--compare-without-teacher"]) == 0  # a finished run
+    assert main([*taught, "--compare-without-teacher"]) == 0  # continues the finished run
     assert Path("taught/model/model.safetensors").read_bytes() == before
     assert_same_as_plain(tmp_path)
     report = json.loads(Path("taught/report.json").read_text("utf-8"))
@@ -325,7 +332,7 @@ def test_a_teacher_that_is_no_model_of_the_task_leaves_no_run(typed, capsys):
 
 
 def with_columns(source, folder, name, cells):
-    """The file of `source` with columns p(坏) and p(好), as cells(label) gives them."""
+    """Copy `source` and add the columns p(坏) and p(好) with the values cells(label)."""
     header, *rows = source.read_text("utf-8").splitlines()
     lines = [f"{header}\tp(坏)\tp(好)", *(f"{row}\t{cells(row[-1])}" for row in rows)]
     (folder / name).write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -349,7 +356,7 @@ def test_a_teacher_in_columns(typed, capsys):
     assert "the teacher is p(坏), p(好)" in capsys.readouterr().out
     report = json.loads((folder / "columns" / "report.json").read_text(encoding="utf-8"))
     assert report["teacher"]["test"]["accuracy"] == 1
-    # The test set need not have them.
+    # The columns are optional in the test set.
     assert typed.finetune("columns2", *files[:2], *columns) == 0
     report = json.loads((folder / "columns2" / "report.json").read_text(encoding="utf-8"))
     assert "teacher" not in report

@@ -1,4 +1,4 @@
-"""FGM against the same done by hand."""
+"""Adversarial training with FGM against a step-by-step reference."""
 
 import keras
 import numpy as np
@@ -46,7 +46,7 @@ def arrays(model):
 
 
 def gradients(model, task):
-    """What one step of plain SGD subtracts, and the loss that it reports; weights are restored."""
+    """Return the gradients and the loss of one step of plain SGD, and restore the weights."""
     x, y, weights = texts(task)
     before = arrays(model)
     loss = compiled(model, task).train_on_batch(x, y, weights)
@@ -68,7 +68,7 @@ def test_fgm_is_the_gradient_here_and_a_step_up_the_word_embeddings(task, reques
     there, worse = gradients(model, task)
     words.assign(start)
     both, output = gradients(AdversarialModel(model, 0.7), task)
-    assert worse > loss + 1e-3  # a step that finds nothing would prove nothing
+    assert worse > loss + 1e-3  # the attack has an effect
     assert output == pytest.approx(loss, rel=1e-6)
     for name, gradient in both.items():
         assert np.abs(gradient - here[name] - there[name]).max() < 2e-6, name

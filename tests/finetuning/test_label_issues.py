@@ -1,4 +1,4 @@
-"""The file of rows to correct."""
+"""The file of suspected label errors."""
 
 import numpy as np
 import openpyxl
@@ -10,7 +10,7 @@ from roformer_tf.tasks.base import Prediction
 from roformer_tf.tasks.table import TASKS
 
 SECOND = np.array([0.1, 0.2, 0.9, 0.7, 0.9, 0.35])
-GIVEN = [0, 0, 0, 1, 1, 1]  # the third and the last are doubtful
+GIVEN = [0, 0, 0, 1, 1, 1]  # the third and the last contradict SECOND
 
 
 def checked_labels(
@@ -53,7 +53,7 @@ def test_rows_are_written_with_their_places_the_most_doubtful_first(tmp_path):
 
 
 def test_probabilities_are_those_after_calibration():
-    """Of six labels two are wrong, one of them with 0.9: that is too confident."""
+    """Two of six labels contradict the model, one with probability 0.9: it is overconfident."""
     first = checked_labels().as_json()["shown"][0]
     assert 0.5 < first["probability"] < 0.8
     assert first["probability"] + first["gold_probability"] == pytest.approx(1)
@@ -61,7 +61,7 @@ def test_probabilities_are_those_after_calibration():
 
 def test_the_baseline_has_to_agree():
     agrees_once = SECOND.copy()
-    agrees_once[2] = 0.3  # the label in the data
+    agrees_once[2] = 0.3  # the baseline predicts the label of the data
     assert [item["place"] for item in checked_labels(baseline=agrees_once).as_json()["shown"]] == [
         "data.tsv:7"
     ]
@@ -84,7 +84,7 @@ def test_no_label_is_doubted_by_a_model_that_shows_no_more_than_the_baseline(
 
 
 def test_texts_of_training_are_not_checked():
-    """In any width and spacing: the models were trained on them."""
+    """The models were trained on them; width and spacing of characters do not matter."""
     examples = [Example((text,), "0", "") for text in ("甲Ａ", "乙", "丙")]
     predictions = [Prediction(str(i), np.zeros(2)) for i in range(3)]
     checked = CheckedSet(examples, predictions, predictions).without([["甲A "], ["丙丙"]])

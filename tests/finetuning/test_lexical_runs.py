@@ -1,4 +1,4 @@
-"""A run with lexical features: one set of figures, whichever way the model is opened."""
+"""A run with lexical features: all ways to predict give the metrics of the report."""
 
 import json
 
@@ -22,7 +22,7 @@ SIZES = {"train": 96, "valid": 48, "test": 60}
 
 
 def rows_of(size, seed):
-    """Texts with a pair of characters for each of their labels; a tenth of the labels is wrong."""
+    """Yield texts with a character pair for each of their labels; 10 % of the labels are wrong."""
     rng = np.random.default_rng(seed)
     for _ in range(size):
         has = [bool(x) for x in rng.random(2) < 0.4]
@@ -37,7 +37,7 @@ DATA = {name: [*rows_of(size, seed)] for seed, (name, size) in enumerate(SIZES.i
 
 @pytest.fixture(scope="module")
 def finetune(shallow, tmp_path_factory):
-    """finetune(*flags) → exit code; always the same run."""
+    """finetune(*flags) → exit code; every call uses the same run folder."""
     folder = tmp_path_factory.mktemp("lexical")
     for name, rows in DATA.items():
         lines = "".join(f"{text}\t{labels}\n" for text, labels in rows)
@@ -48,7 +48,7 @@ def finetune(shallow, tmp_path_factory):
 
     def run(*more):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(report_pages, "cut_font", lambda characters: b"font")  # takes long
+            patch.setattr(report_pages, "cut_font", lambda characters: b"font")  # slow
             return main(["finetune", *flags, *files, *more])
 
     run.folder = folder
@@ -77,7 +77,7 @@ TEXTS = [text for text, _ in DATA["test"]]
 
 
 def test_the_figures_are_those_of_every_way_to_predict(run, report, tmp_path, capsys):
-    """load, serve, predict and evaluate, with the thresholds of the combined probabilities."""
+    """load, serve, predict and evaluate use the thresholds of the combined probabilities."""
     loaded = roformer_tf.load(run / "model")(TEXTS)
     assert micro_f1(GOLD, [x["labels"] for x in loaded]) == pytest.approx(
         report["test"]["micro_f1"]
@@ -106,7 +106,7 @@ def test_the_summary_has_each_systems_figures_on_its_line(run, report, capsys):
     shown = [float(line.partition("micro_f1 ")[2].partition(",")[0]) for line in lines[:3]]
     sources = report["test"], report["lexical"]["test"], report["baseline"]["test"]
     assert shown == [pytest.approx(x["micro_f1"], abs=1e-4) for x in sources]
-    assert shown[1] not in (shown[0], shown[2])  # otherwise this would show nothing
+    assert shown[1] not in (shown[0], shown[2])  # exchanged values would be noticed
     marks = ["test: ", "  without lexical features: ", f"  {report['baseline']['name']}: "]
     assert [line[: len(mark)] for line, mark in zip(lines, marks, strict=False)] == marks
 
@@ -117,7 +117,7 @@ def test_thresholds_suit_the_combined_probabilities(run):
     gold = [tuple(filter(None, labels.split(","))) for _, labels in DATA["valid"]]
     chosen = opened.task.decoding.with_choices(gold, predictions)
     assert chosen.thresholds == opened.task.thresholds
-    alone = open_finetuned(run / "best").task  # otherwise this would show nothing
+    alone = open_finetuned(run / "best").task  # the model without lexical features differs
     assert alone.thresholds != opened.task.thresholds
 
 
@@ -161,12 +161,12 @@ def test_what_does_not_hold_them_is_refused_and_the_flag_that_is_named_helps(
     assert "lexical" not in (run / "model" / "README.md").read_text(encoding="utf-8")
     assert (run / "model" / "task.json").read_bytes() == (run / "best" / "task.json").read_bytes()
     capsys.readouterr()
-    assert finetune("--export", "savedmodel") == 0  # as "auto" does here
+    assert finetune("--export", "savedmodel") == 0  # "auto" then uses no lexical features
     assert "no lexical features, because a model with them cannot be exported" in (
         capsys.readouterr().out
     )
     assert not (run / "model" / "lexical.npz").exists()
-    assert finetune() == 0  # and back
+    assert finetune() == 0  # restores the first state
     after = {path.name: path.read_bytes() for path in (run / "model").iterdir() if path.is_file()}
     assert after == before
     assert (run / "metrics.jsonl").read_bytes() == trained

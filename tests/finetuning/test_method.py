@@ -1,4 +1,4 @@
-"""Few examples: a logistic regression on the vectors of a frozen encoder, and when it is used."""
+"""Logistic regression on vectors of a frozen encoder for few examples, and its selection."""
 
 import json
 from dataclasses import dataclass, replace
@@ -30,7 +30,7 @@ LETTERS = {"甲": "今天气很好我们", "乙": "学习中国经济发展", "�
 
 
 def examples_of(each, labels=LETTERS, seed=0):
-    """Examples of texts, mostly of their label's letters."""
+    """Return examples whose texts contain mostly the letters of their label."""
     rng = np.random.default_rng(seed)
     return [
         Example(
@@ -48,7 +48,7 @@ def config_of(**settings):
 @pytest.mark.quick_cases("2-cls", "3-mean")
 @pytest.mark.parametrize(("labels", "pooling"), [(3, "cls"), (2, "cls"), (3, "mean")])
 def test_the_head_is_a_logistic_regression_on_the_pooled_vectors(labels, pooling, shallow):
-    """Compared with one that SciPy fits in float64, for the best of the strengths."""
+    """The reference is fitted by SciPy in float64, with the best regularization strength."""
     rng = np.random.default_rng(1)
     examples = examples_of(10, list(LETTERS)[:labels])
     model = RoFormerForSequenceClassification.from_pretrained(
@@ -68,7 +68,7 @@ def test_the_head_is_a_logistic_regression_on_the_pooled_vectors(labels, pooling
     one_hot = np.eye(labels)[targets]
 
     def fitted(rows, strength):
-        """A function of features, fitted to these rows."""
+        """Fit a regression to these rows and return its function from features to logits."""
 
         def loss(flat):
             weights, bias = np.split(flat.reshape(-1, labels), [x.shape[1]])
@@ -96,8 +96,8 @@ def test_the_head_is_a_logistic_regression_on_the_pooled_vectors(labels, pooling
         entropy = -np.mean(np.log((shares(logits) * one_hot).sum(1)))
         if best is None or entropy < best[0]:
             best = entropy, strength, logits
-    # scikit-learn stops at a tolerance of 1e-4. For two labels it penalizes w = w1 - w0 as w²/2,
-    # and not w0²/2 + w1²/2 = w²/4.
+    # scikit-learn stops at a tolerance of 1e-4. For two labels it penalizes w = w1 - w0 with w²/2
+    # instead of w0²/2 + w1²/2 = w²/4.
     tolerance = 0.02 if labels > 2 else 0.15
     np.testing.assert_allclose(shares(held_out), shares(best[2]), atol=tolerance)
     expected = shares(fitted(np.arange(len(examples)), best[1])(x))
@@ -165,7 +165,7 @@ def test_who_sets_a_training_gets_one(settings, want):
 
 @dataclass(frozen=True)
 class Pretended(Search):
-    """A search whose trainings predict right for a fraction of their examples."""
+    """A search without training: a given fraction of the predictions is right."""
 
     right: Any = None
     trained: Any = None
@@ -209,13 +209,13 @@ def test_the_better_method_of_a_cross_validation_is_chosen(full, tmp_path):
     assert sets.train == search.sets.train
     assert len(of_folds) == chosen.method["folds"] == 4
     tested = [example for *_, sets in of_folds for example in sets.test]
-    assert sorted(tested) == sorted(search.sets.train)  # each once, in a test set
+    assert sorted(tested) == sorted(search.sets.train)  # each example is tested once
     for _, _, sets in of_folds:
         known = [example.place for part in (sets.train, sets.valid) for example in part]
         assert not {example.place for example in sets.test} & set(known)
-    # The same command again does not repeat it.
+    # Running the same command again does not repeat the comparison.
     search.trained.clear()
-    sets = split if name == "full" else search.sets  # as the command has them for this method
+    sets = split if name == "full" else search.sets  # the sets that the command uses for it
     settled = replace(search, sets=sets, config=replace(search.config, method=name))
     again = with_method(settled, lambda sets: pytest.fail("they are split already"))
     assert (again.method, again.prefix, search.trained) == (chosen.method, chosen.prefix, [])
@@ -242,7 +242,7 @@ def folder(tmp_path_factory):
     folder = tmp_path_factory.mktemp("few")
     for name, each in (("train", 7), ("test", 8)):
         rows = examples_of(each, seed=len(name))
-        # Every eighth label is that of another text: without them, all predictions are right.
+        # Every eighth label is taken from another text; otherwise all predictions would be right.
         labels = [rows[i - 4 if i % 8 == 0 else i].label for i in range(len(rows))]
         pairs = zip(rows, labels, strict=True)
         text = "".join(f"{example.texts[0]}\t{label}\n" for example, label in pairs)
@@ -253,8 +253,8 @@ def folder(tmp_path_factory):
 @pytest.mark.quick_cases("yes")
 @pytest.mark.parametrize("lexical", ["yes", "no"])
 def test_a_run_without_a_validation_set_trains_on_all_rows(lexical, shallow, folder, monkeypatch):
-    """Its validation figures are of predictions by models without the example."""
-    monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")  # takes long
+    """Validation metrics come from cross-validation: no model has seen the example."""
+    monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")  # slow
     run = folder / f"run-{lexical}"
     words = ["finetune", "--checkpoint", shallow, "--train", folder / "train.tsv"]
     words += ["--output", run, "--language", "en", "--lexical-features", lexical]
@@ -262,7 +262,7 @@ def test_a_run_without_a_validation_set_trains_on_all_rows(lexical, shallow, fol
     report = json.loads((run / "report.json").read_text(encoding="utf-8"))
     method = {"name": "vectors", "fewest": 8, "cross_validated": True}
     assert report["method"] == method
-    names = ("train", "valid", "test")  # which no file was given for
+    names = ("train", "valid", "test")  # without other files, each set has all rows
     assert {part["name"]: part["examples"] for part in report["data"]} == dict.fromkeys(names, 21)
     assert report["test"] == report["valid"]
     held_out = np.load(next(run.glob("**/held_out.npy")))
@@ -279,9 +279,9 @@ def test_a_run_without_a_validation_set_trains_on_all_rows(lexical, shallow, fol
     rows = [dict(zip(lines[0].split("\t"), line.split("\t"), strict=True)) for line in lines[1:]]
     right = np.mean([row["gold"] == row["label"] for row in rows])
     assert right == pytest.approx(report["valid"]["accuracy"])
-    assert right > 0.5  # each prediction is that of its own text
-    assert report["baseline"]["test"]["accuracy"] < 0.9  # also without the example
-    if lexical == "yes":  # nor was TF-IDF fitted to the example
+    assert right > 0.5  # predictions are in the order of the texts
+    assert report["baseline"]["test"]["accuracy"] < 0.9  # the baseline is cross-validated, too
+    if lexical == "yes":  # TF-IDF is cross-validated, too
         task = load_task(run / "model")
         content = (run / "model" / "lexical.npz").read_bytes()
         features = LexicalFeatures.from_bytes(content, task, "model")
@@ -300,7 +300,7 @@ def test_a_run_without_a_validation_set_trains_on_all_rows(lexical, shallow, fol
         assert [labels[i] for i in held_out.argmax(1)] == [row["label"] for row in rows]
     predictions = roformer_tf.load(run / "model")([row["text"] for row in rows])
     fitted = np.mean([x["label"] == row["gold"] for x, row in zip(predictions, rows, strict=True)])
-    assert fitted > right  # it has seen them
+    assert fitted > right  # the final model was trained on these rows
 
     before = (run / "model" / "model.safetensors").read_bytes()
     assert main([*map(str, words)]) == 0  # the same command

@@ -1,4 +1,4 @@
-"""Hard negatives are the nearest texts, and never what belongs to an example."""
+"""Hard negatives are the nearest texts and never a positive of the example."""
 
 import dataclasses
 
@@ -16,7 +16,7 @@ from roformer_tf.tasks.vectors.ranked_texts import unit
 
 
 def data_of(pairs):
-    """Pairs of texts of one token each."""
+    """Return batches of pairs whose texts have one token each."""
     rows = [[[np.array([1, token, 2], np.int32)] for token in pair] for pair in pairs]
     encoded = EncodedSides.of(rows, np.full(len(pairs), 3))
     return SideBatches(encoded, positives=Positives(encoded.numbers))
@@ -57,7 +57,7 @@ def test_they_are_found_by_the_model_and_kept(tmp_path, capsys):
     output = [[token(data, row) for row in item] for item in actual.negatives]
     assert output == [[21, 22], [22, 23], [21, 23], [21, 22]]
     assert "nearest texts" in capsys.readouterr().out
-    again = with_hard_negatives(data, None, 2, tmp_path, "data")  # read, not found again
+    again = with_hard_negatives(data, None, 2, tmp_path, "data")  # read from the cache file
     assert np.array_equal(again.negatives, actual.negatives)
     with pytest.raises(InputError, match="has only 2 other texts"):
         with_hard_negatives(data, model, 3, tmp_path, "other data")
@@ -67,7 +67,10 @@ def test_they_are_found_by_the_model_and_kept(tmp_path, capsys):
 def test_who_asks_for_them_has_them_and_what_comes_again_encoded_once(
     micro_batches, encoded_once, tmp_path
 ):
-    """But not in micro-batches, which cannot share the encoding of a text."""
+    """A repeated text is encoded once per batch, except with micro-batches.
+
+    Micro-batches cannot share an encoding.
+    """
     data = data_of([(10, 20), (11, 20), (12, 21), (13, 22), (14, 22)])
 
     def model(inputs):
@@ -100,9 +103,9 @@ def test_another_passage_of_the_same_document_is_none():
     encoded = EncodedSides.of(texts, np.full(3, 4))
     data = SideBatches(encoded, positives=Positives(encoded.numbers))
     _, place = different_rows(encoded.token_ids)
-    vectors = np.ones((place.max() + 1, 1), "float32")  # all alike
+    vectors = np.ones((place.max() + 1, 1), "float32")  # all texts are equally near
     actual = nearest_others(data, place, vectors, 1)
     output = [token(data, row) for (row,) in actual]
-    assert output[0] in (22, 23)  # 21 is a passage of its document, and of another one
+    assert output[0] in (22, 23)  # 21 is also a passage of the positive document
     assert output[1] != 22
     assert output[2] in (20, 22)

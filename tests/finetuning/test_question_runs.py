@@ -1,4 +1,4 @@
-"""A model that answers questions: trained, evaluated, opened, served and exported."""
+"""Question answering models: training, evaluation, prediction and export."""
 
 import json
 from importlib.util import find_spec
@@ -28,7 +28,7 @@ FILLER = list("我们去公园学习中国经济")
 
 
 def row(rng, number, answerable=True):
-    """The answer is what is between 好 and 了."""
+    """Return a question whose answer is the text between 好 and 了."""
     answer = "".join(rng.choice(list("天气人民"), rng.integers(1, 4)))
     before, after = ("".join(rng.choice(FILLER, n)) for n in rng.integers(1, 25, 2))
     middle = f"好{answer}了" if answerable else ""
@@ -43,7 +43,7 @@ def row(rng, number, answerable=True):
 
 @pytest.fixture(scope="module")
 def run(shallow, tmp_path_factory, eagerly):
-    """The folder of a run on questions of which a quarter has no answer, and the test file."""
+    """The folder of a run and its data files; a quarter of the questions has no answer."""
     folder = tmp_path_factory.mktemp("questions")
     rng = np.random.default_rng(0)
     for name, count in (("train", 64), ("valid", 32), ("test", 40)):
@@ -51,7 +51,7 @@ def run(shallow, tmp_path_factory, eagerly):
         lines = "".join(json.dumps(x, ensure_ascii=False) + "\n" for x in rows)
         (folder / f"{name}.jsonl").write_text(lines, encoding="utf-8")
     with pytest.MonkeyPatch.context() as patch, eagerly():
-        patch.setattr(report_pages, "cut_font", lambda characters: b"font")  # which takes long
+        patch.setattr(report_pages, "cut_font", lambda characters: b"font")  # slow
         finetune(
             FinetuneConfig(
                 checkpoint=str(shallow),
@@ -130,7 +130,7 @@ def test_an_export_answers_as_the_model(run, tmp_path, to):
 
 
 def test_a_config_says_that_segments_are_not_those_of_other_programs(run, tmp_path):
-    """transformers refuses an unknown model_type; with its own segments it would answer worse."""
+    """transformers rejects an unknown model_type; with ordinary segments, predictions are worse."""
     config = json.loads((run / "run" / "model" / "config.json").read_text(encoding="utf-8"))
     assert (config["model_type"], config["shared_tokens"]) == ("roformer_tf", True)
     rows = [("好", "真"), ("坏", "假")] * 8

@@ -1,17 +1,17 @@
-"""Learning rates as numbers."""
+"""Default learning rates and numbers of epochs."""
 
 import pytest
 
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.finetuning.rates import default_epochs, default_rate, nearest, spelled
 
-FIELD = {  # layers and hidden size: the lowest and highest rate that people fine-tune these with
+FIELD = {  # (layers, hidden size): the range of learning rates in published fine-tuning recipes
     (24, 1024): (1e-5, 2e-5),  # chinese_roformer-v2-char-large
     (12, 768): (2e-5, 5e-5),  # base
     (6, 384): (1e-4, 2e-4),  # small
-    (12, 256): (1e-4, 3e-4),  # ELECTRA's small one
-    (4, 256): (3e-4, 5e-4),  # of one's own: benchmarks/sentiment
-    (2, 256): (5e-4, 5e-4),  # the demo's: docs/LOG.md
+    (12, 256): (1e-4, 3e-4),  # ELECTRA small
+    (4, 256): (3e-4, 5e-4),  # benchmarks/sentiment
+    (2, 256): (5e-4, 5e-4),  # the demo: docs/LOG.md
     (1, 32): (1e-3, 1e-3),
 }
 
@@ -59,11 +59,11 @@ def test_a_rate_is_spelled_as_people_type_it():
         (5e-4, 5, 10),  # 160 examples: 10 epochs were better than 3
         (2e-5, 20, 5),
         (5e-4, 38, 3),  # 1,185 examples: 6 were no better
-        (5e-4, 157, 3),  # 5,000 examples: of two tasks the third epoch was the best
+        (5e-4, 157, 3),  # 5,000 examples: the third epoch was the best in two tasks
         (5e-4, 249, 3),
         (5e-4, 251, 2),
-        (5e-4, 528, 1),  # 16,883 examples: once was better than three times
-        (2e-5, 3750, 3),  # 120,000, as a base model takes them
+        (5e-4, 528, 1),  # 16,883 examples: one epoch was better than three
+        (2e-5, 3750, 3),  # 120,000 examples at the rate of a base model
         (2e-5, 13_000, 1),
         (1e-3, 10**6, 1),
     ],

@@ -1,6 +1,6 @@
-"""A fine-tuned run from three files to its report: what each figure is of, and every label's place.
+"""A fine-tuning run and its report: which set each metric describes, and the order of labels.
 
-Figures are counted here in plain Python, from the files and from what `predict` answers.
+Expected metrics are computed in plain Python from the data files and the output of `predict`.
 """
 
 import json
@@ -37,12 +37,15 @@ LETTERS = {
     "好": "人民生活改革工作",
     "9": "新闻记者报道",
 }
-LABELS = ("9", "10", "好", "差")  # numbers by size, then words by their characters
+LABELS = ("9", "10", "好", "差")  # numbers by value, then words by their characters
 SIZES = {"train": 96, "valid": 40, "test": 60}
 
 
 def rows_of(size, seed):
-    """Texts of mostly one label's letters, every fourth with another label; the first commonest."""
+    """Yield texts with mostly the letters of one label, and labels of decreasing frequency.
+
+    Every fourth text gets a random label.
+    """
     rng = np.random.default_rng(seed)
     for number in range(size):
         own = str(rng.choice([*LETTERS], p=(0.4, 0.3, 0.2, 0.1)))
@@ -58,7 +61,7 @@ for number, (name, row) in enumerate((("train", 5), ("train", 8), ("valid", 3)))
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with three files, whose texts are in a column called `label`."""
+    """A folder with three data files; the column of texts has the misleading name `label`."""
     folder = tmp_path_factory.mktemp("results")
     for name, rows in DATA.items():
         lines = "".join(f"{text}\t{label}\n" for text, label in rows)
@@ -83,7 +86,7 @@ def run(shallow, folder):
     } | {name: folder / f"{name}.tsv" for name in DATA}
     flags = [word for name, value in settings.items() for word in (f"--{name}", str(value))]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(report_pages, "cut_font", lambda characters: b"font")  # which takes long
+        patch.setattr(report_pages, "cut_font", lambda characters: b"font")  # slow
         assert main(["finetune", *flags]) == 0
     return folder / "run"
 
@@ -95,7 +98,7 @@ def report(run):
 
 @pytest.fixture(scope="module")
 def answered(run, tmp_path_factory):
-    """By file, what `predict` answers to each of its lines: a dictionary by column."""
+    """For each data file, the rows of `predict` as dictionaries by column."""
     folder, actual = tmp_path_factory.mktemp("answers"), {}
     for name in ("valid", "test"):
         source, target = run.parent / f"{name}.tsv", folder / f"{name}.tsv"
@@ -122,7 +125,7 @@ def share(gold, answers):
 
 @pytest.mark.parametrize("named", [(), ("valid",), ("test",), ("valid", "test")])
 def test_sets_are_the_files_that_are_given_and_parts_of_training(folder, named):
-    """No set holds an example of another one, and none of training is lost."""
+    """Sets are disjoint, and every training example is in one of them."""
     columns = ColumnsConfig(text_columns=("1",), label_column="2")
     files: dict = {name: str(folder / f"{name}.tsv") for name in ("train", *named)}
     config = FinetuneConfig(checkpoint="", output="", columns=columns, **files)
@@ -137,7 +140,7 @@ def test_sets_are_the_files_that_are_given_and_parts_of_training(folder, named):
             of_train += actual
     assert sorted(of_train) == sorted(DATA["train"])
     assert sets.valid
-    assert bool(sets.test) == (named != ("valid",))  # with --valid alone the report is on it
+    assert bool(sets.test) == (named != ("valid",))  # with only --valid, the report uses it
 
 
 def test_each_figure_is_of_its_own_set(report, answered):
@@ -154,8 +157,8 @@ def test_each_figure_is_of_its_own_set(report, answered):
         low, high = report["intervals"][name]["accuracy"]
         assert low < actual[name] < high
     assert report["judged"] == "test"
-    assert actual["valid"] != actual["test"]  # else nothing would show
-    assert actual["test"] > 0.6  # the labels in another order would be below chance
+    assert actual["valid"] != actual["test"]  # exchanged sets would be noticed
+    assert actual["test"] > 0.6  # labels in another order would give less than chance
     assert len({row["label"] for row in answered["test"]}) >= 3
 
 
@@ -196,7 +199,7 @@ def test_the_baselines_figures_are_of_its_own_answers(report):
 
 
 def test_predictions_are_the_tests_lines_with_what_predict_answers(run, answered):
-    """A column of texts that has the name of one of ours is renamed."""
+    """A text column with the name of an output column is renamed."""
     rows = table(run / "predictions.tsv")
     scores = [f"p({label})" for label in LABELS]
     assert list(rows[0]) == ["text:label", "gold", "label", *scores, "error"]
@@ -209,7 +212,7 @@ def test_predictions_are_the_tests_lines_with_what_predict_answers(run, answered
 
 
 def test_the_labels_have_one_order_everywhere(run, answered):
-    """In the folder, in the service and in its exports, as in training."""
+    """The saved folder, `predict` and the service use the order of training."""
     folder = run / "model"
     assert tuple(json.loads((folder / "task.json").read_text(encoding="utf-8"))["labels"]) == LABELS
     config = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -229,7 +232,7 @@ def test_the_labels_have_one_order_everywhere(run, answered):
 
 
 def test_evaluate_gives_the_figures_of_the_report(run, report, tmp_path):
-    """To the last digit: both are made by the same lines."""
+    """Evaluating the test file again gives the values of the report."""
     output = tmp_path / "figures.json"
     flags = ["--data", run.parent / "test.tsv", "--output", output]
     assert main(["evaluate", *map(str, [run / "model", *flags])]) == 0
@@ -243,12 +246,13 @@ def test_evaluate_gives_the_figures_of_the_report(run, report, tmp_path):
 
 
 def test_the_card_is_in_the_models_folder_and_its_lines_run(run, report):
-    """In Chinese, as the texts are; and the folder is read as it was without it."""
+    """The card is in Chinese, like the texts, and its code runs."""
     card = (run / "model" / "README.md").read_text(encoding="utf-8")
     _, front, rest = card.split("---\n", 2)
     assert yaml.safe_load(front)["metrics"] == ["accuracy", "f1"]
     assert f"| 准确率 | {report['test']['accuracy']:.1%} | [" in rest
-    code, _ = re.findall(r"```python\n(.*?)```", rest, flags=re.S)  # ours, and transformers'
+    # The first block uses roformer_tf, the second one transformers.
+    code, _ = re.findall(r"```python\n(.*?)```", rest, flags=re.S)
     *before, last = code.replace("path/to/this/folder", str(run / "model")).splitlines()
     actual: dict = {}
     exec("\n".join([*before, f"answers = {last}"]), actual)
@@ -268,7 +272,7 @@ def test_a_model_worse_than_its_baseline_lists_no_label_issues_and_the_report_sa
 
 
 def doubtful_prediction(example):
-    """The label in the data, but of each set's last example the other one."""
+    """Predict the label of the data, or the other label for the doubtful example."""
     likely = {"0": 0.1, "1": 0.9, "doubtful": 0.05}[example.texts[1]]
     return Prediction("01"[likely > 0.5], np.float32([1 - likely, likely]))
 
@@ -277,7 +281,7 @@ TEST = [Example(("test", "doubtful"), "1", "test:0")]
 
 
 def report_with(ours, baseline):
-    """What a report says of the model and of the baseline."""
+    """Return a report with these accuracies of the model and the baseline."""
     return {
         "task": "classification",
         "metric": "accuracy",
@@ -316,7 +320,7 @@ def test_validation_sets_are_checked_if_the_models_are_better_than_the_baseline(
     for test, folds, actual in (
         ([], [([], [])] * 2, ["a:3", "b:3"]),
         ([], [], ["a:3"]),
-        (TEST, [], ["a:3"]),  # never a row of the test set
+        (TEST, [], ["a:3"]),  # rows of the test set are never checked
     ):
         config = SimpleNamespace(train="train.tsv")
         sets = Sets(train, [], test, folds)
@@ -326,6 +330,6 @@ def test_validation_sets_are_checked_if_the_models_are_better_than_the_baseline(
         assert result["reason"] == reason
         assert result["checked"] == (
             0 if reason else 3 * len(actual)
-        )  # one text is in training, too
+        )  # one text of each set is also in training
         assert result["all"] == 8
         assert [item["place"] for item in result["shown"]] == ([] if reason else actual)

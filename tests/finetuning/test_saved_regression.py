@@ -1,4 +1,7 @@
-"""The head of a saved regression gives the number itself; here its scale is applied once."""
+"""Saved regression models: the head in the file includes the mean and deviation of the labels.
+
+Other programs then get the number itself; roformer_tf must not scale it twice.
+"""
 
 import json
 
@@ -36,7 +39,7 @@ def folder(model, tmp_path):
 
 
 def numbers(model, folder):
-    """What the head in the file gives for the encoder's states of TEXTS, in float64."""
+    """Apply the saved head to the encoder's hidden states of TEXTS, in float64."""
     tensors = {
         name: x.astype(np.float64) for name, x in load_file(folder / "model.safetensors").items()
     }
@@ -76,7 +79,7 @@ def test_our_own_answers_are_scaled_once(engine, model, folder):
 
 
 def test_bfloat16_loses_no_years(folder):
-    """As deviations from the mean: the years 2017 and 2023 are one number in bfloat16."""
+    """The scale is applied in float32: 2017 and 2023 are the same number in bfloat16."""
     exact = answers(folder, precision="float32")
     np.testing.assert_allclose(answers(folder, precision="bfloat16"), exact, atol=0.1)
 
@@ -104,7 +107,7 @@ def test_conversion_keeps_the_numbers(dtype, model, folder, tmp_path):
 
 
 def test_the_released_layout_and_back(folder, tmp_path):
-    """It holds the weights that training had."""
+    """A TF1 checkpoint has the unscaled head; converting it back scales the head again."""
     zipped, again = tmp_path / "model.zip", tmp_path / "again"
     assert main(["checkpoints", "convert", str(folder), str(zipped), "--to", "tf1"]) == 0
     assert main(["checkpoints", "convert", str(zipped), str(again), "--to", "own"]) == 0
@@ -145,11 +148,11 @@ def test_transformers_has_a_position_for_every_token_that_we_read(folder):
     learned = RoFormerEncoder.from_pretrained(folder).config.replace(
         position_embedding_type="learned", max_position_embeddings=8
     )
-    assert TASK.decoding.described_in(learned).max_position_embeddings == 8  # it has no more
+    assert TASK.decoding.described_in(learned).max_position_embeddings == 8  # size of the table
 
 
 def test_a_folder_of_before_is_read_as_it_was_written(model, tmp_path):
-    """Its head is in deviations from the mean, and its task.json has both."""
+    """Older folders have an unscaled head, and mean and deviation in task.json."""
     weights = {name: np.asarray(x) for name, x in model.named_variables().items()}
     model.save_pretrained(tmp_path / "before", weights)
     TASK.save(tmp_path / "before")

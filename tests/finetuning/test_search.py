@@ -1,4 +1,4 @@
-"""Which trainings a run consists of. How good each turns out is made up here."""
+"""The trials of a run: sweeps, seeds and folds, with made-up accuracies."""
 
 from types import SimpleNamespace
 
@@ -27,7 +27,10 @@ def settings(output, **changes):
 
 @pytest.fixture
 def trainings(tmp_path, monkeypatch):
-    """trainings(accuracy, …) → (learning rate, seed) of each, whose accuracy the function gives."""
+    """trainings(accuracy, …) → the learning rate and seed of each trial.
+
+    accuracy(rate) returns the validation accuracy of a trial.
+    """
 
     def searched(accuracy, **asked):
         tried = []
@@ -78,7 +81,7 @@ def test_each_fold_is_held_out_of_one_training(tmp_path, monkeypatch):
 
     def result(trial, trainer, task, test):
         trials.append(trial)
-        assert trainer.train == trial.train  # whose labels balanced weights are counted in
+        assert trainer.train == trial.train  # balanced class weights use the labels of the fold
         return TrialResult(trial, {}, {"valid": {"accuracy": 0.5}}, task, 0.0)
 
     monkeypatch.setattr(search, "run_trial", result)
@@ -91,7 +94,7 @@ def test_each_fold_is_held_out_of_one_training(tmp_path, monkeypatch):
 
 
 def test_of_equal_epochs_the_last_weights_are_kept(tmp_path, monkeypatch):
-    """On a dozen validation examples, many epochs are equal, and the first has hardly learned."""
+    """Small validation sets give many ties, and later weights have trained longer."""
     accuracies, kept = iter([0.4, 0.5, 0.5, 0.3, 0.5, 0.4]), []
     part = SimpleNamespace(save=lambda folder: None, save_files=lambda *_: None)
     chosen = SimpleNamespace(save=part.save, decoding=part, max_length=8)

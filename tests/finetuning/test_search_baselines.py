@@ -1,4 +1,4 @@
-"""A search by words compared with a model's vectors, on the same texts."""
+"""Lexical search baselines (BM25 and TF-IDF) of the embedding tasks."""
 
 import numpy as np
 import pytest
@@ -20,13 +20,14 @@ NAMES = ["BM25 of words", "TF-IDF cosine of 1–3 characters"]
 
 def test_documents_are_found_by_words_they_share():
     examples = [Example((text[-2:], text), BELONGS, "") for text in TEXTS]
-    examples.append(Example(("学习", TEXTS[0]), BELONGS, ""))  # which has none of its words
+    examples.append(Example(("学习", TEXTS[0]), BELONGS, ""))  # no word in common
     actual = search_baselines(Embedding(), [], examples, TOKENIZER)
     assert [name for name, _ in actual] == NAMES
     for _, answers in actual:
         ranks = [item.label.rank for item in answers]
         assert ranks[:5] == [1] * 5
-        assert ranks[5] == 4  # what belongs to 学习 is out of the way, and equal ones come first
+        # The other positive of 学习 is excluded; three documents with an equal score come first.
+        assert ranks[5] == 4
         (example, side, score), *_ = answers[2].label.neighbours
         assert (example, side) == (2, 1)
         assert score == answers[2].scores[0] > 0

@@ -1,4 +1,4 @@
-"""RoFormer-Sim's three losses and their gradients, as bert4keras' outputs give them."""
+"""The three losses of RoFormer-Sim and their gradients against outputs of bert4keras."""
 
 import keras
 import numpy as np
@@ -21,7 +21,7 @@ def known(recorded):
 
 
 def tf1_arrays(training):
-    """Every weight under its TF1 name and in its TF1 shape, and the classifier."""
+    """Return all weights with TF1 names and shapes, and the classifier."""
     variables, config = training.named_variables(), training.config
     arrays = {
         row.tf1: row.to_file(ops.convert_to_numpy(variables[row.name]), "tf1", config.rotary_style)
@@ -34,7 +34,7 @@ def tf1_arrays(training):
 
 
 def compare(name, training, batch, known, ids, record_property):
-    """A step of size 1 takes exactly the gradient away."""
+    """Compare loss and gradients: one step of SGD with rate 1 subtracts exactly the gradient."""
     training.compile(keras.optimizers.SGD(1.0), jit_compile=False)
     before = tf1_arrays(training)
     loss = float(training.train_on_batch(*batch))

@@ -1,4 +1,4 @@
-"""Every loss and gradient against NumPy in float64."""
+"""All losses and gradients against NumPy in float64."""
 
 import keras
 import numpy as np
@@ -27,7 +27,7 @@ TASKS = {
 
 
 def batch(task, rows=4, tokens=5, seed=0):
-    """Targets, logits and weights, one of them 0, as fine-tuning gives them."""
+    """Return random targets, logits and weights as in fine-tuning; the last weight is 0."""
     rng = np.random.default_rng(seed)
     shape = (rows, tokens) if task == "tagging" else (rows,)
     outputs = 1 if task in ("regression", "ranking") else C
@@ -53,7 +53,7 @@ def sigmoid(x):
 
 
 def row_losses(task, targets, logits, *, smoothing=0.0, focal=0.0, class_weights=None):
-    """What the papers print, row by row or token by token, in float64."""
+    """The losses of the papers in float64, for each sequence or token."""
     if task == "regression":
         return (targets - logits)[..., 0] ** 2
     if task in ("multilabel", "ranking"):
@@ -73,7 +73,7 @@ def row_losses(task, targets, logits, *, smoothing=0.0, focal=0.0, class_weights
 
 
 def kl(task, a, b):
-    """KL(p‖q), by its definition; of normals of variance ½ by that of means: d² / (2 · ½)."""
+    """KL(p‖q). A regression's outputs are means of normals of variance ½: d² / (2 · ½)."""
     if task == "regression":
         return ((a - b) ** 2)[..., 0]
     if task in ("multilabel", "ranking"):
@@ -92,7 +92,7 @@ def reference(task, targets, logits, weights, r_drop=0.0, **options):
 
 
 def slopes(function, x, width=1e-5):
-    """Gradient by central differences."""
+    """Return the gradient by central differences."""
     gradient = np.zeros_like(x)
     for place in np.ndindex(x.shape):
         step = np.zeros_like(x)
@@ -102,7 +102,7 @@ def slopes(function, x, width=1e-5):
 
 
 def check(task, loss, data, gradient, **options):
-    """Value and gradient of a loss equal the reference's."""
+    """Compare the value and the gradient of a loss with the reference."""
     targets, logits, weights = data
     exact = (targets.astype("float64") if targets.dtype != "int32" else targets, weights)
     got = keras.ops.convert_to_numpy(loss(targets, logits, sample_weight=weights))
@@ -152,7 +152,7 @@ def test_r_drop_adds_half_of_both_divergences_mean(task, gradient):
 
 @pytest.mark.parametrize("task", TASKS)
 def test_with_a_teacher_the_loss_is_a_weighted_sum(task, gradient):
-    """Hinton et al.: the divergence at temperature 2, times 4; here its weight varies by row."""
+    """Hinton et al.: the divergence at temperature 2 is multiplied by 4. Weights vary by row."""
     targets, logits, weights = batch(task)
     teacher = batch(task, seed=1)[1]
     shares = np.random.default_rng(2).uniform(size=weights.shape).round(2)
@@ -202,7 +202,7 @@ def test_a_batch_without_weight_has_no_loss_and_no_gradient(task, gradient):
 
 
 def test_weights_whose_sum_is_below_one_are_divided_by_it_too():
-    """Windows of one text share a weight of 1: a batch may hold less."""
+    """The windows of a text have a total weight of 1, so a batch may have less than 1."""
     targets, logits, weights = batch("classification")
     loss = make_loss(TASKS["classification"], LossConfig(), [])
     small, large = (float(loss(targets, logits, sample_weight=x * weights)) for x in (1e-3, 1.0))

@@ -1,4 +1,4 @@
-"""A teacher's vectors belong to the texts of the data, also in a training that is resumed."""
+"""Teacher vectors of the texts are computed once, and a resumed training reads them."""
 
 from functools import partial
 

@@ -1,4 +1,4 @@
-"""A compiled model that trainings share leaves nothing of one to the next."""
+"""Several trainings share a compiled model without influencing each other."""
 
 import dataclasses
 
@@ -50,7 +50,7 @@ def batches(count, begin=0, end=None):
 
 
 def trained(trainer, seed, optimizer, count):
-    """Every number that a training of so many batches leaves, and the mean loss on the way."""
+    """Train on `count` batches; return all variables of model and optimizer, and the loss."""
     _, compiled = trainer.begin(seed, optimizer, count)
     history = compiled.fit(batches(count), steps_per_epoch=count, verbose=0, shuffle=False)
     everything = [*compiled.variables, *compiled.optimizer.variables]
@@ -58,19 +58,19 @@ def trained(trainer, seed, optimizer, count):
 
 
 COUNT = 8
-"""Batches of the training that is made several times."""
+"""Number of batches in the training that the tests repeat."""
 
 
 @pytest.fixture(scope="module")
 def alone(start):
-    """A trainer that began with a training by SECOND, and what that left: numbers, mean loss."""
+    """A new trainer after a training with SECOND, its variables and its loss."""
     trainer = Trainer(start, TASK, LossConfig(), TRAIN)
     return trainer, *trained(trainer, 7, SECOND, COUNT)
 
 
 @pytest.fixture(scope="module")
 def shared(start):
-    """A trainer whose first training was another one, by FIRST."""
+    """A trainer after another training, with FIRST."""
     trainer = Trainer(start, TASK, LossConfig(), TRAIN)
     trained(trainer, 5, FIRST, 6)
     return trainer
@@ -110,7 +110,7 @@ def test_settings_that_are_compiled_get_a_model_of_their_own(start):
 
 @pytest.mark.slow
 def test_a_checkpoint_knows_nothing_of_the_schedule(alone, shared, tmp_path):
-    """So it can be continued by who was not there when it was begun; and its run goes on."""
+    """A trainer with another history can therefore resume from a checkpoint."""
     trainer, want, _ = alone
     _, compiled = trainer.begin(7, SECOND, COUNT)
     compiled.fit(batches(COUNT, end=4), steps_per_epoch=4, verbose=0, shuffle=False)

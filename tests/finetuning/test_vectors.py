@@ -1,4 +1,4 @@
-"""Batches of texts that are encoded separately: micro-batches give the gradient of the whole."""
+"""Training of separately encoded texts: micro-batches give the gradient of the whole batch."""
 
 import os
 import socket
@@ -24,7 +24,7 @@ SIZES = {
     "num_attention_heads": 2,
     "intermediate_size": 24,
     "pooling": "mean",
-    "initializer_range": 0.3,  # so that vectors differ
+    "initializer_range": 0.3,  # larger than usual, so that vectors differ
 }
 TASKS = {
     "softmax": Embedding(dimensions=(4, 8)),
@@ -41,7 +41,7 @@ def model(dropout=0.0, **changes):
 
 
 def batch(name, rows=8):
-    """Sides of unlike lengths, the softmax' with two texts more against each example."""
+    """Return sides of different lengths; for softmax, each example has two extra negatives."""
     rng = np.random.default_rng(0)
     sides = {"side_0": (rows, 5), "side_1": (rows, 9)}
     if name == "softmax":
@@ -60,7 +60,7 @@ def batch(name, rows=8):
 
 
 def step(name, micro_batches, dropout=0.0, **changes):
-    """One step of SGD of size 1: every weight after it, and the loss."""
+    """Return all weights after one step of SGD with rate 1, and the loss."""
     training = VectorTraining(model(dropout, **changes), TASKS[name], micro_batches)
     training.compile(keras.optimizers.SGD(1.0), jit_compile=False)
     loss = training.train_on_batch(*batch(name))
@@ -82,9 +82,10 @@ def test_eight_micro_batches_are_one_batch(name, eager_steps):
 
 
 def test_the_second_pass_drops_what_the_first_dropped(eager_steps):
-    """Of a loss linear in the vectors, of which the last norm's γ is a factor, Σ γ · dγ = loss.
+    """Both passes over a micro-batch use the same dropout mask.
 
-    The loss is of the first pass, the gradient of the second.
+    The loss comes from the first pass, the gradient from the second. This loss is linear in the
+    vectors, and these are linear in γ of the last norm, so Σ γ · dγ must equal the loss.
     """
     slopes = np.random.default_rng(1).normal(size=(8, 4, 16)).astype("float32")
     training = VectorTraining(model(0.4), TASKS["softmax"], 2)
@@ -131,7 +132,7 @@ SCRIPT = Path(__file__).parents[1] / "support" / "vector_steps.py"
 
 
 def steps_on_jax(out, micro_batches, processes):
-    """Start so many processes, and give the weights and losses that the first one writes."""
+    """Start the processes and return the weights and losses that the first one writes."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

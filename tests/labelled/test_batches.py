@@ -13,7 +13,7 @@ from roformer_tf.training.feeding import prefetched
 
 
 def rows_of(lengths, tagging=False):
-    """Rows whose tokens and targets say their number: row i holds 1 + i, segment i % 2."""
+    """Return encoded texts in which sequence i has the tokens 1 + i and the segments i % 2."""
     numbers = np.arange(len(lengths), dtype=np.int32)
     return EncodedTexts(
         token_ids=[np.full(n, 1 + i, np.int32) for i, n in enumerate(lengths)],
@@ -32,7 +32,7 @@ def batches_of(lengths, batch_size=4, seed=0, **settings):
 
 
 def numbers(batch):
-    """Which rows a batch holds, from their tokens; -1 for an empty one."""
+    """Return the indices of the sequences in a batch; -1 for padding."""
     return (batch[0]["token_ids"][:, 0] - 1).tolist()
 
 
@@ -93,9 +93,9 @@ def test_every_epoch_and_seed_has_other_batches_in_another_order():
     orders = [batched(seed, number) for seed in range(2) for number in range(2)]
     assert len({tuple(order) for order in orders}) == 4
     together = set(orders[0]).intersection(*orders[1:])
-    assert len(together) < 5  # rows of a batch meet others in the next epoch
+    assert len(together) < 5  # batches are composed differently in each epoch
     lengths = [max(LENGTHS[i] for i in b if i >= 0) for b in orders[0]]
-    assert abs(np.corrcoef(lengths[1:], lengths[:-1])[0, 1]) < 0.3  # short and long by turns
+    assert abs(np.corrcoef(lengths[1:], lengths[:-1])[0, 1]) < 0.3  # lengths are shuffled
 
 
 def test_an_element_does_not_depend_on_what_was_asked_before():

@@ -69,7 +69,7 @@ def test_reranking_and_zero_shot_mark_them_too():
 
 
 def plain_ids(text, tokenizer=WORD):
-    """Ids without special tokens, from the tokens' names."""
+    """Return the ids of a text without special tokens, looked up by token."""
     find = tokenizer.vocabulary.get
     return [find(token, tokenizer.vocabulary["[UNK]"]) for token in tokenizer.tokenize(text)]
 
@@ -109,7 +109,7 @@ def test_a_ranking_is_two_rows():
     want = [WORD.encode(a, x, max_length=16)[0] for a, *rest in triples for x in rest]
     assert [ids.tolist() for ids in actual.token_ids] == want
     assert actual.example.tolist() == [0, 0, 1, 1]
-    assert actual.lengths[0] == len(WORD.encode("今天", SENTENCE)[0])  # the longer of its rows
+    assert actual.lengths[0] == len(WORD.encode("今天", SENTENCE)[0])  # the longer sequence
 
 
 @given(text=texts, max_length=st.integers(4, 40))
@@ -159,7 +159,7 @@ def test_spans_of_units_cover_all_and_fit(drawn):
     spans = windows(bounds, room)
     assert {u for first, last in spans for u in range(first, last)} == set(range(len(sizes)))
     assert all(sum(sizes[first:last]) <= room for first, last in spans)
-    assert all(a < c and b < d for (a, b), (c, d) in pairwise(spans))  # each goes on
+    assert all(a < c and b < d for (a, b), (c, d) in pairwise(spans))  # both ends increase
 
 
 @given(unit_sizes)
@@ -177,7 +177,7 @@ def test_a_unit_is_predicted_in_the_window_where_it_is_farthest_from_an_edge(dra
 
 @given(units=units, max_length=st.integers(3, 30), name=st.sampled_from(["word", "char"]))
 def test_every_unit_is_predicted_once_at_its_first_token(units, max_length, name):
-    """Round trip: a model that predicts its input token predicts the first token of each unit."""
+    """Round trip: if a model outputs its input tokens, a unit's prediction is its first token."""
     tokenizer = TOKENIZERS[name]
     tagging = task("tagging", labels=("O",), max_length=max_length)
     actual = tagging.labelling.encode([example(units=units)], tokenizer)

@@ -1,4 +1,4 @@
-"""Entities next to their text, in the layouts in which such data exist."""
+"""File layouts of texts with entities."""
 
 import csv
 import json
@@ -30,7 +30,7 @@ def cluener(text, spans):
     }
 
 
-LAYOUTS = {  # the name of the column, and its cell
+LAYOUTS = {  # name of the column: function that returns its cell
     "entities": lambda text, spans: dicts(spans),
     "spans": lambda text, spans: [x | {"text": text[x["start"] : x["end"]]} for x in dicts(spans)],
     "annotations": lambda text, spans: dicts(spans, start="start_offset", end="end_offset"),

@@ -1,6 +1,6 @@
-"""Files as people send them: each works and says what it took, or says what to do, in one message.
+"""Real-world files: each one works and its report names the columns, or a message says what to do.
 
-Each is read as `finetune` reads it, and as `predict` does with a model that knows other columns.
+Files are read as by `finetune`, and as by `predict` with a model trained on other columns.
 """
 
 import csv
@@ -35,7 +35,7 @@ def as_lines(*rows, delimiter="\t"):
 
 
 def as_xlsx(*rows, merge=(), before=()):
-    """A workbook with these rows in its last sheet; `merge`: ranges; `before`: other sheets."""
+    """Return a workbook: `rows` in its last sheet, `merge`d ranges, other sheets `before` it."""
     book = openpyxl.Workbook()
     book.remove(book.active)
     for name, rest in [*before, ("数据", rows)]:
@@ -50,7 +50,7 @@ def as_xlsx(*rows, merge=(), before=()):
 
 
 def unicode_text(*rows):
-    """What Excel saves as "Unicode text"."""
+    """Return the content that Excel saves as "Unicode text"."""
     return as_csv(*rows, delimiter="\t").encode("utf-16")
 
 
@@ -241,13 +241,13 @@ def test_it_is_answered_by_a_model_that_knows_other_columns(write, name):
     path = write(name, content)
     report, actual = open_unanswered(path, Classification(labels=("0", "1")), ColumnsConfig())
     texts = [item.texts[0] for item in actual if isinstance(item, Example)]
-    if name == "unicode.txt":  # a text a line, unless it names the column
+    if name == "unicode.txt":  # a .txt file has one text per line, unless it names the column
         known = Classification(labels=("0", "1"), text_columns=(text,))
         report, actual = open_unanswered(path, known, ColumnsConfig())
         texts = [item.texts[0] for item in actual if isinstance(item, Example)]
     assert f"text in column {text}" in report
     want = [a for a, _ in (rows[0] if rows else ROWS)]
-    if name == "holes.csv":  # of these the labels alone are missing
+    if name == "holes.csv":  # rows without a label can be predicted
         want[2:2] = ["没有标签", "也没有"]
     assert texts == want
 
@@ -261,7 +261,7 @@ def test_a_number_of_training_is_no_column_of_a_file_with_names(write, chosen):
     assert [item.texts[0] for item in actual] == [row[bool(chosen)] for row in ROWS]
 
 
-SKIPPED = {  # the report of rows that are no examples
+SKIPPED = {  # parts of the report of skipped rows
     "holes.csv": [
         "holes.csv: 4 of 14 rows skipped:",
         "holes.csv:3 has an empty text in '评论内容'",
@@ -301,7 +301,7 @@ def test_a_pair_is_detected_from_its_columns(write):
 
 
 OLD = b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1"
-COLUMNS = {  # name: content, what the message says, flags that help
+COLUMNS = {  # name: content, parts of the message, flags that solve the problem
     "two_labels.csv": (
         as_csv(
             ("分类", "情感", "评论"),

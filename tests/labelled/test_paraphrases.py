@@ -1,4 +1,4 @@
-"""Rows of two texts that mean the same."""
+"""Batches of paraphrase pairs: order, masking, targets and padding."""
 
 import dataclasses
 
@@ -27,7 +27,7 @@ def spelled(ids):
 
 
 def rows_of(batch):
-    """First and second text of each row that weighs something; what is masked is a star."""
+    """Return the first and second text of each sequence with a weight; masked letters are stars."""
     inputs, _, weights = batch
     actual = []
     for ids, segments in zip(inputs["token_ids"][weights > 0], inputs["segment_ids"], strict=False):
@@ -52,7 +52,7 @@ def test_both_orders_of_two_texts_are_adjacent():
         labels = inputs["labels"]
         assert (labels[:, :-1] == inputs["token_ids"][:, 1:]).all()
         assert not labels[:, -1].any()
-    assert len(seen) == 6 + 3 * 2  # of three texts every two, in either order
+    assert len(seen) == 6 + 3 * 2  # every two texts of a group, in both orders
 
 
 def test_half_of_the_first_texts_are_masked_here_and_there_and_no_second_one():
@@ -65,13 +65,14 @@ def test_half_of_the_first_texts_are_masked_here_and_there_and_no_second_one():
             masked += first.count("*")
             letters += len(first.split())
             changed += first not in texts and "*" not in first
-    assert clean / 1200 == pytest.approx(1 - 0.5 * 0.28, abs=0.06)  # of about 2.3 letters
+    # A text has about 2.3 letters, so masking selects at least one in 28 % of the texts.
+    assert clean / 1200 == pytest.approx(1 - 0.5 * 0.28, abs=0.06)
     assert masked / letters == pytest.approx(0.5 * 0.15 * 0.8, abs=0.015)
     assert 0 < changed < 100
 
 
 def test_texts_of_equal_meaning_are_no_negatives():
-    """k l m n is in two groups: the texts of both belong to it."""
+    """k l m n is in two groups, so the texts of both are its positives."""
     actual = data(GROUPS[1], GROUPS[3])
     _, targets, _ = batch = actual.batches(2, 0)[0]
     firsts = [second for _, second in rows_of(batch)]
@@ -88,7 +89,7 @@ def test_with_a_teacher_rows_have_its_cosines_of_their_first_texts():
     plain = data(*GROUPS)
     vectors = rng.normal(size=(len(plain.texts), 5)).astype("float32")
     taught = dataclasses.replace(plain, teacher=vectors)
-    of_text = dict(zip(plain.spelled, vectors, strict=True))  # the last of equal ones
+    of_text = dict(zip(plain.spelled, vectors, strict=True))  # equal texts: the last vector
     vectors[[plain.spelled.index("k l m n")]] = of_text["k l m n"]
     _, targets, weights = batch = taught.batches(3, 4)[0]
     seconds = [second for _, second in rows_of(batch)]

@@ -1,4 +1,4 @@
-"""Pairs drawn of texts without labels."""
+"""Training pairs sampled from unlabelled texts."""
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ def test_a_question_and_its_context(seed, max_length):
     whole = [x[: max_length - 2] for x in SENTENCES + CLAUSES]
     assert question in whole or 2 <= len(question) <= 8
     assert 0 < len(passage) <= max_length - 2
-    begin, end = LONG.split(question)  # each letter occurs once
+    begin, end = LONG.split(question)  # unique, because each letter occurs once
     joins = range(len(passage) + 1)
     taken_out = any(begin.endswith(passage[:i]) and end.startswith(passage[i:]) for i in joins)
     assert taken_out or (passage in LONG and question in passage)

@@ -30,7 +30,7 @@ CONLL = "北 B-LOC\n京 I-LOC\n人 O\n\n-DOCSTART- -X- O\n\n她 O\n"
 
 @pytest.fixture
 def write(tmp_path):
-    """write("a.tsv", text or bytes) → its path."""
+    """write("a.tsv", text or bytes) → the path of the file, compressed according to its suffix."""
 
     def write(name, content):
         path = tmp_path / name
@@ -46,7 +46,7 @@ def lines(*rows, delimiter="\t"):
 
 
 def read(path, task=None, **columns):
-    """The examples of a file as a command reads them, without their places."""
+    """Return the layout and the texts and labels of a file, as a command reads them."""
     config = ColumnsConfig(**columns)
     layout = find_layout(path, config, task, TASKS)
     return layout, [(e.texts, e.label) for e in read_examples(path, layout, config)]
@@ -74,7 +74,7 @@ def as_jsonl(rows):
 
 
 def xlsx(*rows, **sheets):
-    """A workbook of one sheet, or of several by their names."""
+    """Return a workbook with these rows in its first sheet and more sheets by name."""
     book = openpyxl.Workbook()
     book.remove(book.active)
     for name, sheet in {"一": rows, **sheets}.items():
@@ -209,7 +209,7 @@ def test_encodings_are_found_and_the_unusual_said(write, encoding):
     [
         (("标签", "内容"), ("内容",), "标签"),
         (("id", "Text", "Label"), ("Text",), "Label"),
-        (("评价", "label"), ("评价",), "label"),  # what is left
+        (("评价", "label"), ("评价",), "label"),  # the only other column
         (("text_a", "text_b", "score"), ("text_a", "text_b"), "score"),
         (("label", "query", "title"), ("query", "title"), "label"),
         (("A", "B", "C", "label"), ("A", "B", "C"), "label"),
@@ -239,17 +239,17 @@ def test_columns_are_those_that_the_user_gives(write, header, identified):
 
 
 WORDS = [(f"文{i}", "好坏"[i % 2]) for i in range(40)]
-NUMBERS = [(f"文{i}", f"{i}.5") for i in range(40)]  # each once
+NUMBERS = [(f"文{i}", f"{i}.5") for i in range(40)]  # all different
 SEVERAL = [(f"文{i}", ("甲,乙", "丙", "")[i % 3]) for i in range(40)]
-HEADER = ("说法", "好恶")  # names that are not known
-FIRST_LINES = [  # the first line, those under it, and whether it may name columns
+HEADER = ("说法", "好恶")  # unknown column names
+FIRST_LINES = [  # the first line, the other lines, and whether the first may be a header
     (HEADER, WORDS, True),
     (HEADER, [*WORDS, ("文", "中")], True),  # a rare label
     (HEADER, [(text, str(i % 3)) for i, (text, _) in enumerate(WORDS)], True),
     (HEADER, NUMBERS, True),
     (HEADER, SEVERAL, True),
     (("文", "坏"), WORDS, False),
-    (("文", "坏"), [("文", "好")] * 500 + [("文", "坏")], False),  # its label comes late
+    (("文", "坏"), [("文", "好")] * 500 + [("文", "坏")], False),  # the label occurs again late
     (("文", "99"), NUMBERS, False),
     (("文", "乙"), SEVERAL, False),
     (("文", ""), SEVERAL, False),
@@ -289,7 +289,7 @@ def test_first_line_overrides_what_the_file_suggests(write):
 
 @pytest.mark.parametrize("names", [True, False])
 def test_other_files_of_the_layout_are_read_as_the_one_of_training(write, names):
-    """A few lines of a file tell too little; what its layout is was seen in training."""
+    """A short file is ambiguous, so it is read with the layout of the training file."""
     path = write("train.tsv", lines(*([HEADER] * names), *WORDS))
     few = write("few.tsv", lines(*([HEADER] * names), ("新", "好"), ("旧", "坏")))
     first_line = "header" if names else "auto"
@@ -330,7 +330,7 @@ def test_a_label_that_is_called_as_a_column_makes_no_header(write):
     ],
 )
 def test_one_that_comes_again_late_is_asked_for(write, label, text):
-    """The first rows alone would show a header: 新闻 is a column's name elsewhere."""
+    """From the first rows alone, the line looks like a header: 新闻 is a usual column name."""
     texts = [text.format(i) for i in range(302)]
     labels = [label, *["体育", "财经", "科技"] * 100, label]
     path = write("a.tsv", lines(*zip(labels, texts, strict=True)))
@@ -351,7 +351,7 @@ def test_nor_does_one_in_a_later_row_which_would_make_titles_of_those_above(writ
     "rows",
     [
         [("id1", "甲", "x"), ("id2", "甲", "x"), ("id3", "乙", "y"), ("id4", "乙", "y")],
-        [("9", "甲", "0"), ("7", "乙", "1"), ("9", "丙", "0")],  # which is the label?
+        [("9", "甲", "0"), ("7", "乙", "1"), ("9", "丙", "0")],  # two possible label columns
         [("title", "content", "label"), ("a", "b", "0"), ("c", "d", "1")],
         [("text", "label", "score"), ("a", "0", "0.5"), ("c", "1", "0.7")],
         [("nr", "words", "more", "label"), ("1", "b", "x", "0"), ("2", "d", "y", "1")],
@@ -465,7 +465,7 @@ def test_a_task_that_does_not_fit_is_refused(write, name, task):
 
 @pytest.mark.parametrize("name", [*FILES, "a.tsv.gz"])
 def test_a_label_may_be_called_nan(write, name):
-    """As 男 and 南 are in pinyin: text, whatever pandas would make of it."""
+    """nan is pinyin of 男 and 南; pandas would read it as a missing value."""
     rows = [
         ("他来了", "nan"),
         ("她来了", "nü"),
@@ -654,10 +654,10 @@ def test_a_text_of_200000_characters_is_read(write):
         assert read(path)[1] == [((long,), "0")]
 
 
-# What is bad
+# Invalid files
 
 
-BAD = {  # name: content, task, what the message says
+BAD = {  # name: content, task, part of the message
     "other.xml": ("{}", None, "of no kind that can be read"),
     "other.json": (
         "{}",

@@ -19,13 +19,13 @@ EXAMPLES = st.lists(
 
 
 def plain(example):
-    """A text in half width and without white space, letter by letter."""
+    """Return the texts in half width and without white space, converted letter by letter."""
     half = {"ｂ": "b", " ": "", "　": ""}
     return tuple("".join(half.get(letter, letter) for letter in text) for text in example.texts)
 
 
 def either_way(example):
-    """A pair's texts, made plain, in no order."""
+    """Return the normalized texts of a pair independently of their order."""
     return sorted(plain(example))
 
 
@@ -42,7 +42,7 @@ def test_duplicates_are_those_of_a_double_loop(train, test, valid):
     assert actual.in_train.tolist() == [any(key == k for k in keys) for key in held]
     assert actual.repeated.tolist() == [key in held[:i] for i, key in enumerate(held)]
     assert actual.within == sum(key in keys[:i] for i, key in enumerate(keys))
-    every = [*train, *test]  # where another order may have another label
+    every = [*train, *test]  # a pair in the other order may have another label
     labels = {plain(e): {other.label for other in every if plain(other) == plain(e)} for e in every}
     assert actual.contradicting == sum(len(x) > 1 for x in labels.values())
     assert (actual.unseen == ~(actual.in_train | actual.in_valid | actual.repeated)).all()
@@ -67,7 +67,7 @@ def test_mirrored_pairs_and_triples_are_met_again():
     assert duplicates([], [*train, *test]).repeated.tolist() == [False, False, True, True, False]
     assert duplicates(train, [], test).within == 0
     assert duplicates([*train, *test], []).within == 2
-    assert actual.contradicting == 1  # 丙, 丁: read in the same order
+    assert actual.contradicting == 1  # only 丙, 丁 occurs in the same order with two labels
 
     train = [Example(("甲", "乙", "丙"), "B", "")]
     test = [Example(texts, "C", "") for texts in (("甲", "丙", "乙"), ("乙", "甲", "丙"))]
@@ -164,7 +164,7 @@ def test_every_label_is_trained_on(task):
 @pytest.mark.parametrize("task", ["classification", "pair", "multilabel", "tagging"])
 @pytest.mark.parametrize("shares", [(0.1, 0.1), (0.1, 0.0), (0.02, 0.3)])
 def test_a_label_of_three_rows_is_in_every_set(task, shares):
-    """Whatever the seed, next to labels that are frequent, and with rows that repeat."""
+    """This holds for every seed, with frequent labels and repeated rows."""
     labels = ["common"] * 300 + ["often"] * 150 + ["rare"] * 3 + ["scarce"] * 4
     if task in ("multilabel", "tagging"):  # a rare label comes with a frequent one
         labels = [("common", label) for label in labels]

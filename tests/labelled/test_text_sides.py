@@ -1,4 +1,4 @@
-"""Separately encoded texts, and batches in which no matching text is a negative."""
+"""Separately encoded texts, and batches in which no positive is used as a negative."""
 
 import numpy as np
 import pytest
@@ -44,7 +44,7 @@ PAIRS = [("a b", "c d e"), ("a b", "f"), ("g", "c d e"), ("h", "i j"), ("i j", "
 
 
 def negatives_of(batch):
-    """By an anchor's text, its negatives in a batch, and its answers."""
+    """Return the text, the positives and the negatives of each anchor in a batch."""
     inputs, targets, weights = batch
     anchors = [words(row) for row in inputs["side_0"]]
     sides = [inputs[name] for name in sorted(inputs) if name != "side_0"]
@@ -64,7 +64,7 @@ def negatives_of(batch):
 
 @given(st.integers(0, 100), st.integers(2, 8))
 def test_a_positive_is_never_a_negative(seed, batch_size):
-    pairs = [*PAIRS, ("k", "n o")]  # k belongs to i j, which h has for an answer
+    pairs = [*PAIRS, ("k", "n o")]  # k is an anchor here and a positive of i j in PAIRS
     rows = encoded(*pairs)
     data = SideBatches(rows, positives=Positives(rows.numbers))
     known = {(a.replace(" ", ""), b.replace(" ", "")) for a, b in pairs}
@@ -86,8 +86,8 @@ def test_all_other_texts_are_negatives():
     data = SideBatches(rows, positives=Positives(rows.numbers))
     actual = {(a, b): sorted(rest) for a, (b,), rest in negatives_of(data.batches(6, 0)[0])}
     assert actual["l", "m"] == ["cde", "cde", "f", "ij", "k"]
-    assert actual["ab", "cde"] == ["ij", "k", "m"]  # neither its other text nor the same one again
-    assert actual["ij", "k"] == ["cde", "cde", "f", "m"]  # nor itself: "h" has it for an answer
+    assert actual["ab", "cde"] == ["ij", "k", "m"]  # without f, its other positive, and cde of g
+    assert actual["ij", "k"] == ["cde", "cde", "f", "m"]  # without ij, the positive of h
     assert actual["h", "ij"] == ["cde", "cde", "f", "k", "m"]
 
 
@@ -96,7 +96,7 @@ def test_a_third_text_is_a_negative_of_all():
     data = SideBatches(rows, positives=Positives(rows.numbers[:, :2]))
     actual = {a: (b, sorted(rest)) for a, (b,), rest in negatives_of(data.batches(3, 0)[0])}
     assert actual == {
-        "a": ("b", ["c", "e", "f", "h"]),  # not what belongs to it, though g has it for a third
+        "a": ("b", ["c", "e", "f", "h"]),  # without b, although it is a third text of g
         "d": ("e", ["b", "b", "c", "f", "h"]),
         "g": ("h", ["b", "b", "c", "e", "f"]),
     }
@@ -135,7 +135,7 @@ def test_negatives_are_a_side_of_their_own():
     assert targets.shape == (6, 18)
     actual = {(a, b): rest for a, (b,), rest in negatives_of(batch)}
     assert sorted(actual["l", "m"]) == sorted(
-        ["cde", "cde", "f", "ij", "k"]  # of the batch
+        ["cde", "cde", "f", "ij", "k"]  # in-batch negatives
         + [x for x in words_of(rows, negatives.ravel()) if x != "m"]
     )
 
@@ -169,8 +169,8 @@ def test_long_documents_are_read_in_passages_and_queries_are_cut():
     assert rows.places.tolist() == [0, 1, 1, 1, 2, 3, 4, 5, 5, 5]
     assert rows.counts.tolist() == [[1, 3, 1], [1, 1, 3]]
     assert rows.first_rows.tolist() == [[0, 1, 4], [5, 6, 7]]
-    assert rows.numbers[0, 1] == rows.numbers[1, 2]  # one text
-    assert rows.numbers[0, 0] != rows.numbers[0, 1]  # cut, it is another one
+    assert rows.numbers[0, 1] == rows.numbers[1, 2]  # the same text
+    assert rows.numbers[0, 0] != rows.numbers[0, 1]  # truncated, it is a different text
     assert rows.lengths.tolist() == [22, 22]
 
 
@@ -183,7 +183,8 @@ def test_the_passage_of_a_query_is_the_one_of_its_words():
     assert chosen == ["ijklmnopqr", "abcdefghij", "qrstuvwxyz", "efgh"]
     data = SideBatches(rows, positives=Positives(rows.numbers), rows=fitting_rows(rows))
     actual = {a: (b, rest) for a, (b,), rest in negatives_of(data.batches(4, 0)[0])}
-    assert actual["pq"] == ("ijklmnopqr", ["efgh"])  # no other passage of its document
+    # Other passages of its document are not negatives.
+    assert actual["pq"] == ("ijklmnopqr", ["efgh"])
     assert sorted(actual["efg"][1]) == ["abcdefghij", "ijklmnopqr", "qrstuvwxyz"]
 
 
@@ -202,7 +203,7 @@ def test_a_document_of_several_queries_is_once_in_a_batch():
             documents, place = inputs["side_1"], inputs["place_1"]
             assert len(documents) == 8
             texts = [words(row) for row in documents if row.any()]
-            assert len(texts) == len(set(texts)) <= 4  # four queries of each come together
+            assert len(texts) == len(set(texts)) <= 4  # four queries share each document
             actual = [(words(inputs["side_0"][i]), texts[place[i]]) for i in range(count)]
             seen += actual
             for i, (query, document) in enumerate(actual):

@@ -1,4 +1,4 @@
-"""A label for every character or word, in the layouts in which such data is found."""
+"""File layouts with a label for every character or word."""
 
 import json
 
@@ -21,7 +21,7 @@ WANT = [(tuple(text), tuple(NAMES[i] for i in tags)) for text, tags in SENTENCES
 
 
 def feature(kind, names=NAMES):
-    """Metadata as `datasets` writes it in its versions."""
+    """Return the schema metadata of different versions of the library `datasets`."""
     label = {"names": names, "_type": "ClassLabel"}
     wrapped = {
         "Sequence": {"feature": label, "_type": "Sequence"},
@@ -183,7 +183,7 @@ def test_an_array_may_have_the_name_of_json_lines(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text("\ufeff\n" + json.dumps(rows, indent=1), "utf-8")
     assert [item.label for item in read(path)[1]] == ["0", "1", "0", "1"]
-    path.write_text('{"data": [0], "text": "一", "label": 1}\n', "utf-8")  # a line, no nesting
+    path.write_text('{"data": [0], "text": "一", "label": 1}\n', "utf-8")  # JSON Lines, one line
     assert read(path, "classification")[1][0].texts == ("一",)
 
 
@@ -234,7 +234,7 @@ def conll(path, sentences):
     return path
 
 
-SCHEMES = {  # tags without a type, and of what they are
+SCHEMES = {  # sentences with untyped tags, and the expected scheme
     "bare": ([zip("北京人", "BIO", strict=True), zip("你好", "OO", strict=True)], "IOB2"),
     "words": ([zip("我去公园学习班", "SSBEBME", strict=True)], "BIOES"),
 }

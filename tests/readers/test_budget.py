@@ -1,4 +1,4 @@
-"""Small files that are large inside: memory and disk stay bounded, and a message says what is."""
+"""Decompression bombs and long lines: memory and disk use stay bounded, and files are rejected."""
 
 import gzip
 import json
@@ -23,7 +23,7 @@ COMPRESSED = {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress, ".zst": zst
 LONG = b"a" * (streams.LONGEST + 1000)
 TOO_LONG = "has more than 16 MiB in line"
 TOO_LARGE = r"has 0\.\d\d MB, but unpacks to more than [\d,]+ times as much"
-LINES = {  # one line that is too long
+LINES = {  # files with one line that is too long
     "a.txt": b"x\n" + LONG,
     "a.jsonl": b'{"text": "x"}\n{"text": "' + LONG + b'"}\n',
     "a.csv": b'text\nx\n"' + LONG + b'"\n',
@@ -54,7 +54,7 @@ def repeated(text, count):
 MANY = repeated("好" * 30_000, 20_000)
 ONE_ROW = "has more than 16 MiB in row 1"
 PLAIN = {"use_dictionary": False, "compression": "zstd"}
-TABLES = {  # Parquet and Arrow files that are large inside: content, message
+TABLES = {  # Parquet and Arrow files with large uncompressed contents: content, message
     "rows.parquet": lambda: (parquet(MANY, compression="zstd"), TOO_LARGE),
     "rows.arrow": lambda: (arrow(MANY), TOO_LARGE),
     "struct.parquet": lambda: (parquet(pa.StructArray.from_arrays([MANY], ["a"])), TOO_LARGE),
@@ -69,8 +69,8 @@ TABLES = {  # Parquet and Arrow files that are large inside: content, message
 
 
 @pytest.fixture
-def little_memory():
-    """Fails where Python objects take more than some copies of the longest line."""
+def limited_memory():
+    """Fail if Python objects take more memory than ten times the longest line."""
     tracemalloc.start()
     yield
     peak = tracemalloc.get_traced_memory()[1]
@@ -87,11 +87,11 @@ def read(path):
     return [None for _ in open_table(path, lambda rows: Top(0, True)).rows]
 
 
-@pytest.mark.usefixtures("little_memory")
+@pytest.mark.usefixtures("limited_memory")
 @pytest.mark.parametrize("suffix", COMPRESSED)
 @pytest.mark.parametrize("name", LINES)
 @pytest.mark.quick_cases("a.txt*", "*-")
-def test_a_line_has_a_longest_length(tmp_path, name, suffix):
+def test_too_long_lines_are_rejected(tmp_path, name, suffix):
     path = tmp_path / f"{name}{suffix}"
     path.write_bytes(COMPRESSED[suffix](LINES[name]))
     with pytest.raises(InputError, match=rf"{path.name} {TOO_LONG} \d"):
@@ -100,7 +100,7 @@ def test_a_line_has_a_longest_length(tmp_path, name, suffix):
 
 @pytest.mark.parametrize("suffix", [".gz", ".xz", ".zst"])
 @pytest.mark.slow
-def test_lines_that_unpack_to_far_more_than_their_file_are_not_read(tmp_path, suffix, monkeypatch):
+def test_suspicious_compression_ratios_are_rejected(tmp_path, suffix, monkeypatch):
     monkeypatch.setattr(streams, "UNSUSPICIOUS", 1 << 16)
     path = tmp_path / f"many.txt{suffix}"
     path.write_bytes(COMPRESSED[suffix](b"a\n" * (1 << 16)))
@@ -108,14 +108,14 @@ def test_lines_that_unpack_to_far_more_than_their_file_are_not_read(tmp_path, su
         read(path)
     path.write_bytes(COMPRESSED[suffix](b"a\n" * (1 << 15)))
     assert len(read(path)) == 1 << 15
-    text = "\n".join(os.urandom(30).hex() for _ in range(5_000)).encode()  # usual ratios
+    text = "\n".join(os.urandom(30).hex() for _ in range(5_000)).encode()  # a usual ratio
     path.write_bytes(COMPRESSED[suffix](text))
     assert len(read(path)) == 5_000
 
 
 @pytest.mark.parametrize("name", TABLES)
-@pytest.mark.usefixtures("little_memory")
-def test_tables_are_bounded_by_the_size_of_their_cells(tmp_path, name):
+@pytest.mark.usefixtures("limited_memory")
+def test_tables_with_large_cells_are_rejected(tmp_path, name):
     path = tmp_path / name
     content, message = TABLES[name]()
     path.write_bytes(content)
@@ -126,7 +126,7 @@ def test_tables_are_bounded_by_the_size_of_their_cells(tmp_path, name):
 
 
 @pytest.mark.parametrize("write", [parquet, arrow])
-def test_texts_that_repeat_are_read_where_they_are_not_large(tmp_path, write):
+def test_repeated_texts_of_normal_size_are_read(tmp_path, write):
     path = tmp_path / f"a.{write.__name__}"
     texts = ["很好" * 3000, "坏" * 10, None, "一般"]
     path.write_bytes(write(pa.array(texts * 1500).dictionary_encode()))
@@ -134,7 +134,7 @@ def test_texts_that_repeat_are_read_where_they_are_not_large(tmp_path, write):
     assert rows == texts * 1500
 
 
-def test_a_corpus_goes_on_after_a_file_that_is_too_large_inside(tmp_path):
+def test_a_corpus_skips_files_with_too_long_lines(tmp_path):
     (tmp_path / "a.txt.zst").write_bytes(zstd.compress("好\n".encode() + LONG + b"\n"))
     (tmp_path / "b.jsonl").write_text(json.dumps({"text": "坏"}), "utf-8")
     (tmp_path / "c.parquet").write_bytes(parquet(pa.array(["一般"])))
@@ -145,11 +145,11 @@ def test_a_corpus_goes_on_after_a_file_that_is_too_large_inside(tmp_path):
     assert f"a.txt.zst:2: {TOO_LONG}" in report.summary()
 
 
-def test_embed_writes_nothing_of_a_small_file_that_is_large_inside(tmp_path, capsys):
+def test_embed_writes_nothing_for_a_decompression_bomb(tmp_path, capsys):
     path = tmp_path / "bomb.parquet"
     path.write_bytes(parquet(repeated("好" * 300_000, 400_000), compression="zstd"))
     assert path.stat().st_size < 10_000
-    words = ["embed", "nowhere", "--input", str(path), "--output", str(tmp_path / "x.npy")]
-    assert cli.main(words) == 2
+    arguments = ["embed", "nowhere", "--input", str(path), "--output", str(tmp_path / "x.npy")]
+    assert cli.main(arguments) == 2
     assert "bomb.parquet has 0.00 MB, but unpacks to more than" in capsys.readouterr().err
     assert [item.name for item in tmp_path.iterdir()] == ["bomb.parquet"]

@@ -1,4 +1,4 @@
-"""Rows in memory are read as the file that they would be."""
+"""Rows in memory are converted to the JSON Lines that a file would contain."""
 
 import datetime
 import json
@@ -12,7 +12,7 @@ from roformer_tf.readers.memory import json_lines
 
 
 class Frame:
-    """What is used of a data frame of pandas."""
+    """The part of a pandas data frame that is used."""
 
     def __init__(self, rows):
         self.columns = list(rows[0])
@@ -33,13 +33,13 @@ def classes(*names):
 
 
 def schema(**features):
-    """What is used of `datasets.Features`."""
+    """Return the part of `datasets.Features` that is used."""
     metadata = {b"huggingface": json.dumps({"info": {"features": features}}).encode()}
     return SimpleNamespace(arrow_schema=SimpleNamespace(metadata=metadata))
 
 
 class Dataset(list):
-    """What is used of a `datasets.Dataset`: its rows, and the names of its classes."""
+    """The part of a `datasets.Dataset` that is used: rows and class names."""
 
     features = schema(text={"dtype": "string", "_type": "Value"}, label=classes("bad", "good"))
 
@@ -61,7 +61,7 @@ LINES = '{"text": "很好", "label": "good"}\n{"text": "太吵", "label": "bad"}
     ],
     ids=["dicts", "generator", "tuples", "lists", "pandas", "polars", "datasets"],
 )
-def test_all_forms_of_the_same_rows_are_the_same_lines(data):
+def test_all_row_formats_give_the_same_lines(data):
     assert json_lines(data, "train") == LINES
 
 
@@ -80,7 +80,7 @@ def test_the_last_cell_of_a_tuple_is_the_label(cells, columns):
     assert list(json.loads(json_lines([cells], "train", named=False))) == numbers
 
 
-def test_values_are_as_json_has_them():
+def test_values_are_converted_to_json():
     missing = type("NAType", (), {})()
     row = {
         "int": np.int32(3),
@@ -112,7 +112,7 @@ def test_values_are_as_json_has_them():
     }
 
 
-def test_class_numbers_in_lists_get_their_names():
+def test_class_indices_are_replaced_by_names():
     tags = {"feature": classes("O", "B-LOC", "I-LOC"), "_type": "List"}
     data = Dataset([{"tokens": ["北", "京"], "ner_tags": np.array([1, 2]), "label": -1}])
     data.features = schema(label=classes("bad", "good"), ner_tags=tags)
@@ -120,7 +120,7 @@ def test_class_numbers_in_lists_get_their_names():
     assert row == {"tokens": ["北", "京"], "ner_tags": ["B-LOC", "I-LOC"], "label": None}
 
 
-def test_half_of_a_character_stays_what_it_is():
+def test_a_lone_surrogate_is_kept():
     (line,) = json_lines([("\ud83d", "x")], "train").splitlines()
     assert json.loads(line.encode())["text"] == "\ud83d"
 
@@ -136,6 +136,6 @@ def test_half_of_a_character_stays_what_it_is():
         ([tuple("abcde")], r"^row 1 of valid has 5 cells, .* Give dictionaries"),
     ],
 )
-def test_anything_else_is_refused(data, message):
+def test_other_data_are_rejected(data, message):
     with pytest.raises(InputError, match=message):
         json_lines(data, "valid")

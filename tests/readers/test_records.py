@@ -21,7 +21,7 @@ from roformer_tf.readers.records import (
 from roformer_tf.readers.streams import LONGEST, UnreadableError
 
 
-def test_every_json_line_is_an_object_or_says_why_not():
+def test_json_lines_are_objects_or_have_a_problem():
     content = b'{"a": 1}\n\n{\n[1]\n{"a": "\xff"}\n\0{}\n{}\r\n' + b"[" * 100_000
     actual = list(json_records(TextLines(io.BytesIO(content))))
     assert [number for number, *_ in actual] == [1, 2, 3, 4, 5, 6, 7, 8]
@@ -33,7 +33,7 @@ def test_every_json_line_is_an_object_or_says_why_not():
     ]
 
 
-def test_a_quoted_record_begins_where_its_first_line_is():
+def test_a_quoted_record_has_the_number_of_its_first_line():
     lines = ["a,b\r\n", '"x\n', 'y","z ""q"""\n', '"a"b,c\n', "d,e"]
     *good, (number, cells, problem), last = quoted_records(lines, "excel")
     assert good == [(1, ["a", "b"], ""), (2, ["x\ny", 'z "q"'], "")]
@@ -42,14 +42,14 @@ def test_a_quoted_record_begins_where_its_first_line_is():
     assert last == (5, ["d", "e"], "")
 
 
-def test_a_quote_that_never_closes_ends_after_the_longest_cell():
+def test_an_unclosed_quote_ends_after_the_longest_cell():
     lines = ["x" * (1 << 20) + "\n"] * 40
     first, *_ = quoted_records(['"', *lines], "excel")
     assert "field larger than" in first.problem
     assert LONGEST < 40 << 20
 
 
-def test_a_quote_that_never_closes_takes_no_line_but_its_own_along():
+def test_an_unclosed_quote_affects_only_its_own_line():
     lines = ["a,b\n", '"x,1\n', "c,d\n", '"y\n', 'z",2\n', '"p"q,\n', "e,f\n"]
     actual = list(quoted_records(lines, "excel"))
     assert [(number, cells) for number, cells, _ in actual] == [
@@ -57,7 +57,7 @@ def test_a_quote_that_never_closes_takes_no_line_but_its_own_along():
     ]
 
 
-def test_another_delimiter_can_be_named():
+def test_another_delimiter_can_be_given():
     assert [r.cells for r in quoted_records(['"a;b";c\n'], "excel", ";")] == [["a;b", "c"]]
     assert [r.cells for r in tabbed_records(["a;b\tc\n"], ";")] == [["a", "b\tc"]]
 
@@ -66,24 +66,24 @@ cell = st.text(st.characters(exclude_characters="\t\n\r", codec="utf-8"))
 
 
 @given(st.lists(st.lists(cell, min_size=1)), st.sampled_from(["\n", "\r\n"]))
-def test_tabs_alone_separate_cells(rows, end):
+def test_only_tabs_separate_cells(rows, end):
     actual = tabbed_records("\t".join(row) + end for row in rows)
     assert [(number, cells) for number, cells, _ in actual] == list(enumerate(rows, start=1))
 
 
-def test_sentences_are_between_blank_lines_with_tags_or_without():
+def test_blank_lines_separate_sentences_with_or_without_tags():
     lines = ["北\tB-LOC\n", "京\tI-LOC\n", "\n", " \n", "-DOCSTART- O\n", "\n", "人 O"]
     assert [(number, cells) for number, cells, _ in sentences(lines, TYPED)] == [
         (1, {"units": ("北", "京"), "tags": ("B-LOC", "I-LOC")}),
         (7, {"units": ("人",), "tags": ("O",)}),
     ]
-    bare = list(sentences(["北\n", "京\n"], None))
-    assert bare == [(1, {"units": ("北", "京")}, "")]
+    untagged = list(sentences(["北\n", "京\n"], None))
+    assert untagged == [(1, {"units": ("北", "京")}, "")]
     assert next(iter(sentences(["北\n"], ANY))).problem == "has no tag next to '北'"
 
 
 @pytest.mark.parametrize("tags", [TYPED, None])
-def test_comments_before_a_sentence_are_no_units(tags):
+def test_comments_before_a_sentence_are_skipped(tags):
     lines = ["# id 7\tdomain=zh\n", "# text = 北京\n", "北 _ B-LOC\n", "# _ O\n", "\n"]
     lines += ["# _ O\n", "京 _ O\n"]
     units = [record.cells["units"] for record in sentences(lines, tags)]
@@ -102,7 +102,7 @@ def test_parquet_rows_are_numbered_over_batches(columns):
         assert cells == {name: want[name] for name in columns or want}
 
 
-def test_parquet_that_is_damaged_inside_gives_what_is_before():
+def test_a_damaged_parquet_file_is_rejected():
     source = io.BytesIO()
     text = [f"{x:0100}" for x in range(4000)]
     parquet.write_table(
@@ -119,7 +119,7 @@ def test_parquet_that_is_damaged_inside_gives_what_is_before():
 
 
 VIEWS = pyarrow.array(["很好" * 9, None, "x"] * 200, pyarrow.string_view())
-COLUMNS = {  # types that other programs write
+COLUMNS = {  # column types that other programs write
     "views": VIEWS,
     "a dictionary of views": pyarrow.DictionaryArray.from_arrays([0, 1, 2] * 200, VIEWS[:3]),
     "large": pyarrow.array(["很好", None, "x"] * 200, pyarrow.large_string()),
@@ -144,7 +144,7 @@ def test_arrow_columns_of_any_type_are_read(name, file_format):
     assert actual == table.to_pylist()
 
 
-def test_arrow_data_that_is_damaged_or_of_another_type_is_refused():
+def test_damaged_or_unsupported_arrow_data_is_rejected():
     array = pyarrow.RunEndEncodedArray.from_arrays([600], ["x"])
     table = pyarrow.table({"other": array})
     sink = io.BytesIO()

@@ -18,9 +18,9 @@ PACKAGE = "http://schemas.openxmlformats.org/package/2006"
 
 
 def as_excel_writes(path, rows, strings=None, sheet=None, more=()):
-    """Write a workbook with its texts in a list of their own, as Excel does and openpyxl does not.
+    """Write a workbook with a shared string table, as Excel does and openpyxl does not.
 
-    `strings` and `sheet` replace the XML of the list and of the sheet.
+    `strings` and `sheet` replace the XML of the table and of the sheet.
     """
     texts = list(dict.fromkeys(cell for row in rows for cell in row))
     cells = "".join(
@@ -31,7 +31,7 @@ def as_excel_writes(path, rows, strings=None, sheet=None, more=()):
         + "</row>"
         for i, r in enumerate(rows, start=1)
     )
-    listed = "".join(f"<si><t>{escape(text)}</t></si>" for text in texts)
+    string_items = "".join(f"<si><t>{escape(text)}</t></si>" for text in texts)
     kind = "application/vnd.openxmlformats-officedocument.spreadsheetml."
     parts = {
         "[Content_Types].xml": f'<Types xmlns="{PACKAGE}/content-types">'
@@ -51,7 +51,7 @@ def as_excel_writes(path, rows, strings=None, sheet=None, more=()):
         "xl/_rels/workbook.xml.rels": f'<Relationships xmlns="{PACKAGE}/relationships">'
         f'<Relationship Id="rId1" Type="{OFFICE}/worksheet" Target="sheet.xml"/></Relationships>',
         "xl/styles.xml": f'<styleSheet xmlns="{MAIN}"/>',
-        "xl/strings.xml": strings or f'<sst xmlns="{MAIN}">{listed}</sst>',
+        "xl/strings.xml": strings or f'<sst xmlns="{MAIN}">{string_items}</sst>',
         "xl/sheet.xml": sheet
         or f'<worksheet xmlns="{MAIN}"><dimension ref="A1:XFD9"/>'
         f"<sheetData>{cells}</sheetData></worksheet>",
@@ -64,7 +64,7 @@ def as_excel_writes(path, rows, strings=None, sheet=None, more=()):
 
 
 def workbook(path, **sheets):
-    """Write sheets, each a list of rows; a name that ends in an underscore is of a hidden one."""
+    """Write sheets, each a list of rows; a sheet is hidden if its name ends in an underscore."""
     book = openpyxl.Workbook()
     book.remove(book.active)
     for name, rows in sheets.items():
@@ -78,7 +78,7 @@ def workbook(path, **sheets):
 
 
 def cells(path, sheet=None):
-    """The cells of each row by its number."""
+    """Return the cells of each row by row number."""
     return {record.number: record.cells for record in open_sheet(path, sheet).records}
 
 
@@ -91,10 +91,10 @@ ROWS = [
 
 
 @pytest.mark.parametrize("write", [as_excel_writes, lambda path, rows: workbook(path, 一=rows)])
-def test_texts_come_back_row_by_row(tmp_path, write):
+def test_cells_are_read_row_by_row(tmp_path, write):
     path = write(tmp_path / "a.xlsx", ROWS)
     assert cells(path) == dict(enumerate(ROWS, start=1))
-    assert open_sheet(path).name == ""  # the only one
+    assert open_sheet(path).name == ""  # a single sheet is not named
 
 
 @pytest.mark.parametrize(
@@ -111,16 +111,16 @@ def test_texts_come_back_row_by_row(tmp_path, write):
         (datetime.datetime(2024, 1, 31, 8, 5), "2024-01-31 08:05:00"),
         (datetime.time(8, 5), "08:05:00"),
         ("#N/A", ""),
-        ("=1+1", ""),  # never computed: no program has opened it yet
+        ("=1+1", ""),  # no stored value: no program has computed the formula yet
         ("a_x000D_\nb", "a\r\nb"),
         (" 1.0 ", " 1.0 "),
     ],
 )
-def test_a_cell_is_the_text_that_it_shows(tmp_path, value, text):
+def test_a_cell_is_read_as_the_displayed_text(tmp_path, value, text):
     assert cells(workbook(tmp_path / "a.xlsx", a=[["x", value, "y"]])) == {1: ["x", text, "y"]}
 
 
-def test_empty_cells_are_empty_and_what_is_only_formatted_is_none(tmp_path):
+def test_empty_cells_are_read_and_formatted_empty_cells_ignored(tmp_path):
     path = tmp_path / "a.xlsx"
     book = openpyxl.Workbook()
     sheet = book.active
@@ -144,13 +144,13 @@ def merged_workbook(path, rows, ranges):
     book = openpyxl.Workbook()
     for row in rows:
         book.active.append(row)
-    for cells_merged in ranges:
-        book.active.merge_cells(cells_merged)
+    for merged_range in ranges:
+        book.active.merge_cells(merged_range)
     book.save(path)
     return path
 
 
-def test_a_merged_range_gives_its_value_to_each_row_that_has_another_cell(tmp_path):
+def test_a_merged_range_applies_to_each_nonempty_row(tmp_path):
     rows = [
         *(["评论", None, None], ["text", "label", "note"], [None, None, "more"]),
         *(["甲", "好", None], ["乙", None, None], [None, None, None], ["丙", None, None]),
@@ -158,7 +158,7 @@ def test_a_merged_range_gives_its_value_to_each_row_that_has_another_cell(tmp_pa
     ]
     ranges = ["A1:C1", "A2:A3", "B2:B3", "B4:C7", "B8:B9"]
     path = merged_workbook(tmp_path / "a.xlsx", rows, ranges)
-    assert open_sheet(path).merged == 4  # one is of a single row
+    assert open_sheet(path).merged == 4  # A1:C1 has a single row and is not counted
     assert cells(path) == {
         1: ["评论"],
         2: ["text", "label", "note"],
@@ -174,7 +174,7 @@ def test_a_merged_range_gives_its_value_to_each_row_that_has_another_cell(tmp_pa
 
 
 @pytest.mark.parametrize("name", ["一", "二"])
-def test_the_merged_ranges_are_those_of_the_sheet_that_is_read(tmp_path, name):
+def test_merged_ranges_of_other_sheets_are_ignored(tmp_path, name):
     book = openpyxl.Workbook()
     book.active.title = "一"
     for sheet in (book.active, book.create_sheet("二")):
@@ -187,7 +187,7 @@ def test_the_merged_ranges_are_those_of_the_sheet_that_is_read(tmp_path, name):
     assert [actual[number][1] for number in actual] == want
 
 
-def test_a_formula_without_a_stored_value_is_not_an_empty_cell(tmp_path):
+def test_a_formula_without_a_stored_value_is_marked(tmp_path):
     sheet = "".join(
         f'<row r="{i}"><c r="A{i}" t="inlineStr"><is><t>甲</t></is></c>'
         f'<c r="B{i}"{kind}><f>IF(A{i}="x",1,0)</f>{value}</c></row>'
@@ -201,7 +201,7 @@ def test_a_formula_without_a_stored_value_is_not_an_empty_cell(tmp_path):
     assert [type(cell) is UncomputedFormula for cell in actual] == [True, True, False, False]
 
 
-def test_cells_that_share_one_long_text_are_counted(tmp_path, monkeypatch):
+def test_cells_that_share_a_long_text_count_towards_the_limit(tmp_path, monkeypatch):
     monkeypatch.setattr(budget, "UNSUSPICIOUS", 1 << 20)
     rows = "".join(f'<row r="{i}"><c r="A{i}" t="s"><v>0</v></c></row>' for i in range(1, 500))
     strings = sst(f"<si><t>{'x' * 100_000}</t></si>")
@@ -210,12 +210,12 @@ def test_cells_that_share_one_long_text_are_counted(tmp_path, monkeypatch):
         cells(path)
 
 
-def test_a_row_that_is_longer_than_the_first_keeps_its_cells(tmp_path):
+def test_a_row_longer_than_the_first_keeps_its_cells(tmp_path):
     path = workbook(tmp_path / "a.xlsx", a=[["text", "label"], ["甲", "1", None, "x"]])
     assert cells(path)[2] == ["甲", "1", "", "x"]
 
 
-def test_the_first_sheet_that_is_not_hidden_or_the_one_that_is_named(tmp_path):
+def test_the_first_visible_or_given_sheet_is_read(tmp_path):
     path = workbook(tmp_path / "a.xlsx", old_=[["a"]], 评论=[["b"]], test=[["c"]])
     assert (open_sheet(path).name, cells(path)) == ("评论", {1: ["b"]})
     assert (open_sheet(path, "test")[0], cells(path, "test")) == ("test", {1: ["c"]})
@@ -224,31 +224,31 @@ def test_the_first_sheet_that_is_not_hidden_or_the_one_that_is_named(tmp_path):
         open_sheet(path, "Test")
 
 
-def test_of_sheets_that_show_the_first_with_cells_is_read(tmp_path):
+def test_the_first_visible_sheet_with_cells_is_read(tmp_path):
     path = workbook(tmp_path / "a.xlsx", old_=[["a"]], Sheet1=[], 说明=[[None, " "]], 数据=[["b"]])
     assert (open_sheet(path).name, cells(path)) == ("数据", {1: ["b"]})
     path = workbook(tmp_path / "b.xlsx", Sheet1=[], Sheet2=[])
     assert (open_sheet(path).name, cells(path)) == ("Sheet1", {})
 
 
-def test_without_the_library_the_message_says_how_to_install_it(tmp_path, monkeypatch):
+def test_a_missing_openpyxl_gives_an_install_command(tmp_path, monkeypatch):
     path = workbook(tmp_path / "a.xlsx", a=ROWS)
     monkeypatch.setitem(sys.modules, "openpyxl", None)
     with pytest.raises(InputError, match=r"a\.xlsx .*pip install 'roformer-tf\[xlsx\]'.* \.csv"):
         open_sheet(path)
 
 
-def test_what_is_broken_is_one_message(tmp_path):
+def test_damaged_files_are_rejected(tmp_path):
     path = as_excel_writes(tmp_path / "a.xlsx", ROWS)
-    whole = path.read_bytes()
-    broken = {
+    valid_content = path.read_bytes()
+    damaged_contents = {
         "text": b"text,label\n",
-        "cut": whole[:-100],
+        "cut": valid_content[:-100],
         "encrypted": b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1" + bytes(600),
         "other zip": b"PK\x05\x06" + bytes(18),
     }
-    for content in broken.values():
-        path.write_bytes(content)
+    for damaged in damaged_contents.values():
+        path.write_bytes(damaged)
         with pytest.raises(InputError, match=r"no \.xlsx file, or damaged, or has a password"):
             cells(path)
 
@@ -262,7 +262,7 @@ def test_what_is_broken_is_one_message(tmp_path):
         "text",
     ],
 )
-def test_a_sheet_that_is_broken_inside_is_one_message(tmp_path, sheet):
+def test_damaged_sheets_are_rejected(tmp_path, sheet):
     path = as_excel_writes(tmp_path / "a.xlsx", ROWS, sheet=sheet)
     with pytest.raises(InputError, match=r"a\.xlsx is no \.xlsx file, or damaged, .*Save it again"):
         cells(path)
@@ -283,7 +283,7 @@ BOMBS = {
 
 
 @pytest.mark.parametrize("name", BOMBS)
-def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path, name):
+def test_decompression_bombs_are_rejected_before_unpacking(tmp_path, name):
     path = as_excel_writes(tmp_path / "a.xlsx", ROWS, **BOMBS[name])
     tracemalloc.start()
     with pytest.raises(InputError, match=r"a\.xlsx .* If you trust it, save it as \.csv\."):
@@ -294,7 +294,7 @@ def test_a_bomb_is_refused_before_it_is_unpacked(tmp_path, name):
 
 
 @pytest.mark.slow
-def test_an_office_file_with_a_photo_and_many_rows_is_read_in_little_memory(tmp_path):
+def test_a_file_with_a_photo_and_many_rows_needs_little_memory(tmp_path):
     photo = [("xl/media/photo.png", os.urandom(3_000_000))]
     rows = [["text", "label"], *([f"第{n}条评论，" + "很好" * 20, str(n % 2)] for n in range(5000))]
     path = as_excel_writes(tmp_path / "a.xlsx", rows, more=photo)

@@ -17,7 +17,7 @@ from roformer_tf.readers.tables import BLANK, Top, open_table
         ("a.gz.txt", "txt"),
     ],
 )
-def test_the_file_name_gives_the_kind(tmp_path, name, kind):
+def test_the_file_name_determines_the_kind(tmp_path, name, kind):
     (tmp_path / name).touch()
     assert kind_of(tmp_path / name) == kind
     assert kind_of(f"memory://nowhere/{name}") == kind
@@ -36,17 +36,17 @@ def test_the_file_name_gives_the_kind(tmp_path, name, kind):
         ("a.et", r"Save it as \.xlsx or \.csv"),
     ],
 )
-def test_another_kind_is_refused(name, message):
+def test_unsupported_kinds_are_rejected(name, message):
     with pytest.raises(InputError, match=message):
         kind_of(f"memory://nowhere/{name}")
 
 
 @pytest.mark.parametrize("suffix", [".tsv", ".csv"])
 @pytest.mark.parametrize("has_header", [True, False])
-def test_rows_have_the_names_of_their_columns_or_numbers(tmp_path, suffix, has_header):
-    between = {".tsv": "\t", ".csv": ","}[suffix]
+def test_cells_are_keyed_by_column_names_or_numbers(tmp_path, suffix, has_header):
+    delimiter = {".tsv": "\t", ".csv": ","}[suffix]
     path = tmp_path / f"a{suffix}"
-    path.write_text(f"text{between} n \n\n甲{between}1\n乙\n", encoding="utf-8")
+    path.write_text(f"text{delimiter} n \n\n甲{delimiter}1\n乙\n", encoding="utf-8")
     table = open_table(path, lambda rows: Top(0, has_header and rows[0] == ["text", " n "]))
     names = ("text", "n") if has_header else ("1", "2")
     assert (table.columns, table.has_header, table.sheet) == (names, has_header, "")
@@ -56,24 +56,24 @@ def test_rows_have_the_names_of_their_columns_or_numbers(tmp_path, suffix, has_h
     assert rows[2].problem.startswith("has 1 column, the first line 2")
 
 
-def found(path, top, **settings):
-    """A table's columns and its rows' cells."""
+def read_table(path, top, **settings):
+    """Return the columns of a table and the cells or the problem of each row."""
     table = open_table(path, lambda rows: top, **settings)
     return table.columns, [list(row.cells.values()) or row.problem for row in table.rows]
 
 
-def test_lines_above_the_header_are_no_rows(tmp_path):
+def test_lines_above_the_header_are_skipped(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("\n标题,\n\na,b\n\n1,2\n", encoding="utf-8")
-    assert found(path, Top(1, True)) == (("a", "b"), [BLANK, ["1", "2"]])
-    assert found(path, Top(1, False)) == (("1", "2"), [["a", "b"], BLANK, ["1", "2"]])
-    assert found(path, Top(0, False))[1][:2] == [BLANK, ["标题", ""]]
+    assert read_table(path, Top(1, True)) == (("a", "b"), [BLANK, ["1", "2"]])
+    assert read_table(path, Top(1, False)) == (("1", "2"), [["a", "b"], BLANK, ["1", "2"]])
+    assert read_table(path, Top(0, False))[1][:2] == [BLANK, ["标题", ""]]
 
 
-def test_a_column_without_a_name_has_its_number_and_a_padded_row_its_cells(tmp_path):
+def test_unnamed_columns_get_numbers_and_empty_padding_is_ignored(tmp_path):
     path = tmp_path / "a.csv"
     path.write_text("a,,2\n1,x,y,, \n3,4\n5,6,7,8\n", encoding="utf-8")
-    columns, rows = found(path, Top(0, True))
+    columns, rows = read_table(path, Top(0, True))
     assert columns == ("a", "2.", "2")
     assert rows[0] == ["1", "x", "y"]
     assert rows[1].startswith("has 2 columns, the first line 3 (is there a line break")
@@ -86,7 +86,7 @@ def test_a_column_without_a_name_has_its_number_and_a_padded_row_its_cells(tmp_p
         ("a.csv", "a;b\n1,5;x\n2,5;y\n", ("a", "b"), ("Its cells are separated by semicolons.",)),
         ("a.csv", "a\tb\n1\tx\n", ("a", "b"), ("Its cells are separated by tabs.",)),
         ("a.csv", "a,b\n1;x\n", ("a", "b"), ()),
-        ("a.csv", "a;b\n1\n2\n", ("a;b",), ()),  # the other rows do not have it
+        ("a.csv", "a;b\n1\n2\n", ("a;b",), ()),  # the other rows have no semicolon
         ("a.tsv", "a,b\n1,x\n", ("a", "b"), ("Its cells are separated by commas.",)),
         ("a.tsv", "a\n1,x\n", ("a",), ()),
     ],
@@ -98,13 +98,13 @@ def test_another_delimiter_is_detected_from_all_rows(tmp_path, name, content, co
     assert (table.columns, table.notes) == (columns, notes)
 
 
-def test_commas_in_texts_separate_nothing_where_no_column_is_known(tmp_path):
+def test_commas_in_texts_are_no_delimiter_without_known_columns(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_text("好，好\n坏，坏\n", encoding="utf-8")
     assert open_table(path, lambda rows: Top(0, False)).columns == ("1",)
 
 
-def test_a_name_that_belies_the_content_is_seen_through(tmp_path):
+def test_a_misleading_suffix_is_detected(tmp_path):
     for name, content, kind in [
         ("a.csv", b"PK\x03\x04", "xlsx"),
         ("a.xls", b"PK\x03\x04", "xlsx"),
@@ -112,11 +112,11 @@ def test_a_name_that_belies_the_content_is_seen_through(tmp_path):
     ]:
         (tmp_path / name).write_bytes(content)
         assert kind_of(tmp_path / name) == kind
-    for name, content, cure in [
+    for name, content, message in [
         ("c.xls", b"\xef\xbb\xbf<html>", "Save it as .xlsx or .csv"),
         ("d.xls", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "Save it as .xlsx or .csv"),
         ("e.csv", b"\xd0\xcf\x11\xe0\xa1\xb1\x1a\xe1", "Save it as .xlsx or .csv"),
     ]:
         (tmp_path / name).write_bytes(content)
-        with pytest.raises(InputError, match=cure):
+        with pytest.raises(InputError, match=message):
             kind_of(tmp_path / name)

@@ -1,4 +1,4 @@
-"""What a task keeps of its training examples, in which order, and which mistakes it shows."""
+"""Label order, saved fields and the reported mistakes of a task."""
 
 import json
 
@@ -17,30 +17,30 @@ from roformer_tf.tasks.table import TASKS, load_task
 NUMBERS = tuple(map(str, range(-5, 40)))
 
 
-def test_labels_have_one_order_numbers_by_size_and_then_words():
-    """A killed run counts them anew: another order would be another model."""
+def test_labels_are_sorted_numbers_by_value_then_words():
+    """A resumed run collects the labels again: another order would permute the model's outputs."""
     for words in (("a", "b"), ("nan", "nü"), ("NaN", "nan", "南")):
         examples = [Example((label,), label, "") for label in (*words[::-1], *NUMBERS[::-1])]
         assert TASKS["classification"].from_examples(examples).labels == (*NUMBERS, *words)
 
 
 @pytest.mark.parametrize("name", ["classification", "pair", "multilabel", "tagging", "ranking"])
-def test_a_target_is_answered_by_its_own_label(name):
-    """Each label has one place, the same in the target, in the probabilities and in the answer."""
+def test_target_and_prediction_use_the_same_label_index(name):
+    """A label has the same index in targets, probabilities and predictions."""
     labels = RANKED if name == "ranking" else ("2", "10", "好", "差")
     task = TASKS[name](labels=() if name == "ranking" else labels)
-    for place, label in enumerate(labels):
-        several = name in ("multilabel", "tagging")
-        target = task.labelling.target(Example(("x",), (label,) if several else label, ""))
-        hot = target if name in ("multilabel", "ranking") else np.eye(4)[target]
-        assert np.ravel(hot).tolist() == [float(i == place) for i in range(len(labels))]
-        answer = task.decoding.predict(9 * (2 * hot - 1))
-        assert answer.label == ((label,) if several else label)
-        assert int(np.argmax(answer.scores)) == place
+    for index, label in enumerate(labels):
+        is_sequence = name in ("multilabel", "tagging")
+        target = task.labelling.target(Example(("x",), (label,) if is_sequence else label, ""))
+        one_hot = target if name in ("multilabel", "ranking") else np.eye(4)[target]
+        assert np.ravel(one_hot).tolist() == [float(i == index) for i in range(len(labels))]
+        prediction = task.decoding.predict(9 * (2 * one_hot - 1))
+        assert prediction.label == ((label,) if is_sequence else label)
+        assert int(np.argmax(prediction.scores)) == index
 
 
 class ComparedText(str):
-    """A text that counts how often it is compared."""
+    """A string that counts comparisons."""
 
     comparisons = 0
     __hash__ = str.__hash__
@@ -51,19 +51,19 @@ class ComparedText(str):
 
 
 @pytest.mark.parametrize("name", ["classification", "multilabel", "tagging"])
-def test_targets_of_many_labels_do_not_search_through_all_of_them(name):
-    """30,000 labels and 60,000 rows took minutes: each target compared half of all labels."""
+def test_targets_of_many_labels_need_no_linear_search(name):
+    """A linear search for each target took minutes with 30,000 labels and 60,000 rows."""
     labels = tuple(ComparedText(f"label {number}") for number in range(2000))
-    task, several = TASKS[name](labels=labels), name != "classification"
+    task, is_sequence = TASKS[name](labels=labels), name != "classification"
     ComparedText.comparisons = 0
     for number in range(0, 2000, 10):
         label = ComparedText(f"label {number}")
-        task.labelling.target(Example(("x",), (label,) if several else label, ""))
+        task.labelling.target(Example(("x",), (label,) if is_sequence else label, ""))
     assert ComparedText.comparisons <= 2 * 2000
 
 
-def test_thresholds_and_details_of_many_labels_do_not_search_either():
-    """Each example was asked for each label."""
+def test_thresholds_and_details_of_many_labels_need_no_linear_search():
+    """Looking up every label in every example was quadratic."""
     labels = tuple(ComparedText(f"label {number}") for number in range(2000))
     task = Multilabel(labels=labels)
     examples = [Example(("x",), (ComparedText("label 7"), ComparedText("label 9")), "")] * 50
@@ -78,13 +78,13 @@ def test_thresholds_and_details_of_many_labels_do_not_search_either():
     assert details["calibration"]["bins"][-1]["right"] == 1
 
 
-def test_a_folder_keeps_the_order_of_the_labels(tmp_path):
+def test_saving_keeps_the_order_of_labels(tmp_path):
     task = Classification(labels=("好", "坏", "10", "2"), text_columns=("a",))
     task.save(tmp_path)
     assert load_task(tmp_path) == task
 
 
-OWN_FIELDS = {
+TASK_FIELDS = {
     "question-answering": {
         "max_answer_length": None,
         "unanswerable": False,
@@ -100,12 +100,12 @@ OWN_FIELDS = {
     "multiple-choice": {"gaps": False},
     "reranking": {"weight": 1.0},
 }
-OWN_FIELDS["paraphrase"] = OWN_FIELDS["embedding"] | {"teacher": False}
+TASK_FIELDS["paraphrase"] = TASK_FIELDS["embedding"] | {"teacher": False}
 
 
 @pytest.mark.parametrize("name", TASKS)
-def test_the_file_of_every_task_has_the_fields_that_it_always_had(name, tmp_path):
-    """Folders are opened by versions before and after."""
+def test_task_json_keeps_its_fields(name, tmp_path):
+    """Older and newer versions read the same task.json."""
     TASKS[name]().save(tmp_path)
     assert json.loads((tmp_path / "task.json").read_text(encoding="utf-8")) == {
         "name": name,
@@ -119,11 +119,11 @@ def test_the_file_of_every_task_has_the_fields_that_it_always_had(name, tmp_path
         "thresholds": [],
         "mean": 0.0,
         "deviation": 1.0,
-        **OWN_FIELDS.get(name, {}),
+        **TASK_FIELDS.get(name, {}),
     }
 
 
-def test_mistakes_are_the_surest_wrong_answers_cut_short():
+def test_mistakes_are_the_most_confident_errors_truncated():
     task = Classification(labels=("0", "1"))
     examples = [Example(("长" * number,), "0", f"f:{number}") for number in range(1, 400)]
     predictions = [
@@ -137,18 +137,18 @@ def test_mistakes_are_the_surest_wrong_answers_cut_short():
     assert (actual[0]["gold"], actual[0]["predicted"]) == ("0", "1")
 
 
-def test_mistakes_of_other_tasks_are_ordered_by_how_wrong_they_are():
-    several = Multilabel(labels=("a", "b"))
-    sigmoids = [(3.0, -1.0), (9.0, -9.0), (-5.0, 5.0)]  # of ("a",): right, right, both wrong
+def test_mistakes_are_sorted_by_the_size_of_the_error():
+    multilabel = Multilabel(labels=("a", "b"))
+    logits = [(3.0, -1.0), (9.0, -9.0), (-5.0, 5.0)]  # label ("a",): right, right, both wrong
     examples = [Example(("x",), ("a",), str(i)) for i in range(3)]
-    actual = several.metrics.mistakes(
-        examples, [several.decoding.predict(np.array(x)) for x in sigmoids]
+    actual = multilabel.metrics.mistakes(
+        examples, [multilabel.decoding.predict(np.array(x)) for x in logits]
     )
     assert [(item["place"], item["predicted"]) for item in actual] == [("2", ("b",))]
     assert actual[0]["sureness"] == pytest.approx(1 / (1 + np.exp(-5)))
-    numbers = Regression()
+    regression = Regression()
     examples = [Example(("x",), 1.0, str(i)) for i in range(3)]
-    actual = numbers.metrics.mistakes(
-        examples, [numbers.decoding.predict(np.array([x])) for x in (2.0, 1.0, -3.0)]
+    actual = regression.metrics.mistakes(
+        examples, [regression.decoding.predict(np.array([x])) for x in (2.0, 1.0, -3.0)]
     )
     assert [(item["place"], item["sureness"]) for item in actual] == [("2", 4), ("0", 1)]

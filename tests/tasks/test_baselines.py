@@ -14,12 +14,12 @@ FILLER = list("房间早餐服务书本电脑屏幕键盘今天昨天朋友")
 
 
 def sentence(rng, *words):
-    """Words between characters that mean nothing."""
+    """Return the words with random filler characters around them."""
     return "".join(x for word in (*words, "") for x in (*rng.choice(FILLER, 4), word))
 
 
 def examples(name, count, seed):
-    """Examples whose labels can be read off their words."""
+    """Yield examples whose labels are determined by their words."""
     rng = np.random.default_rng(seed)
     for number in range(count):
         good, bad = (int(x) for x in rng.integers(0, 2, 2))
@@ -47,7 +47,7 @@ def evaluate(name, training, test):
 
 
 @pytest.mark.parametrize(
-    ("name", "method", "metric", "least"),
+    ("name", "method", "metric", "minimum"),
     [
         ("classification", "logistic", "accuracy", 0.97),
         ("multilabel", "logistic", "micro_f1", 0.97),
@@ -55,17 +55,17 @@ def evaluate(name, training, test):
         ("regression", "ridge", "pearson", 0.95),
     ],
 )
-def test_a_linear_model_learns_from_words(name, method, metric, least):
+def test_linear_baselines_learn_from_words(name, method, metric, minimum):
     title, predictions, figures = evaluate(
         name, [*examples(name, 200, 0)], [*examples(name, 100, 1)]
     )
     assert title == f"TF-IDF of 1–3 characters + {method} regression (min_df 2, C 10)"
-    assert figures[metric] >= least
+    assert figures[metric] >= minimum
     assert {item.scores.shape for item in predictions} == {(1,) if name == "regression" else (2,)}
 
 
 @pytest.mark.parametrize("name", ["classification", "multilabel", "pair", "regression"])
-def test_texts_of_one_character_each_are_answered(name):
+def test_texts_of_one_character_are_predicted(name):
     characters = [chr(0x4E00 + number) for number in range(150)]
     many = [
         item._replace(texts=(character,) * len(item.texts))
@@ -77,7 +77,7 @@ def test_texts_of_one_character_each_are_answered(name):
     assert max(figures.values()) > 0.9  # each is in the training set
 
 
-def test_the_thresholds_of_several_labels_are_chosen_on_the_validation_set():
+def test_multilabel_thresholds_are_chosen_on_the_validation_set():
     rare = [item for item in examples("multilabel", 400, 0) if item.label or item.place[-1] == "1"]
     training = [item._replace(label=item.label if i % 4 else ()) for i, item in enumerate(rare)]
     task = TASKS["multilabel"].from_examples(training)
@@ -88,16 +88,16 @@ def test_the_thresholds_of_several_labels_are_chosen_on_the_validation_set():
         task.decoding.reread(item).label for item in at_half
     ]
     _, by_valid = baseline_of(task, training, valid, valid)
-    wanted = task.decoding.with_choices([item.label for item in valid], by_valid)
-    assert wanted.thresholds != (0.5, 0.5)
+    expected_task = task.decoding.with_choices([item.label for item in valid], by_valid)
+    assert expected_task.thresholds != (0.5, 0.5)
     assert [item.label for item in chosen] == [
-        wanted.decoding.reread(item).label for item in chosen
+        expected_task.decoding.reread(item).label for item in chosen
     ]
 
 
 @pytest.mark.parametrize("name", ["classification", "pair", "multilabel", "regression"])
-def test_it_is_tuned_on_the_validation_set_alone(name):
-    """The settings are the best of those tried there, by the metric asked for."""
+def test_settings_are_tuned_on_the_validation_set_only(name):
+    """The final settings have the best value of the metric on the validation set."""
     training, test = [*examples(name, 40, 0)], [*examples(name, 30, 1)]
     rng = np.random.default_rng(3)
     labels = [item.label for item in examples(name, 60, 2)]
@@ -108,23 +108,23 @@ def test_it_is_tuned_on_the_validation_set_alone(name):
     with pytest.MonkeyPatch.context() as patch:
         fit = baselines.TfIdfModel.fit
 
-        def fitted(task, examples, setting, counts):
+        def recording_fit(task, examples, setting, counts):
             tried.append(setting)
             return fit(task, examples, setting, counts)
 
-        patch.setattr(baselines.TfIdfModel, "fit", fitted)
-        words, _ = baseline_of(task, training, test, noisy, metric)
-    assert "chosen on the validation set" in words
-    assert "在验证集上选取" in Translator("zh")(words)
+        patch.setattr(baselines.TfIdfModel, "fit", recording_fit)
+        title, _ = baseline_of(task, training, test, noisy, metric)
+    assert "chosen on the validation set" in title
+    assert "在验证集上选取" in Translator("zh")(title)
     *searched, last = tried
     assert {setting[:2] for setting in searched} == {
         (longest, min_df) for longest in (0, 2, 3) for min_df in (1, 2)
     }
     unit = "words" if last[0] == 0 else f"1–{last[0]} characters"
-    assert f"TF-IDF of {unit} +" in words
-    assert f"min_df {last[1]}," in words
+    assert f"TF-IDF of {unit} +" in title
+    assert f"min_df {last[1]}," in title
     actual = {}
-    for setting in baselines.COUNTED:  # by another route: each setting as the only one
+    for setting in baselines.COUNTED:  # reference: a search with each setting alone
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(baselines, "COUNTED", [setting])
             patch.setattr(baselines, "STRENGTHS", (10.0,))
@@ -134,51 +134,51 @@ def test_it_is_tuned_on_the_validation_set_alone(name):
     assert actual[last[:2]] == max(actual.values())
 
 
-def test_rare_words_count_where_they_help_on_the_validation_set():
-    """Each label has words of its own, most of them once in training: min_df 1 finds them."""
+def test_rare_words_are_used_if_they_help_on_the_validation_set():
+    """Each label has its own words, most of which occur once in training: min_df 1 is better."""
     rng = np.random.default_rng(0)
     names = {label: [chr(0x4E00 + 300 * k + i) for i in range(200)] for k, label in enumerate("ab")}
 
-    def drawn(count):
+    def sample(count):
         for number in range(count):
             label = "ab"[number % 2]
             yield Example((sentence(rng, *rng.choice(names[label], 2)),), label, f"made:{number}")
 
-    training, valid, test = [*drawn(120)], [*drawn(120)], [*drawn(200)]
+    training, valid, test = [*sample(120)], [*sample(120)], [*sample(200)]
     task = TASKS["classification"].from_examples(training)
-    words, predictions = baseline_of(task, training, test, valid)
-    assert "min_df 1" in words
+    title, predictions = baseline_of(task, training, test, valid)
+    assert "min_df 1" in title
     tuned = task.metrics.compute([item.label for item in test], predictions)["accuracy"]
     _, fixed = baseline_of(task, training, test)
     assert tuned > task.metrics.compute([item.label for item in test], fixed)["accuracy"] + 0.05
 
 
-def test_the_same_examples_give_the_same_answers():
+def test_predictions_are_deterministic():
     training, test = [*examples("pair", 50, 0)], [*examples("pair", 20, 1)]
     first, again = evaluate("pair", training, test)[1], evaluate("pair", training, test)[1]
     assert [item.scores.tolist() for item in first] == [item.scores.tolist() for item in again]
 
 
-def test_three_examples_and_rare_labels_are_enough(recwarn):
+def test_three_examples_or_constant_labels_give_no_warning(recwarn):
     training = [Example((text,), label, "x") for text, label in zip("好坏坏", "101", strict=True)]
     _, predictions, _ = evaluate("classification", training, training)
     assert len(predictions) == 3
-    always = [Example((text,), ("a",), "x") for text in ("好", "坏的")]
-    _, predictions, figures = evaluate("multilabel", always, always)
+    constant = [Example((text,), ("a",), "x") for text in ("好", "坏的")]
+    _, predictions, figures = evaluate("multilabel", constant, constant)
     assert figures["exact_match"] == 1
     assert not recwarn.list
 
 
-def test_long_training_sets_are_thinned_and_this_is_reported(monkeypatch):
+def test_long_training_sets_are_subsampled_and_this_is_reported(monkeypatch):
     monkeypatch.setattr(baselines, "MAX_CHARACTERS", 1000)
     training = [*examples("classification", 200, 0)]
-    kept = baselines._at_most(training, 1000)
-    assert sum(len(item.texts[0]) for item in kept) <= 1100
+    subset = baselines._at_most(training, 1000)
+    assert sum(len(item.texts[0]) for item in subset) <= 1100
     title, _, _ = evaluate("classification", training, training[:5])
-    assert title.endswith(f", fitted to {len(kept)} of 200 training examples")
+    assert title.endswith(f", fitted to {len(subset)} of 200 training examples")
 
 
-def test_a_thinned_training_set_has_every_second_row():
+def test_subsampling_keeps_alternating_labels():
     alternating = [Example(("好" * 10,), str(number % 2), "x") for number in range(100)]
     assert {item.label for item in baselines._at_most(alternating, 500)} == {"0", "1"}
     assert baselines._at_most(alternating, 1000) is alternating
@@ -201,11 +201,11 @@ def test_overlap(a, b, want):
     assert overlap(a, b) == pytest.approx(want)
 
 
-def tagged(text, labels, between=""):
-    return Example((text,), tuple(labels.split()), "x", tuple(text.split() if between else text))
+def tagged(text, labels, separator=""):
+    return Example((text,), tuple(labels.split()), "x", tuple(text.split() if separator else text))
 
 
-def test_known_entities_are_found_the_longest_first():
+def test_the_longest_known_entity_is_predicted():
     training = [
         tagged("北京大学在北京", "B-ORG I-ORG I-ORG I-ORG O B-LOC I-LOC"),
         tagged("李在", "B-PER O"),  # a single character does not count
@@ -219,21 +219,21 @@ def test_known_entities_are_found_the_longest_first():
     assert (predictions[0].scores.sum(axis=1) == 1).all()
 
 
-def test_an_entity_has_the_labels_that_it_has_most_often():
+def test_an_entity_gets_its_most_frequent_label():
     training = [tagged("华盛", f"B-{kind} I-{kind}") for kind in ("PER", "LOC", "LOC")]
     training.append(tagged("在", "O"))
     _, predictions, _ = evaluate("tagging", training, training[:1])
     assert predictions[0].label == ("B-LOC", "I-LOC")
 
 
-def test_words_of_one_character_count_where_every_unit_has_a_label():
+def test_single_characters_are_looked_up_if_every_unit_has_a_label():
     training = [tagged("我 爱 北京 我", "r v n r", " "), tagged("北京 好", "n a", " ")]
     _, predictions, _ = evaluate("tagging", training, [tagged("我 爱 上海", "r v n", " ")])
     assert predictions[0].label[:2] == ("r", "v")
-    assert predictions[0].label[2] in ("r", "n")  # unknown: what is most frequent
+    assert predictions[0].label[2] in ("r", "n")  # an unknown word gets the most frequent label
 
 
-def test_a_regression_that_would_take_hours_is_refused(monkeypatch):
+def test_too_large_regressions_are_rejected(monkeypatch):
     training = [*examples("multilabel", 40, 0)]
     counts = [tfidf.counted(item, 3) for item in training]
     size = sum(len(ngrams) for ((ngrams, _),) in counts)

@@ -1,4 +1,4 @@
-"""Multiple choice: what is read, the rows of candidates, their loss, and predictions everywhere."""
+"""Multiple choice: reading, encoding of candidates, loss, prediction, export and training."""
 
 import json
 import re
@@ -38,7 +38,7 @@ def examples_of(rows, label=0):
     return [Example((text, *choices), label, str(n)) for n, (text, choices) in enumerate(rows)]
 
 
-def written(path, rows):
+def write(path, rows):
     lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     path.write_text("".join(lines), encoding="utf-8")
     return path
@@ -46,7 +46,7 @@ def written(path, rows):
 
 @pytest.fixture(scope="module")
 def models(tmp_path_factory):
-    """models[gaps] → a folder as `finetune` writes it, of a random model."""
+    """models[gaps]: a folder with a random model, as `finetune` writes it."""
     folders = {}
     for gaps in (False, True):
         keras.utils.set_random_seed(1)
@@ -63,8 +63,8 @@ def models(tmp_path_factory):
     return folders
 
 
-@pytest.mark.parametrize("taught", [False, True])
-def test_the_loss_is_that_of_float64(taught):
+@pytest.mark.parametrize("with_teacher", [False, True])
+def test_the_loss_equals_a_float64_reference(with_teacher):
     rng = np.random.default_rng(0)
     scores = 5 * rng.normal(size=(4, 5))
     targets = np.where(rng.random((4, 5)) < 0.5, rng.random((4, 5)), 0)
@@ -77,7 +77,7 @@ def test_the_loss_is_that_of_float64(taught):
         real = target >= 0
         exponentials = np.exp(row[real])
         losses.append(-np.sum(target[real] * np.log(exponentials / exponentials.sum())))
-    if taught:  # a teacher's logits, at temperature 2, of the weight ¼
+    if with_teacher:  # distillation from a teacher's logits at temperature 2, with weight ¼
         teacher = 5 * rng.normal(size=(4, 5))
         for number, target in enumerate(targets):
             real = target >= 0
@@ -85,58 +85,58 @@ def test_the_loss_is_that_of_float64(taught):
             p, q = p / p.sum(), q / q.sum()
             losses[number] = 0.75 * losses[number] + 0.25 * 4 * np.sum(p * np.log(p / q))
     want = np.sum(weights * losses) / weights.sum()
-    if taught:
-        of_teacher = [np.where(targets < 0, ABSENT, x) for x in (teacher, 0.25)]
-        targets = np.stack([targets, *of_teacher], axis=-1)
+    if with_teacher:
+        teacher_targets = [np.where(targets < 0, ABSENT, x) for x in (teacher, 0.25)]
+        targets = np.stack([targets, *teacher_targets], axis=-1)
     arrays = (x.astype(np.float32) for x in (targets, scores, weights))
     assert float(listwise_softmax(*arrays)) == pytest.approx(want, abs=1e-5)
 
 
-def test_mean_log_probabilities_are_those_of_the_tokens():
+def test_mean_log_probabilities_equal_a_float64_reference():
     rng = np.random.default_rng(0)
     logits = 3 * rng.normal(size=(5, 3, 7)).astype(np.float32)
-    place = rng.integers(0, 5, (2, 4, 2)).astype(np.int32)
+    positions = rng.integers(0, 5, (2, 4, 2)).astype(np.int32)
     tokens = rng.integers(1, 7, (2, 4, 3)).astype(np.int32)
     tokens[0, 0, 1:] = 0
-    got = np.array(mean_log_probabilities(logits, place, tokens))
+    got = np.array(mean_log_probabilities(logits, positions, tokens))
     for b, c, r in np.ndindex(2, 4, 2):
-        of_row = logits[place[b, c, r]].astype(np.float64)
+        row_logits = logits[positions[b, c, r]].astype(np.float64)
         real = [t for t in tokens[b, c] if t]
-        each = [of_row[p, t] - np.log(np.exp(of_row[p]).sum()) for p, t in enumerate(real)]
+        each = [row_logits[p, t] - np.log(np.exp(row_logits[p]).sum()) for p, t in enumerate(real)]
         assert got[b, c, r] == pytest.approx(np.mean(each), abs=1e-5)
 
 
-def test_rows_of_a_cloze():
+def test_cloze_encoding():
     encoded = encode_cloze(examples_of(ROWS), TOKENIZER, 12)
     words = [TOKENIZER.tokens[i] for i in encoded.token_ids[0]]
-    # Numbers of tokens 1, 2, 3, 4, each with the text and without.
+    # Candidates of 1, 2, 3 and 4 tokens, each encoded with the text and without it.
     assert words == ["[CLS]", *"今天", "[MASK]", "[UNK]", *"我们去公园", "[SEP]"]
     assert [TOKENIZER.tokens[i] for i in encoded.token_ids[1]] == ["[CLS]", "[MASK]", "[SEP]"]
     assert [len(mask) for mask in encoded.masks] == [1, 1, 2, 2, 3, 3, 4, 4, 2, 2]
     assert encoded.places[0].tolist() == [[6, 7], [2, 3], [4, 5], [2, 3], [0, 1]]
     for row, mask in zip(encoded.token_ids, encoded.masks, strict=True):
         assert np.flatnonzero(row == TOKENIZER.mask_id).tolist() == mask.tolist()
-    # Of a long text the tokens nearest to the gap are kept.
+    # A long text is truncated to the tokens nearest to the gap.
     cut = encode_cloze(examples_of(ROWS), TOKENIZER, 8)
     assert [TOKENIZER.tokens[i] for i in cut.token_ids[6]][1:-1] == ["天", *["[MASK]"] * 4, "[UNK]"]
     assert max(map(len, cut.token_ids)) == 8
     assert cut.lengths.tolist() == [2 + 6 + 4 + 2, 1 + 2 + 2]
 
 
-def test_a_text_without_a_gap_has_it_at_its_end():
+def test_a_text_without_a_gap_gets_one_at_its_end():
     encoded = encode_cloze(examples_of([("今天", ["好", "去"])]), TOKENIZER, 12)
     assert encoded.masks[0].tolist() == [3]
 
 
 @pytest.mark.parametrize("encode", [encode_choices, encode_cloze])
-def test_batches_have_each_row_once_and_places_that_find_it(encode):
+def test_batches_hold_each_sequence_once(encode):
     rows = [*ROWS, ROWS[0], ("天#idiom#", ["去", "好", "人"])]
     encoded = encode(examples_of(rows), TOKENIZER, 16)
     targets = [np.eye(len(choices), dtype=np.float32)[0] for _, choices in rows]
     data = ChoiceBatches(encoded, targets)
-    inputs, wanted, weights = data.build(np.array([2, 1, 0]), 4, lambda item: None)
+    inputs, got_targets, weights = data.build(np.array([2, 1, 0]), 4, lambda item: None)
     assert weights.tolist() == [1, 1, 1, 0]
-    assert wanted.tolist()[1] == [1, 0, ABSENT, ABSENT, ABSENT]
+    assert got_targets.tolist()[1] == [1, 0, ABSENT, ABSENT, ABSENT]
     token_ids = inputs["token_ids"]
     real = [row.tolist() for row in token_ids if row.any()]
     assert len({str(row) for row in real}) == len(real)
@@ -162,9 +162,9 @@ BAD = [
 
 
 @pytest.mark.parametrize(("change", "message"), BAD)
-def test_bad_rows_are_named(change, message, tmp_path):
+def test_errors_name_the_bad_line(change, message, tmp_path):
     row = {"text": "天气", "choices": ["好", "坏"], "label": 1}
-    path = written(tmp_path / "train.jsonl", [row, row | change])
+    path = write(tmp_path / "train.jsonl", [row, row | change])
     columns = ColumnsConfig(strict=True)
     layout = find_layout(path, columns, None, TASKS)
     with pytest.raises(InputError, match=message) as caught:
@@ -172,7 +172,7 @@ def test_bad_rows_are_named(change, message, tmp_path):
     assert "train.jsonl:2" in str(caught.value)
 
 
-def test_lists_in_a_csv_are_as_pandas_writes_them(tmp_path):
+def test_lists_in_a_csv_written_by_pandas_are_read(tmp_path):
     (path := tmp_path / "a.csv").write_text(
         "text,choices,label\n" + "天气,\"['好', '坏']\",1\n" * 2
     )
@@ -185,10 +185,10 @@ def test_lists_in_a_csv_are_as_pandas_writes_them(tmp_path):
 
 
 @pytest.mark.parametrize("text", ["question", "content"])
-def test_next_to_choices_an_answer_is_the_label(text, tmp_path):
+def test_an_answer_column_is_the_label_if_there_are_choices(text, tmp_path):
     choices = "candidates" if text == "content" else "choices"
     rows = [{"id": n, text: f"天气{n}", choices: ["好", "坏"], "answer": n} for n in range(2)]
-    layout = find_layout(path := written(tmp_path / "a.jsonl", rows), ColumnsConfig(), None, TASKS)
+    layout = find_layout(path := write(tmp_path / "a.jsonl", rows), ColumnsConfig(), None, TASKS)
     assert (layout.task, layout.label_column) == (MultipleChoice, "answer")
     assert [x.label for x in read_examples(path, layout, ColumnsConfig())] == [0, 1]
 
@@ -197,7 +197,7 @@ def test_next_to_choices_an_answer_is_the_label(text, tmp_path):
 def test_labels_are_indices_or_texts(task, tmp_path):
     labels = [1, "坏", "1", 0.0, "好"]
     rows = [{"text": f"天气{n}", "choices": ["好", "坏"], "label": x} for n, x in enumerate(labels)]
-    layout = find_layout(path := written(tmp_path / "a.jsonl", rows), ColumnsConfig(), task, TASKS)
+    layout = find_layout(path := write(tmp_path / "a.jsonl", rows), ColumnsConfig(), task, TASKS)
     assert layout.task is MultipleChoice
     assert layout.text_columns == ("text", "choices")
     read = read_examples(path, layout, ColumnsConfig())
@@ -205,7 +205,7 @@ def test_labels_are_indices_or_texts(task, tmp_path):
     assert read[0].texts == ("天气0", "好", "坏")
 
 
-def test_the_file_keeps_whether_texts_have_gaps(tmp_path):
+def test_the_saved_task_restores_cloze_or_multiple_choice(tmp_path):
     for rows, kind in ((ROWS, Cloze), ([*ROWS, ("没有", ["好", "坏"])], MultipleChoice)):
         task = MultipleChoice.from_examples(examples_of(rows), **COLUMNS)
         task.save(tmp_path)
@@ -226,8 +226,8 @@ def test_baselines_and_ties():
     assert not metrics.is_right(0, Prediction(0, np.array([0.5, 0.5], np.float32)))
 
 
-def scored(folder, text, choices):
-    """The scores of a cloze, one candidate at a time, with one row a call."""
+def expected_scores(folder, text, choices):
+    """Return the probabilities of cloze candidates, computed with one sequence per call."""
     model = RoFormerForMaskedLM.from_pretrained(folder)
     logits = []
     for choice in choices:
@@ -245,10 +245,10 @@ def scored(folder, text, choices):
     return exponentials / exponentials.sum()
 
 
-def test_a_cloze_is_predicted_from_the_masked_language_model(models):
+def test_cloze_predictions_equal_the_masked_language_model(models):
     model = roformer_tf.load(models[True], precision="float32", engine="keras")
     for answer, (text, choices) in zip(model(ROWS), ROWS, strict=True):
-        want = scored(models[True], text, choices)
+        want = expected_scores(models[True], text, choices)
         assert answer["scores"] == pytest.approx(want, abs=1e-5)
         assert answer["label"] == int(np.argmax(want))
     assert model(ROWS[0]) == model(ROWS)[0]
@@ -269,15 +269,15 @@ def test_engines_agree(gaps, engine, models):
 
 
 @pytest.mark.parametrize("bad", ["今天", ("今天", "好"), ("今天", []), ("今天", ["好", 3])])
-def test_other_examples_are_refused(bad, models):
+def test_invalid_examples_are_rejected(bad, models):
     model = roformer_tf.load(models[False], precision="float32", engine="keras")
     with pytest.raises(InputError, match="a tuple of a text and a list of texts"):
         model([ROWS[0], bad])
 
 
-def test_files_are_predicted(models, tmp_path):
+def test_predict_file_returns_the_same_predictions(models, tmp_path):
     rows = [{"text": text, "choices": choices} for text, choices in ROWS]
-    path = written(tmp_path / "in.jsonl", [*rows, {"text": "今天", "choices": []}])
+    path = write(tmp_path / "in.jsonl", [*rows, {"text": "今天", "choices": []}])
     output = tmp_path / "out.jsonl"
     settings = {"engine": "keras", "precision": "float32"}
     predict_file(
@@ -299,7 +299,7 @@ def test_files_are_predicted(models, tmp_path):
 @pytest.mark.parametrize("gaps", [False, True])
 def test_exports_predict_the_same(gaps, models, tmp_path):
     pytest.importorskip("onnx")
-    if gaps:  # positions of masks are no input of transformers' models
+    if gaps:  # models of transformers have no input for the positions of masks
         with pytest.raises(InputError, match="--to onnxruntime"):
             export(models[gaps], tmp_path / "onnx", "onnx")
     export(models[gaps], tmp_path / "onnx", "onnxruntime" if gaps else "onnx")
@@ -309,7 +309,7 @@ def test_exports_predict_the_same(gaps, models, tmp_path):
 
 
 @pytest.mark.parametrize("gaps", [False, True])
-def test_the_card_of_an_export_runs(gaps, models, tmp_path, monkeypatch):
+def test_the_code_in_an_export_card_runs(gaps, models, tmp_path, monkeypatch):
     pytest.importorskip("onnx")
     pytest.importorskip("tokenizers")
     export(models[gaps], tmp_path / "onnx", "onnxruntime" if gaps else "onnx")
@@ -322,14 +322,14 @@ def test_the_card_of_an_export_runs(gaps, models, tmp_path, monkeypatch):
     assert answers.shape == ((1, 1, TOKENIZER.vocab_size) if gaps else (1, 1))
 
 
-def test_a_checkpoint_without_its_head_fills_no_gaps(tmp_path):
+def test_a_cloze_needs_a_language_model_head(tmp_path):
     encoder = RoFormerEncoder(RoFormerConfig(**TINY, vocab_size=TOKENIZER.vocab_size))
     encoder.tokenizer = TOKENIZER
     encoder.save_pretrained(tmp_path / "encoder")
     rows = [{"text": t, "choices": c, "label": 0} for t, c in ROWS * 3]
     config = FinetuneConfig(
         checkpoint=str(tmp_path / "encoder"),
-        train=str(written(tmp_path / "train.jsonl", rows)),
+        train=str(write(tmp_path / "train.jsonl", rows)),
         valid=str(tmp_path / "train.jsonl"),
         output=str(tmp_path / "run"),
     )
@@ -341,8 +341,8 @@ def test_a_checkpoint_without_its_head_fills_no_gaps(tmp_path):
 @pytest.mark.parametrize("text", ["{}是#idiom#", "{}"], ids=["gap", "pairs"])
 @pytest.mark.quick_cases("gap")
 @pytest.mark.slow
-def test_a_training_learns_from_its_examples(text, shallow, tmp_path, eagerly, capsys):
-    """The right choice is the one with 好; the report compares it with a simple method."""
+def test_finetuning_learns_the_right_choice(text, shallow, tmp_path, eagerly, capsys):
+    """A run learns that the choice with 好 is right and reports a baseline."""
     rng = np.random.default_rng(0)
     words, rows = ["天气", "公园", "学习", "我们"], []
     for _ in range(24):
@@ -351,7 +351,7 @@ def test_a_training_learns_from_its_examples(text, shallow, tmp_path, eagerly, c
         choices.insert(label, str(rng.choice(words)) + "好")
         row = {"text": text.format(rng.choice(words)), "choices": choices, "label": label}
         rows.append(row)
-    path = str(written(tmp_path / "train.jsonl", rows))
+    path = str(write(tmp_path / "train.jsonl", rows))
     config = FinetuneConfig(
         checkpoint=str(shallow),
         train=path,

@@ -4,10 +4,10 @@ import pytest
 from roformer_tf.tasks.scoring import calibration
 
 
-def test_calibration_is_the_mean_distance_of_saying_and_being():
-    claimed = np.array([0.75] * 8 + [0.55] * 2)  # the last ones are more certain than right
+def test_calibration_error_is_the_mean_gap_of_confidence_and_accuracy():
+    confidence = np.array([0.75] * 8 + [0.55] * 2)  # the last two are underconfident
     right = np.array([True] * 5 + [False] * 3 + [True] * 2)
-    actual = calibration(claimed, right)
+    actual = calibration(confidence, right)
     assert actual["ece"] == pytest.approx(0.8 * (0.75 - 5 / 8) + 0.2 * (1 - 0.55))
     assert [(item["from"], item["count"], item["right"]) for item in actual["bins"]] == [
         (0.5, 2, 1),

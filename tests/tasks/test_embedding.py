@@ -1,4 +1,4 @@
-"""What an embedding's data are, its answers, and what is refused."""
+"""The embedding task: data layouts, rankings, thresholds and rejected settings."""
 
 import dataclasses
 
@@ -27,7 +27,7 @@ from tests.support.embedding_file import load
 
 
 def read(folder, content, name="data.tsv"):
-    """The layout and the examples of a file, as training reads it."""
+    """Write a file and return its layout and examples, as training reads them."""
     path = folder / name
     path.write_text(content, encoding="utf-8")
     layout = find_layout(path, ColumnsConfig(), "embedding", TASKS)
@@ -50,33 +50,33 @@ FILES = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_the_columns_tell_what_the_data_are(name, tmp_path):
+def test_columns_determine_the_kind_of_data(name, tmp_path):
     content, data, labels = FILES[name]
     layout, examples = read(tmp_path, content)
     task = Embedding.from_examples(examples, text_columns=layout.text_columns)
     assert task.data == data
     assert [example.label for example in examples] == labels
     if name == "ranking":
-        assert examples[1].texts == ("丁", "己", "戊")  # the nearer one second
+        assert examples[1].texts == ("丁", "己", "戊")  # the positive text comes second
 
 
-def test_lines_of_json_and_few_documents_are_pairs_without_labels(tmp_path):
-    """A document that belongs to many queries is no label."""
+def test_jsonl_with_few_distinct_documents_is_pairs_without_labels(tmp_path):
+    """A document column with few distinct texts is not taken for a label column."""
     lines = "".join(f'{{"id": {i}, "wen": "问{i}", "da": "文{i % 3}"}}\n' for i in range(60))
     layout, examples = read(tmp_path, lines, "data.jsonl")
     assert (layout.label_column, layout.text_columns) == (None, ("wen", "da"))
     assert len(examples) == 60
 
 
-def test_of_groups_the_first_text_belongs_to_each_of_the_others(tmp_path):
+def test_the_first_text_of_a_group_is_paired_with_each_similar_text(tmp_path):
     lines = '{"text": "甲", "similar": ["乙", "丙", "甲 "]}\n{"text": "丁", "similar": ["戊"]}\n'
     _, examples = read(tmp_path, lines, "data.jsonl")
     assert [example.texts for example in examples] == [("甲", "乙"), ("甲", "丙"), ("丁", "戊")]
     assert {example.label for example in examples} == {BELONGS}
 
 
-def test_lists_of_negatives_do_not_belong_to_the_first_text(tmp_path):
-    """The layout of FlagEmbedding and of MTEB's reranking sets."""
+def test_positives_and_negatives_in_lists_become_triples(tmp_path):
+    """FlagEmbedding and the reranking sets of MTEB use this layout."""
     lines = (
         '{"query": "甲", "pos": ["乙", "甲 "], "neg": ["丙", "丁"]}\n'
         '{"query": "戊", "pos": ["己", "庚"], "neg": ["辛"]}\n'
@@ -107,7 +107,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_data_of_which_nothing_can_be_learnt_are_refused(name, tmp_path):
+def test_data_without_a_training_signal_are_rejected(name, tmp_path):
     content, message = REFUSED[name]
     with pytest.raises(InputError, match=message):
         Embedding.from_examples(read(tmp_path, content)[1])
@@ -123,7 +123,7 @@ def test_data_of_which_nothing_can_be_learnt_are_refused(name, tmp_path):
         ("many", {"loss": "classifier"}, "more than 50"),
     ],
 )
-def test_settings_that_do_not_go_with_the_data_are_refused(data, settings, message):
+def test_settings_that_do_not_fit_the_data_are_rejected(data, settings, message):
     kinds = {
         "pairs": Embedding(),
         "scores": ScoredPairs(levels=(0.0, 1.0)),
@@ -133,32 +133,35 @@ def test_settings_that_do_not_go_with_the_data_are_refused(data, settings, messa
         kinds[data].objective.with_vector_settings(**settings)
 
 
-def rows_of(*pairs):
-    """Sequences of one token each, which identifies the text; a list is a text of several."""
+def encode(*pairs):
+    """Encode each text as a sequence of one token that identifies it.
+
+    A list stands for a text of several windows, one for each token of the list.
+    """
     texts = [[x if isinstance(x, list) else [x] for x in pair] for pair in pairs]
     rows = [[[np.array([1, token, 2], np.int32) for token in x] for x in pair] for pair in texts]
     return EncodedSides.of(rows, np.full(len(pairs), 3))
 
 
-def at(*degrees):
-    """Vectors at such angles, of any length."""
+def vectors_at(*degrees):
+    """Return 2-D vectors at these angles, with random lengths."""
     angles = np.radians(degrees)
     lengths = np.random.default_rng(0).uniform(0.5, 3, len(degrees))
     return list(np.stack([np.cos(angles), np.sin(angles)], 1) * lengths[:, None])
 
 
-def test_a_text_is_ranked_among_all_different_texts():
+def test_a_text_is_ranked_among_all_distinct_texts():
     task = Embedding()
-    # Query 10 belongs to 50 and 51; 51 occurs twice, and belongs to 20, too.
-    encoded = rows_of((10, 50), (10, 51), (20, 51), (30, 52))
-    vectors = at(0, 30, 0, 10, 12, 10, 5, 90)
+    # Query 10 has two documents, 50 and 51. Document 51 occurs twice: query 20 has it, too.
+    encoded = encode((10, 50), (10, 51), (20, 51), (30, 52))
+    vectors = vectors_at(0, 30, 0, 10, 12, 10, 5, 90)
     actual = task.decoding.read_rows(vectors, encoded)
     assert [item.label.rank for item in actual] == [1, 1, 1, 3]
     assert actual[0].scores[0] == pytest.approx(np.cos(np.radians(30)))
     near = [(example, side) for example, side, _ in actual[3].label.neighbours]
     assert near == [(1, 1), (0, 1), (3, 1)]  # 51 is counted once
-    moved = [example for example, *_ in task.decoding.shifted(actual[3], 10).label.neighbours]
-    assert moved == [11, 10, 13]
+    shifted = [example for example, *_ in task.decoding.shifted(actual[3], 10).label.neighbours]
+    assert shifted == [11, 10, 13]
     assert actual[3].label.ahead is False
     metrics = task.metrics.compute([BELONGS] * 4, actual)
     assert metrics["recall_at_1"] == 0.75
@@ -166,10 +169,10 @@ def test_a_text_is_ranked_among_all_different_texts():
     assert list(metrics) == [metric.name for metric in task.metrics.usable()]
 
 
-def test_a_text_in_several_rows_is_as_near_as_the_nearest_of_them():
+def test_the_nearest_window_of_a_text_counts():
     task = Embedding(long_texts="windows")
-    encoded = rows_of((10, [50, 51, 52]), (20, [53]), (30, [54, 55]))
-    vectors = at(0, 80, 20, 90, 200, 230, 100, 280, 101)
+    encoded = encode((10, [50, 51, 52]), (20, [53]), (30, [54, 55]))
+    vectors = vectors_at(0, 80, 20, 90, 200, 230, 100, 280, 101)
     actual = task.decoding.read_rows(vectors, encoded)
     assert [item.label.rank for item in actual] == [1, 1, 1]
     cosines = [item.scores[0] for item in actual]
@@ -179,21 +182,21 @@ def test_a_text_in_several_rows_is_as_near_as_the_nearest_of_them():
     assert near[2] == pytest.approx(np.cos(np.radians(10)))
 
 
-def test_truncated_vectors_are_trained_with_the_whole_ones():
+def test_the_loss_is_the_mean_over_truncated_vectors():
     rng = np.random.default_rng(0)
     vectors, weights = rng.normal(size=(4, 2, 6)).astype("float32"), np.ones(4, "float32")
     targets = np.eye(4, dtype="int8")
-    sizes = [
+    losses = [
         float(Embedding().objective.batch_loss(targets, vectors[..., :n], weights))
         for n in (2, 4, 6)
     ]
-    cut = Embedding(dimensions=(2, 4, 6, 9))  # no vector is that long
+    cut = Embedding(dimensions=(2, 4, 6, 9))  # 9 exceeds the vector size and is ignored
     assert float(cut.objective.batch_loss(targets, vectors, weights)) == pytest.approx(
-        np.mean(sizes)
+        np.mean(losses)
     )
 
 
-def test_in_windows_a_document_is_trained_by_the_passage_that_its_query_means():
+def test_training_uses_the_window_that_matches_the_query():
     letters = "abcdefghijklmnopqrstuvwxyz"
     tokenizer = RoFormerTokenizer({x: i for i, x in enumerate([*SPECIAL_TOKENS, *letters])}, "char")
     examples = [Example(("x y", " ".join(letters)), BELONGS, ""), Example(("a", "b"), BELONGS, "")]
@@ -208,9 +211,11 @@ def test_in_windows_a_document_is_trained_by_the_passage_that_its_query_means():
         )
 
 
-def test_of_triples_the_second_text_must_be_nearer_than_the_third():
+def test_a_triple_is_right_if_the_positive_is_nearer():
     task = Embedding(data="triples")
-    actual = task.decoding.read_rows(at(0, 10, 20, 0, 40, 30), rows_of((10, 50, 60), (20, 51, 61)))
+    actual = task.decoding.read_rows(
+        vectors_at(0, 10, 20, 0, 40, 30), encode((10, 50, 60), (20, 51, 61))
+    )
     assert [item.label.ahead for item in actual] == [True, False]
     assert task.metrics.compute([BELONGS] * 2, actual)["accuracy"] == 0.5
 
@@ -219,9 +224,9 @@ def test_scored_pairs_are_evaluated_by_their_cosines():
     task = ScoredPairs(levels=(0.0, 1.0))
     pairs = [(10 + i, 50 + i) for i in range(6)]
     degrees = [40, 10, 70, 20, 60, 30]
-    vectors = [x for item in degrees for x in at(0, item)]
+    vectors = [x for item in degrees for x in vectors_at(0, item)]
     gold = [0.0, 1.0, 0.0, 1.0, 1.0, 0.0]
-    actual = task.decoding.read_rows(vectors, rows_of(*pairs))
+    actual = task.decoding.read_rows(vectors, encode(*pairs))
     cosines = np.cos(np.radians(degrees))
     np.testing.assert_allclose([item.label for item in actual], cosines, atol=1e-6)
     chosen = task.decoding.with_choices(gold, actual)
@@ -229,17 +234,17 @@ def test_scored_pairs_are_evaluated_by_their_cosines():
     metrics = chosen.metrics.compute(gold, actual)
     assert metrics["roc_auc"] == pytest.approx(roc_auc_score(gold, cosines))
     assert metrics["accuracy"] == pytest.approx(5 / 6)
-    several = dataclasses.replace(task, levels=(0.0, 1.0, 2.0))
-    assert list(several.metrics.compute(gold, actual)) == ["spearman", "pearson"]
+    three_levels = dataclasses.replace(task, levels=(0.0, 1.0, 2.0))
+    assert list(three_levels.metrics.compute(gold, actual)) == ["spearman", "pearson"]
 
 
 @given(st.lists(st.tuples(st.integers(-5, 5), st.booleans()), min_size=1, max_size=20))
-def test_no_threshold_is_right_more_often_than_the_best(pairs):
+def test_no_other_threshold_has_a_higher_accuracy(pairs):
     scores = np.array([score / 5 for score, _ in pairs])
-    wanted = np.array([yes for _, yes in pairs])
-    best = np.mean((scores > best_threshold(scores, wanted)) == wanted)
-    rest = [np.mean((scores > x) == wanted) for x in np.arange(-1.1, 1.2, 0.1)]
-    assert best == pytest.approx(max(rest))
+    labels = np.array([yes for _, yes in pairs])
+    best = np.mean((scores > best_threshold(scores, labels)) == labels)
+    accuracies = [np.mean((scores > x) == labels) for x in np.arange(-1.1, 1.2, 0.1)]
+    assert best == pytest.approx(max(accuracies))
 
 
 def test_no_text_is_in_two_sets():
@@ -252,13 +257,13 @@ def test_no_text_is_in_two_sets():
     assert not texts[1] & texts[2]
 
 
-def test_where_all_texts_hang_together_pairs_are_parted():
+def test_pairs_are_split_if_all_texts_are_connected():
     examples = [Example((f"问{i}", f"问{i + 1}"), float(i % 2), f"data:{i}") for i in range(100)]
     sets = split_examples(examples, Embedding, (0.1, 0.1), seed=1)
     assert [len(item) for item in sets] == [80, 10, 10]
 
 
-def test_a_folder_says_how_its_model_gives_vectors(tmp_path):
+def test_a_saved_folder_restores_the_embedding_settings(tmp_path):
     config = RoFormerConfig(10, 8, 1, 2, 16, pooling="pooler")
     RoFormerForSentenceEmbedding(config).save_pretrained(tmp_path)
     task = Embedding(max_length=48, dimensions=(2, 4, 8), threshold=0.7)
@@ -271,8 +276,8 @@ def test_a_folder_says_how_its_model_gives_vectors(tmp_path):
     assert load(tmp_path) == EmbeddingConfig("pooler", 48)
 
 
-def test_the_same_text_twice_may_be_asked_about(tmp_path):
-    """Nothing can be learnt of it, but its cosine is known."""
+def test_prediction_accepts_a_pair_of_equal_texts(tmp_path):
+    """Training rejects such a pair, but prediction returns its cosine."""
     path = tmp_path / "new.tsv"
     path.write_text("query\tdocument\n甲\t甲\n", encoding="utf-8")
     task = Embedding(text_columns=("query", "document"))

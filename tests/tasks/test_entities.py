@@ -1,4 +1,4 @@
-"""Where labels of units mark entities."""
+"""Entities and spans from the labels of units."""
 
 import pytest
 
@@ -32,29 +32,29 @@ def test_spans_follow_the_labels(labels, expected):
         ("S-LOC B-PER E-PER O", [(0, 1, "LOC"), (1, 3, "PER")]),
     ],
 )
-def test_entities_are_where_the_text_has_them(tags, expected):
-    """Between units there may be white space; a unit may come twice."""
-    text, places = "甲 甲\u3000乙丙", [0, 2, 4, 5]
+def test_entities_have_positions_in_the_text(tags, expected):
+    """The text may have white space between units, and a unit may occur twice."""
+    text, starts = "甲 甲\u3000乙丙", [0, 2, 4, 5]
     want = [
-        [places[first], places[last - 1] + 1, kind, text[places[first] : places[last - 1] + 1]]
+        [starts[first], starts[last - 1] + 1, kind, text[starts[first] : starts[last - 1] + 1]]
         for first, last, kind in expected
     ]
     assert entities(text, ["甲", "甲", "乙", "丙"], tags.split()) == want
 
 
-def test_what_marks_entities():
+def test_marks_entities_needs_a_typed_prefix():
     assert marks_entities(("O", "B-LOC", "I-LOC"))
     assert marks_entities(("S-LOC", "E-LOC"))
     assert not marks_entities(("n", "v", "O"))
     assert not marks_entities(("NN", "B"))
 
 
-def test_entities_are_marked_within_what_is_shown():
+def test_entities_are_marked_within_the_excerpt():
     text = "他在北京大学见李白"
-    places = [("LOC", 2, 6), ("PER", 7, 9)]
-    whole = [["他在", ""], ["北京大学", "LOC"], ["见", ""], ["李白", "PER"]]
-    assert marked(text, places, range(9)) == whole
-    part = [["…", ""], ["大学见", ""], ["李白", "PER"]]
-    assert marked(text, places, range(4, 8)) == part
-    places = character_spans("New York is", ["New", "York", "is"], ["B-LOC", "I-LOC", "O"])
-    assert marked("New York is", places, range(11)) == [["New York", "LOC"], [" is", ""]]
+    spans_of_text = [("LOC", 2, 6), ("PER", 7, 9)]
+    all_marks = [["他在", ""], ["北京大学", "LOC"], ["见", ""], ["李白", "PER"]]
+    assert marked(text, spans_of_text, range(9)) == all_marks
+    excerpt_marks = [["…", ""], ["大学见", ""], ["李白", "PER"]]
+    assert marked(text, spans_of_text, range(4, 8)) == excerpt_marks
+    spans_of_text = character_spans("New York is", ["New", "York", "is"], ["B-LOC", "I-LOC", "O"])
+    assert marked("New York is", spans_of_text, range(11)) == [["New York", "LOC"], [" is", ""]]

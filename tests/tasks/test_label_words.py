@@ -1,4 +1,4 @@
-"""Labels that fill the gap of a sentence: rows, scores, the task in files, and a whole run."""
+"""`--method cloze`: encoding, label scores, the saved task and a fine-tuning run."""
 
 import json
 
@@ -23,13 +23,16 @@ TASK = LabelWords(labels=("学习", "公园", "好"), pattern=PATTERN, max_lengt
 EXAMPLES = [Example(("今天____天气",), "公园", "a:1"), Example(("人民{label}",), "好", "a:2")]
 
 
-def test_a_label_is_as_probable_as_its_words_in_the_gap():
-    """Of each label the mean log-probability of its characters, less that without a text."""
+def test_label_scores_are_mean_log_probabilities_in_the_gap():
+    """A label's logit is the mean log-probability of its characters in the gap.
+
+    The same mean without the text is subtracted from it.
+    """
     keras.utils.set_random_seed(1)
     model = random_model(TASK)
     tokenizer = model.tokenizer
 
-    def logarithms(before, count, after):
+    def log_probs(before, count, after):
         ids = [tokenizer.cls_id, *tokenizer.ids(before), *[tokenizer.mask_id] * count]
         ids = np.array([[*ids, *tokenizer.ids(after), tokenizer.sep_id]], np.int32)
         inputs = {"token_ids": ids, "segment_ids": np.zeros_like(ids)}
@@ -38,32 +41,32 @@ def test_a_label_is_as_probable_as_its_words_in_the_gap():
         return scores - np.logaddexp.reduce(scores, axis=-1, keepdims=True)
 
     predictions = predict(model, tokenizer, TASK, EXAMPLES)
-    # A gap in the text is removed, and braces in it are text.
+    # The gap in a text is removed, and braces in a text are ordinary characters.
     for text, prediction in zip(("今天天气", "人民{label}"), predictions, strict=True):
         want = []
         for label in TASK.labels:
             ids = tokenizer.ids(label)
-            rows = logarithms("我们", len(ids), f"。{text}"), logarithms("", len(ids), "")
+            rows = log_probs("我们", len(ids), f"。{text}"), log_probs("", len(ids), "")
             want.append(np.subtract(*(row[range(len(ids)), ids].mean() for row in rows)))
-        shares = np.exp(want) / np.exp(want).sum()
-        np.testing.assert_allclose(prediction.scores, shares, rtol=1e-4)
-        assert prediction.label == TASK.labels[int(np.argmax(shares))]
+        probabilities = np.exp(want) / np.exp(want).sum()
+        np.testing.assert_allclose(prediction.scores, probabilities, rtol=1e-4)
+        assert prediction.label == TASK.labels[int(np.argmax(probabilities))]
         assert TASK.decoding.as_json(EXAMPLES[0], prediction)["label"] == prediction.label
 
 
-def test_targets_are_those_of_the_labels():
+def test_targets_are_label_indices():
     data = TASK.labelling.training_data(EXAMPLES, tokenizer_of())
     assert np.array(data.targets).tolist() == [[0, 1, 0], [0, 0, 1]]
 
 
-def test_a_teacher_of_classification_may_teach():
+def test_a_classification_teacher_gives_soft_targets():
     data = TASK.labelling.training_data(EXAMPLES, tokenizer_of())
     logits = [np.float32([1, 2, 3]), np.float32([4, 5, 6])]
     targets = TASK.labelling.with_soft_targets(data, logits, labelled=1).targets
     assert targets[1].tolist() == [[0, 4, 1], [0, 5, 1], [1, 6, 1]]
 
 
-def test_labels_of_the_same_tokens_are_refused():
+def test_labels_with_the_same_tokens_are_rejected():
     task = LabelWords(labels=("股", "票"), pattern=PATTERN, max_length=16)  # both are unknown
     with pytest.raises(InputError, match="the label 股 and another one are the same tokens"):
         task.labelling.encode(EXAMPLES, tokenizer_of())
@@ -78,32 +81,32 @@ def test_labels_of_the_same_tokens_are_refused():
         {"method": "cloze", "pattern": "{text}{text}{label}"},
     ],
 )
-def test_method_and_pattern_belong_together(settings):
+def test_method_cloze_requires_a_valid_pattern(settings):
     with pytest.raises(InputError, match=r"needs a sentence with one \{text\} and one \{label\}"):
         FinetuneConfig(train="", output="", **settings)
 
 
-def test_a_run(shallow, tmp_path, monkeypatch, capsys):
+def test_finetuning_with_method_cloze(shallow, tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")  # takes long
     rows = [f"{word}天气{x}\t{'pn'[word == '坏']}\n" for x in "今我们去公园学习" for word in "好坏"]
     for name in ("train", "valid", "test"):
         (tmp_path / f"{name}.tsv").write_text("text\tlabel\n" + "".join(rows), "utf-8")
     files = [(f"--{name}", str(tmp_path / f"{name}.tsv")) for name in ("train", "valid", "test")]
-    words = [word for pair in files for word in pair]
-    words += ["--checkpoint", str(shallow), "--output", str(tmp_path / "run"), "--epochs", "2"]
-    words += ["--method", "cloze", "--pattern", "{text}很{label}", "--label-names", "坏", "好"]
-    words += ["--learning-rate", "1e-2", "--precision", "float32", "--no-baseline"]
-    words += ["--lexical-features", "yes"]
-    assert main(["finetune", *words]) == 0
+    arguments = [word for pair in files for word in pair]
+    arguments += ["--checkpoint", str(shallow), "--output", str(tmp_path / "run"), "--epochs", "2"]
+    arguments += ["--method", "cloze", "--pattern", "{text}很{label}", "--label-names", "坏", "好"]
+    arguments += ["--learning-rate", "1e-2", "--precision", "float32", "--no-baseline"]
+    arguments += ["--lexical-features", "yes"]
+    assert main(["finetune", *arguments]) == 0
     model = tmp_path / "run" / "model"
     task = load_task(model)
     assert (type(task), task.pattern, task.labels) == (LabelWords, "{text}很{label}", ("坏", "好"))
     report = json.loads((tmp_path / "run" / "report.json").read_text("utf-8"))
-    assert report["evaluations"][0]["step"] == 0  # without any training it predicts, too
+    assert report["evaluations"][0]["step"] == 0  # zero-shot predictions before training
     predicted = roformer_tf.load(str(model), precision="float32")(["好天气很好", "坏天气很坏"])
     assert set(predicted[0]["scores"]) == {"坏", "好"}
     capsys.readouterr()
-    pairs = ["--train", str(tmp_path / "pairs.tsv"), *words[len(files) * 2 :]]
+    pairs = ["--train", str(tmp_path / "pairs.tsv"), *arguments[len(files) * 2 :]]
     (tmp_path / "pairs.tsv").write_text(
         "text_a\ttext_b\tlabel\n" + "".join(f"天{row}" for row in rows).replace("天气", "\t"),
         "utf-8",

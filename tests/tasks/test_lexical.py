@@ -14,41 +14,41 @@ from roformer_tf.tasks.tfidf import Setting, TfIdfModel, counted
 LABELS = "甲乙丙"
 
 
-def made(name, count, seed, noise=0.3):
-    """Examples whose texts show their label, or, in a fraction of them, another one."""
+def make_examples(name, count, seed, noise=0.3):
+    """Yield examples whose texts contain their label or, for a fraction `noise`, a random one."""
     rng = np.random.default_rng(seed)
     for number in range(count):
-        own = int(rng.integers(3))
-        shown = own if rng.random() > noise else int(rng.integers(3))
+        gold = int(rng.integers(3))
+        shown = gold if rng.random() > noise else int(rng.integers(3))
         text = "".join(rng.permutation([*"今天我们去看", LABELS[shown]]))
         texts = (text, text[::-1]) if name == "pair" else (text,)
-        label = {"multilabel": (LABELS[own],), "regression": float(own)}.get(name, LABELS[own])
+        label = {"multilabel": (LABELS[gold],), "regression": float(gold)}.get(name, LABELS[gold])
         yield Example(texts, label, f"made:{number}")
 
 
-def fitted(name):
-    training = [*made(name, 200, 0)]
+def fit_tfidf(name):
+    training = [*make_examples(name, 200, 0)]
     columns = ("a", "b") if name == "pair" else ("a",)
     task = TASKS[name].from_examples(training, text_columns=columns)
     counts = [counted(example, 2) for example in training]
     return task, TfIdfModel.fit(task, training, Setting(2, 1, 1.0), counts)
 
 
-def guesses(task, examples, strength, seed=5):
-    """Predictions of a model that sees the label with noise, and is as certain as it should be."""
+def noisy_predictions(task, examples, strength, seed=5):
+    """Return predictions of a calibrated model that sees the label with noise."""
     rng = np.random.default_rng(seed)
     targets = np.stack([task.labelling.target(example) for example in examples])
     is_label = targets if targets.ndim == 2 else np.eye(3)[targets]
     seen = strength * is_label + rng.normal(size=is_label.shape)
     if task.name == "regression":
         logits = strength / (strength**2 + 1) * seen
-    else:  # the logarithm of the odds; a third of all labels is right
+    else:  # log odds, with the prior 1/3 of each label
         logits = strength * seen - strength**2 / 2 - np.log(2)
     return task.decoding.predict_all(logits)
 
 
 def loss(task, examples, predictions):
-    """Mean cross-entropy or squared error, in plain NumPy."""
+    """Return the mean cross-entropy or squared error, in plain NumPy."""
     targets = np.stack([task.labelling.target(example) for example in examples])
     scores = np.array([x.scores for x in predictions], np.float64)
     if task.name == "regression":
@@ -62,22 +62,22 @@ NAMES = ["classification", "pair", "multilabel", "regression"]
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_two_that_err_independently_are_better_together(name):
-    task, model = fitted(name)
-    valid, test = [*made(name, 200, 1)], [*made(name, 300, 2)]
-    lexical = choose_lexical(task, model, valid, guesses(task, valid, 1.0))
+def test_combining_independent_models_lowers_the_loss(name):
+    task, model = fit_tfidf(name)
+    valid, test = [*make_examples(name, 200, 1)], [*make_examples(name, 300, 2)]
+    lexical = choose_lexical(task, model, valid, noisy_predictions(task, valid, 1.0))
     assert 0 < lexical.weight < 1
-    ours = guesses(task, test, 1.0, seed=6)
+    ours = noisy_predictions(task, test, 1.0, seed=6)
     combined = loss(task, test, lexical.combined(task, test, ours))
     assert combined < loss(task, test, ours) - 0.02
     assert combined < loss(task, test, model.predictions(task, test)) - 0.02
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_predictions_are_what_the_formula_says(name):
-    task, model = fitted(name)
-    test = [*made(name, 9, 2)]
-    ours = guesses(task, test, 1.0)
+def test_combined_predictions_follow_the_formula(name):
+    task, model = fit_tfidf(name)
+    test = [*make_examples(name, 9, 2)]
+    ours = noisy_predictions(task, test, 1.0)
     a, b = (
         np.array([x.scores for x in predictions], np.float64)
         for predictions in (ours, model.predictions(task, test))
@@ -96,46 +96,46 @@ def test_predictions_are_what_the_formula_says(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_features_that_add_nothing_are_used_only_on_request(name):
-    task, _ = fitted(name)
+def test_useless_features_are_used_only_on_request(name):
+    task, _ = fit_tfidf(name)
     rng = np.random.default_rng(0)
-    training = [*made(name, 200, 0)]
+    training = [*make_examples(name, 200, 0)]
     labels = [example.label for example in training]
     wrong = [example._replace(label=labels[rng.integers(200)]) for example in training]
     model = TfIdfModel.fit(task, wrong, Setting(2, 1, 1.0), [counted(x, 2) for x in wrong])
-    valid = [*made(name, 200, 1)]
-    ours = guesses(task, valid, 3.0)
+    valid = [*make_examples(name, 200, 1)]
+    ours = noisy_predictions(task, valid, 3.0)
     assert choose_lexical(task, model, valid, ours, "auto") is None
     assert 0 <= choose_lexical(task, model, valid, ours, "yes").weight < 0.2
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_model_that_knows_nothing_leaves_the_prediction_to_tfidf(name):
-    task, model = fitted(name)
-    valid, test = [*made(name, 200, 1)], [*made(name, 200, 2)]
-    lexical = choose_lexical(task, model, valid, guesses(task, valid, 0.0))
+def test_tfidf_dominates_a_random_model(name):
+    task, model = fit_tfidf(name)
+    valid, test = [*make_examples(name, 200, 1)], [*make_examples(name, 200, 2)]
+    lexical = choose_lexical(task, model, valid, noisy_predictions(task, valid, 0.0))
     assert lexical.weight >= 0.8
-    combined = lexical.combined(task, test, guesses(task, test, 0.0, seed=6))
+    combined = lexical.combined(task, test, noisy_predictions(task, test, 0.0, seed=6))
     assert loss(task, test, combined) < loss(task, test, model.predictions(task, test)) + 0.03
 
 
-def test_the_weight_does_not_depend_on_how_confident_either_is():
-    task, model = fitted("classification")
-    valid = [*made("classification", 200, 1)]
-    ours = guesses(task, valid, 1.0)
+def test_the_weight_is_independent_of_confidence():
+    task, model = fit_tfidf("classification")
+    valid = [*make_examples("classification", 200, 1)]
+    ours = noisy_predictions(task, valid, 1.0)
     usual = choose_lexical(task, model, valid, ours)
     confident = [
         Prediction(x.label, softmax(5 * np.log(x.scores)).astype(np.float32)) for x in ours
     ]
-    other = choose_lexical(task, model, valid, confident)
-    assert other.weight == pytest.approx(usual.weight, abs=0.03)
-    assert other.factors == pytest.approx((usual.factors[0] / 5, usual.factors[1]), rel=0.01)
+    rescaled = choose_lexical(task, model, valid, confident)
+    assert rescaled.weight == pytest.approx(usual.weight, abs=0.03)
+    assert rescaled.factors == pytest.approx((usual.factors[0] / 5, usual.factors[1]), rel=0.01)
 
 
-def test_a_few_examples_that_are_all_right_do_not_make_the_model_certain():
-    task, model = fitted("classification")
-    valid = [*made("classification", 6, 1, noise=0)]
-    ours = guesses(task, valid, 4.0)
+def test_few_correct_examples_do_not_give_large_factors():
+    task, model = fit_tfidf("classification")
+    valid = [*make_examples("classification", 6, 1, noise=0)]
+    ours = noisy_predictions(task, valid, 4.0)
     assert [x.label for x in ours] == [x.label for x in valid]
     lexical = choose_lexical(task, model, valid, ours, "yes")
     assert max(lexical.factors) < 4
@@ -143,8 +143,8 @@ def test_a_few_examples_that_are_all_right_do_not_make_the_model_certain():
 
 def test_certain_predictions_stay_finite():
     for name in ("classification", "multilabel"):
-        task, model = fitted(name)
-        test = [*made(name, 3, 2)]
+        task, model = fit_tfidf(name)
+        test = [*make_examples(name, 3, 2)]
         certain = [Prediction(x.label, np.float32([1, 0, 0])) for x in test]
         for lexical in (
             LexicalFeatures(model, (1.0, 0.1), 0.1),
@@ -158,45 +158,45 @@ def test_certain_predictions_stay_finite():
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_file_gives_the_same_predictions(name):
-    task, model = fitted(name)
-    valid = [*made(name, 60, 1)]
-    ours = guesses(task, valid, 1.0)
+def test_saving_keeps_predictions(name):
+    task, model = fit_tfidf(name)
+    valid = [*make_examples(name, 60, 1)]
+    ours = noisy_predictions(task, valid, 1.0)
     lexical = choose_lexical(task, model, valid, ours, "yes")
-    again = LexicalFeatures.from_bytes(lexical.to_bytes(), task, "folder")
-    assert (again.weight, again.factors) == (lexical.weight, lexical.factors)
-    want, actual = lexical.combined(task, valid, ours), again.combined(task, valid, ours)
+    loaded = LexicalFeatures.from_bytes(lexical.to_bytes(), task, "folder")
+    assert (loaded.weight, loaded.factors) == (lexical.weight, lexical.factors)
+    want, actual = lexical.combined(task, valid, ours), loaded.combined(task, valid, ours)
     for before, after in zip(want, actual, strict=True):
         assert (before.label, before.scores.tolist()) == (after.label, after.scores.tolist())
     assert lexical.to_bytes() == lexical.to_bytes()
 
 
-def changed(content, **changes):
+def replace_arrays(content, **changes):
     arrays = dict(np.load(io.BytesIO(content)))
     file = io.BytesIO()
     np.savez(file, **{name: x for name, x in (arrays | changes).items() if x is not None})
     return file.getvalue()
 
 
-def test_a_file_that_is_damaged_or_of_another_model_is_refused():
-    task, model = fitted("classification")
+def test_damaged_or_mismatched_files_are_rejected():
+    task, model = fit_tfidf("classification")
     good = LexicalFeatures(model.compact(), (1.0, 1.0), 0.5).to_bytes()
     pickled = np.array([{}], object)
-    other_task, _ = fitted("pair")
+    other_task, _ = fit_tfidf("pair")
     bad = {
         "empty": (b"", task),
         "text": (b"weights", task),
         "cut": (good[:200], task),
         "overwritten": (good[:99] + b"damage" * 9 + good[153:], task),
-        "without": (changed(good, idf=None), task),
-        "pickled": (changed(good, idf=pickled), task),
-        "labels": (changed(good, intercepts=np.zeros(2, np.float32)), task),
-        "rows": (changed(good, ngrams=np.arange(3, dtype=np.uint64)), task),
+        "without": (replace_arrays(good, idf=None), task),
+        "pickled": (replace_arrays(good, idf=pickled), task),
+        "labels": (replace_arrays(good, intercepts=np.zeros(2, np.float32)), task),
+        "rows": (replace_arrays(good, ngrams=np.arange(3, dtype=np.uint64)), task),
         "pair": (good, other_task),
-        "factors": (changed(good, factors=np.array([1.0])), task),
+        "factors": (replace_arrays(good, factors=np.array([1.0])), task),
     }
-    LexicalFeatures.from_bytes(changed(good), task, "folder")
-    for name, (content, of) in bad.items():
+    LexicalFeatures.from_bytes(replace_arrays(good), task, "folder")
+    for name, (content, file_task) in bad.items():
         with pytest.raises(InputError, match=r"cannot read folder/lexical\.npz") as output:
-            LexicalFeatures.from_bytes(content, of, "folder")
+            LexicalFeatures.from_bytes(content, file_task, "folder")
         assert "fine-tune again" in str(output.value), name

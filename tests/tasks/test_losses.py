@@ -1,4 +1,4 @@
-"""Divergences and class weights by themselves; the losses are tested in tests/finetuning."""
+"""R-Drop divergences and class weights; tests/finetuning tests the complete losses."""
 
 import keras
 import numpy as np
@@ -22,36 +22,36 @@ C = 3
 @pytest.mark.parametrize("divergence", [softmax_divergence, sigmoid_divergence, number_divergence])
 @given(seed=st.integers(0, 10_000))
 @settings(max_examples=20)
-def test_r_drop_is_symmetric_positive_and_nothing_for_equal_halves(divergence, seed):
+def test_r_drop_is_symmetric_positive_and_zero_for_equal_inputs(divergence, seed):
     a, b = np.random.default_rng(seed).normal(scale=5, size=(2, 6, 4)).astype("float32")
-    item = keras.ops.convert_to_numpy(divergence(a, b))
-    assert np.array_equal(item, keras.ops.convert_to_numpy(divergence(b, a)))
-    assert (item > 0).all()
+    loss = keras.ops.convert_to_numpy(divergence(a, b))
+    assert np.array_equal(loss, keras.ops.convert_to_numpy(divergence(b, a)))
+    assert (loss > 0).all()
     assert (keras.ops.convert_to_numpy(divergence(a, a)) == 0).all()
 
 
-def test_balanced_weights_are_scikit_learns():
+def test_balanced_weights_equal_scikit_learn():
     from sklearn.utils.class_weight import compute_class_weight
 
     labels = np.random.default_rng(0).choice(C, 50, p=[0.7, 0.2, 0.1])
     want = compute_class_weight("balanced", classes=np.arange(C), y=labels)
-    one_each = [np.int32(label) for label in labels]
-    several = np.split(labels, [3, 20])
-    assert balanced_weights(one_each, C) == pytest.approx(want)
-    assert balanced_weights(several, C) == pytest.approx(want)
-    ones = np.random.default_rng(1).integers(0, 2, (50, C))
-    got = balanced_yes_and_no(list(ones))
+    single_labels = [np.int32(label) for label in labels]
+    label_sequences = np.split(labels, [3, 20])
+    assert balanced_weights(single_labels, C) == pytest.approx(want)
+    assert balanced_weights(label_sequences, C) == pytest.approx(want)
+    binary = np.random.default_rng(1).integers(0, 2, (50, C))
+    got = balanced_yes_and_no(list(binary))
     for i in range(C):
-        want = compute_class_weight("balanced", classes=np.arange(2), y=ones[:, i])
+        want = compute_class_weight("balanced", classes=np.arange(2), y=binary[:, i])
         assert got[i] == pytest.approx(want)
 
 
-def test_a_label_that_a_fold_lacks_is_no_error():
+def test_weights_are_finite_if_a_label_is_missing():
     assert np.isfinite(balanced_weights([np.int32(0)] * 4, C)).all()
     assert np.isfinite(balanced_yes_and_no([np.zeros(C)] * 4)).all()
 
 
-def test_targets_of_a_task_fit():
+def test_class_weights_of_multilabel_targets():
     examples = [Example(("x",), label, "f:1") for label in (("a", "b"), ("a",), ())]
     task = Multilabel.from_examples(examples)
     targets = [task.labelling.target(example) for example in examples]

@@ -38,26 +38,26 @@ def intervals(task, *labelled_set):
     return task.metrics.intervals(*labelled_set)
 
 
-def answers(labels):
+def unscored(labels):
     return [Prediction(label, NOTHING) for label in labels]
 
 
-def answers_of(labels):
-    """Answers of two labels, with the probabilities that go with them."""
+def scored(labels):
+    """Return predictions of two labels with probabilities 0 and 1."""
     return [Prediction(item, np.float32([item == "a", item == "b"])) for item in labels]
 
 
 def labelled(name, labels, examples=60, seed=0):
-    """A task, the labels of examples, and a model's answers: by chance, half of them right."""
+    """Return a task, gold labels and random predictions, about half of which are right."""
     rng = np.random.default_rng(seed)
     task = TASKS[name](labels=labels)
     gold = rng.integers(0, len(labels), examples)
-    logits = rng.normal(size=(examples, len(labels))).round(1)  # some are equal
+    logits = rng.normal(size=(examples, len(labels))).round(1)  # rounding gives ties
     logits[np.arange(examples), gold] += 1
     return task, [labels[i] for i in gold], [task.decoding.predict(item) for item in logits]
 
 
-def several(examples=80, seed=0):
+def multilabel_set(examples=80, seed=0):
     rng = np.random.default_rng(seed)
     task = Multilabel(labels=("a", "b", "c", "d"))
     gold = rng.random((examples, 4)) < (0.1, 0.3, 0.5, 0.2)
@@ -66,7 +66,7 @@ def several(examples=80, seed=0):
     return task, names, [task.decoding.predict(row) for row in logits]
 
 
-def tagged(sentences=40, seed=0):
+def tagging_set(sentences=40, seed=0):
     rng = np.random.default_rng(seed)
     task = Tagging(labels=TAGS)
     gold = [rng.integers(0, len(TAGS), rng.integers(1, 20)) for _ in range(sentences)]
@@ -78,17 +78,17 @@ def tagged(sentences=40, seed=0):
     )
 
 
-def numbers(examples=50, seed=0):
+def regression_set(examples=50, seed=0):
     rng = np.random.default_rng(seed)
-    gold = rng.normal(5, 2, examples).round(1)  # some are equal
+    gold = rng.normal(5, 2, examples).round(1)  # rounding gives ties
     return (
         Regression(),
         gold.tolist(),
-        answers((gold + rng.normal(size=examples)).round(1)),
+        unscored((gold + rng.normal(size=examples)).round(1)),
     )
 
 
-def triples(examples=40, seed=0):
+def ranking_set(examples=40, seed=0):
     rng = np.random.default_rng(seed)
     task = Ranking()
     gold = [str(x) for x in rng.choice(["B", "C"], examples)]
@@ -97,12 +97,12 @@ def triples(examples=40, seed=0):
 
 @pytest.fixture(params=["classification", "pair", "multilabel", "regression", "ranking", "tagging"])
 def labelled_set(request):
-    """A task, labels and answers, of every kind."""
+    """A task, gold labels and predictions, for each kind of task."""
     kinds = {
-        "multilabel": several,
-        "regression": numbers,
-        "ranking": triples,
-        "tagging": tagged,
+        "multilabel": multilabel_set,
+        "regression": regression_set,
+        "ranking": ranking_set,
+        "tagging": tagging_set,
     }
     return kinds.get(request.param, lambda: labelled(request.param, ("0", "1")))()
 
@@ -123,25 +123,25 @@ def test_classification_equals_scikit_learn(name, labels):
     assert task.metrics.compute(gold, predictions) == pytest.approx(want, abs=1e-12)
 
 
-def test_macro_f1_is_over_the_labels_of_training():
-    """One that the data lack leaves it without a value, also where the model predicts it."""
+def test_macro_f1_averages_over_the_training_labels():
+    """If a label is missing from the data, macro F1 is None, even if the model predicts it."""
     task = Classification(labels=("a", "b", "c"))
     gold, guessed = ["a", "a", "b", "c"], ["a", "b", "b", "b"]
     want = f1_score(gold, guessed, average="macro", labels=task.labels, zero_division=0)
-    assert task.metrics.compute(gold, answers(guessed))["macro_f1"] == pytest.approx(want)
+    assert task.metrics.compute(gold, unscored(guessed))["macro_f1"] == pytest.approx(want)
     for guessed in (["a", "b", "b"], ["a", "c", "b"]):
-        assert task.metrics.compute(["a", "a", "b"], answers(guessed))["macro_f1"] is None
+        assert task.metrics.compute(["a", "a", "b"], unscored(guessed))["macro_f1"] is None
     assert "c" in task.metrics.why_undefined(["a", "a", "b"])["macro_f1"]
 
 
-def test_macro_f1_of_units_needs_each_label_too():
+def test_macro_f1_of_units_needs_every_label():
     task = Tagging(labels=("n", "r", "v"))
-    assert task.metrics.compute([("n", "v")], answers([("n", "v")]))["macro_f1"] is None
+    assert task.metrics.compute([("n", "v")], unscored([("n", "v")]))["macro_f1"] is None
     assert "r" in task.metrics.why_undefined([("n", "v")])["macro_f1"]
 
 
 def test_multilabel_equals_scikit_learn():
-    task, gold, predictions = several()
+    task, gold, predictions = multilabel_set()
     binary = MultiLabelBinarizer(classes=task.labels)
     truth = binary.fit_transform(gold)
     guessed = binary.transform([item.label for item in predictions])
@@ -157,11 +157,11 @@ def test_multilabel_equals_scikit_learn():
 
 def test_the_order_of_several_labels_does_not_matter():
     task = Multilabel(labels=("a", "b"))
-    assert task.metrics.compute([("b", "a")], answers([("a", "b")]))["exact_match"] == 1
+    assert task.metrics.compute([("b", "a")], unscored([("a", "b")]))["exact_match"] == 1
 
 
 def test_regression_equals_scipy():
-    task, gold, predictions = numbers()
+    task, gold, predictions = regression_set()
     guessed = [item.label for item in predictions]
     assert task.metrics.compute(gold, predictions) == pytest.approx(
         {
@@ -174,9 +174,9 @@ def test_regression_equals_scipy():
     )
 
 
-# What the data cannot give has no value
+# Metrics that the data leave undefined
 
-LABELS_LACK = [
+UNDEFINED = [
     ("classification", ("a", "b"), ["a"] * 30, "a", {"macro_f1", "roc_auc"}, "b"),
     ("pair", ("a", "b"), ["b"] * 30, "b", {"macro_f1", "roc_auc"}, "a"),
     ("pair", ("a", "b", "c"), ["b", "a"] * 15, "b", {"macro_f1"}, "c"),
@@ -189,18 +189,16 @@ LABELS_LACK = [
 ]
 
 
-@pytest.mark.parametrize(("name", "labels", "gold", "guessed", "lost", "reason"), LABELS_LACK)
-def test_a_figure_that_the_labels_cannot_give_has_a_reason(
-    name, labels, gold, guessed, lost, reason
-):
+@pytest.mark.parametrize(("name", "labels", "gold", "guessed", "undefined", "reason"), UNDEFINED)
+def test_an_undefined_metric_has_a_reason(name, labels, gold, guessed, undefined, reason):
     task = TASKS[name](labels=labels)
     scores = np.float32([[0.4, 0.6]] * 2 if name == "tagging" else [0.4, 0.6, 0])
     predictions = [Prediction(guessed, scores)] * len(gold)
     actual = task.metrics.compute(gold, predictions)
     ends = task.metrics.intervals(gold, predictions)
-    assert {metric for metric, value in actual.items() if value is None} == lost
-    assert all(ends[metric] is None for metric in lost)
-    for metric in lost:
+    assert {metric for metric, value in actual.items() if value is None} == undefined
+    assert all(ends[metric] is None for metric in undefined)
+    for metric in undefined:
         why = task.metrics.reason(task.metrics.named(metric), gold)
         assert reason in why or (metric == "precision" and "predicted" in why)
         assert Translator("zh")(why) != why
@@ -208,27 +206,28 @@ def test_a_figure_that_the_labels_cannot_give_has_a_reason(
 
 @pytest.mark.parametrize("constant", [0.0, 0.1, -1e9 / 3])
 def test_constant_numbers_have_no_correlation(constant):
-    task, gold, _ = numbers()
-    actual = task.metrics.compute(gold, answers([constant] * len(gold)))
+    task, gold, _ = regression_set()
+    actual = task.metrics.compute(gold, unscored([constant] * len(gold)))
     assert actual["pearson"] is actual["spearman"] is None
     assert "predictions" in task.metrics.reason(task.metrics.named("pearson"), gold)
-    actual = task.metrics.compute([constant] * len(gold), answers(gold))
+    actual = task.metrics.compute([constant] * len(gold), unscored(gold))
     assert actual["pearson"] is actual["spearman"] is None
 
 
 def test_without_a_prediction_there_is_no_precision():
     task = Tagging(labels=TAGS)
-    actual = task.metrics.compute([("S-PER", "O")], answers([("O", "O")]))
+    actual = task.metrics.compute([("S-PER", "O")], unscored([("O", "O")]))
     assert actual == {"f1": 0, "precision": None, "recall": 0, "accuracy": 0.5}
     rows = {
-        row["label"]: row for row in by_kind(task.metrics.count_items([("S-PER",)], answers(["O"])))
+        row["label"]: row
+        for row in by_kind(task.metrics.count_items([("S-PER",)], unscored(["O"])))
     }
     assert rows["PER"] | {"precision": None, "recall": 0, "f1": 0} == rows["PER"]
     assert rows["LOC"] | dict.fromkeys(("precision", "recall", "f1")) == rows["LOC"]
 
 
 @pytest.mark.parametrize(
-    ("right", "of", "want"),
+    ("right", "total", "want"),
     [
         (30, 30, (0.886, 1)),
         (0, 30, (0, 0.114)),
@@ -237,22 +236,22 @@ def test_without_a_prediction_there_is_no_precision():
         (9, 10, (0.596, 0.982)),
     ],
 )
-def test_the_interval_of_a_share_is_wilsons(right, of, want):
-    guessed = ["a"] * right + ["b"] * (of - right)
+def test_the_interval_of_a_fraction_is_wilsons(right, total, want):
+    guessed = ["a"] * right + ["b"] * (total - right)
     task = Classification(labels=("a", "b"))
-    assert task.metrics.intervals(["a"] * of, answers_of(guessed))["accuracy"] == pytest.approx(
+    assert task.metrics.intervals(["a"] * total, scored(guessed))["accuracy"] == pytest.approx(
         want, abs=5e-4
     )
-    both, halves = Multilabel(labels=("a", "b")), [(item,) for item in guessed]
-    actual = both.metrics.intervals([("a",)] * of, answers(halves))["exact_match"]
+    multilabel, label_sets = Multilabel(labels=("a", "b")), [(item,) for item in guessed]
+    actual = multilabel.metrics.intervals([("a",)] * total, unscored(label_sets))["exact_match"]
     assert actual == pytest.approx(want, abs=5e-4)
 
 
-def test_a_perfect_tagging_is_as_sure_as_it_has_sentences_with_entities():
-    """Entities of one sentence are not independent."""
+def test_tagging_intervals_count_sentences_with_entities():
+    """Entities of one sentence are not independent, so the sample size is that of sentences."""
     task = Tagging(labels=TAGS)
     gold = [("S-PER", "S-PER", "S-PER")] * 10 + [("O",)] * 20
-    actual = task.metrics.intervals(gold, answers(gold))
+    actual = task.metrics.intervals(gold, unscored(gold))
     assert actual["recall"] == actual["precision"] == pytest.approx((0.722, 1), abs=5e-4)
     assert actual["accuracy"] == pytest.approx((0.886, 1), abs=5e-4)
     assert actual["f1"] is None
@@ -270,30 +269,30 @@ def test_no_interval_has_zero_width(labelled_set):
                 assert ends is None or ends[0] <= figures[name] <= ends[1]
 
 
-def test_examples_are_drawn_within_their_labels():
-    """A rare label is in every sample: the only way to be wrong is to err on the one of two."""
+def test_resampling_is_stratified_by_label():
+    """Resampling is stratified, so a rare label is in every sample."""
     task = Classification(labels=("a", "b"))
     gold, guessed = ["a"] * 500 + ["b"] * 2, ["a"] * 501 + ["b"]
-    low, high = task.metrics.intervals(gold, answers_of(guessed))["macro_f1"]
+    low, high = task.metrics.intervals(gold, scored(guessed))["macro_f1"]
     half = (2 * 500 / 1001 + 2 / 3) / 2
-    assert task.metrics.compute(gold, answers_of(guessed))["macro_f1"] == pytest.approx(half)
-    assert low == pytest.approx(1000 / 1002 / 2)  # none of two is right, but there are two
+    assert task.metrics.compute(gold, scored(guessed))["macro_f1"] == pytest.approx(half)
+    assert low == pytest.approx(1000 / 1002 / 2)  # both rare examples wrong, neither missing
     assert high == 1
-    many, names, predictions = several()
+    many, names, predictions = multilabel_set()
     rare = [*names, ("e",)]
     task = Multilabel(labels=(*many.labels, "e"))
     predictions = [*predictions, Prediction(("e",), NOTHING)]
     assert task.metrics.intervals(rare, predictions)["macro_f1"] is not None
 
 
-def test_a_triple_is_right_only_where_one_text_is_ahead():
+def test_ties_of_triples_are_wrong():
     task = Ranking()
     predictions = [task.decoding.predict(np.array(x)) for x in ([2.0, 1.0], [1.0, 2.0], [1.0, 1.0])]
     assert task.metrics.compute(["B", "C", "B"], predictions) == {"accuracy": pytest.approx(2 / 3)}
 
 
 def test_tagging_equals_seqeval():
-    task, gold, predictions = tagged()
+    task, gold, predictions = tagging_set()
     truth, guessed = [[*item] for item in gold], [[*item.label] for item in predictions]
     units = [x == y for a, b in zip(truth, guessed, strict=True) for x, y in zip(a, b, strict=True)]
     want = {
@@ -317,11 +316,11 @@ def test_by_kind_equals_scikit_learn():
     assert [row["predicted"] for row in rows] == [guessed.count(label) for label in task.labels]
 
 
-def test_by_kind_and_tally_know_entities_by_type():
+def test_by_kind_and_count_kinds_group_entities_by_type():
     task = Tagging(labels=TAGS)
     gold = [("B-LOC", "I-LOC", "O"), ("B-LOC", "S-PER")]
     rows = by_kind(
-        task.metrics.count_items(gold, answers([("B-LOC", "O", "O"), ("B-LOC", "S-PER")]))
+        task.metrics.count_items(gold, unscored([("B-LOC", "O", "O"), ("B-LOC", "S-PER")]))
     )
     assert [(row["label"], row["f1"], row["gold"]) for row in rows] == [
         ("LOC", 0.5, 2),
@@ -331,26 +330,26 @@ def test_by_kind_and_tally_know_entities_by_type():
     assert Ranking().metrics.count_kinds(["B", "B"]) == {"B": 2, "C": 0}
 
 
-def test_every_metric_is_announced_and_the_main_one_rises(labelled_set):
+def test_all_usable_metrics_are_computed_and_the_main_one_rises(labelled_set):
     task, gold, predictions = labelled_set
     assert [*task.metrics.compute(gold, predictions)] == [x.name for x in task.metrics.usable()]
     assert not task.metrics.all[0].falls
 
 
-def test_a_weight_is_how_often_an_example_is_there(labelled_set):
+def test_a_weight_equals_repeating_an_example(labelled_set):
     task, gold, predictions = labelled_set
     rng = np.random.default_rng(7)
-    drawn = [rng.integers(0, len(gold), len(gold)) for _ in range(50)]
-    several_times = np.array([np.bincount(x, minlength=len(gold)) for x in drawn], float)
-    at_once = task.metrics.measure(gold, predictions)(several_times)
-    for row, sample in enumerate(drawn):
+    samples = [rng.integers(0, len(gold), len(gold)) for _ in range(50)]
+    counts = np.array([np.bincount(x, minlength=len(gold)) for x in samples], float)
+    at_once = task.metrics.measure(gold, predictions)(counts)
+    for row, sample in enumerate(samples):
         want = task.metrics.compute([gold[i] for i in sample], [predictions[i] for i in sample])
         got = {name: values[row] for name, values in at_once.items()}
         want = {name: math.nan if x is None else x for name, x in want.items()}
         assert got == pytest.approx(want, abs=1e-12, nan_ok=True)
 
 
-def test_an_interval_holds_the_score_and_shrinks_with_the_root_of_the_examples():
+def test_interval_widths_scale_with_the_square_root_of_examples():
     widths = {"accuracy": [], "macro_f1": []}
     for examples in (500, 8000):
         task, gold, predictions = labelled("classification", ("0", "1"), examples)
@@ -358,8 +357,8 @@ def test_an_interval_holds_the_score_and_shrinks_with_the_root_of_the_examples()
             task.metrics.compute(gold, predictions),
             task.metrics.intervals(gold, predictions),
         )
-        share = figures["accuracy"]
-        normal = 2 * 1.96 * math.sqrt(share * (1 - share) / examples)
+        accuracy = figures["accuracy"]
+        normal = 2 * 1.96 * math.sqrt(accuracy * (1 - accuracy) / examples)
         for name, sizes in widths.items():
             low, high = actual[name]
             assert low < figures[name] < high
@@ -369,29 +368,29 @@ def test_an_interval_holds_the_score_and_shrinks_with_the_root_of_the_examples()
         assert wide / narrow == pytest.approx(4, rel=0.15)
 
 
-def task_shares(task):
-    """Metrics that are a fraction of independent examples."""
+def fraction_metrics(task):
+    """Return the metrics that are a fraction of independent examples."""
     return {"accuracy", "exact_match"} & {
         x.name for x in task.metrics.all if not task.labelling.has_units
     }
 
 
-def drawn(labelled_set, resamples, seed=0):
-    task, *both = labelled_set
-    return metrics.bootstrap(task.metrics.measure(*both), len(both[0]), resamples, seed)
+def bootstrap_of(labelled_set, resamples, seed=0):
+    task, *data = labelled_set
+    return metrics.bootstrap(task.metrics.measure(*data), len(data[0]), resamples, seed)
 
 
-def test_samples_are_a_function_of_the_seed(labelled_set):
-    first, again, other = (drawn(labelled_set, 200, seed) for seed in (0, 0, 1))
+def test_bootstrap_samples_depend_only_on_the_seed(labelled_set):
+    first, again, other = (bootstrap_of(labelled_set, 200, seed) for seed in (0, 0, 1))
     assert first == again
     same = {name for name, ends in first.items() if ends == other[name]}
-    assert same <= task_shares(labelled_set[0])  # of few examples, which have few values
+    assert same <= fraction_metrics(labelled_set[0])  # fractions of few examples have few values
 
 
-def test_intervals_do_not_depend_on_how_many_samples_are_held_at_once(labelled_set, monkeypatch):
-    want = drawn(labelled_set, 50)
+def test_intervals_do_not_depend_on_the_batch_size_of_samples(labelled_set, monkeypatch):
+    want = bootstrap_of(labelled_set, 50)
     monkeypatch.setattr(metrics, "NUMBERS_AT_ONCE", 7 * len(labelled_set[1]))
-    assert drawn(labelled_set, 50) == want
+    assert bootstrap_of(labelled_set, 50) == want
 
 
 @pytest.mark.slow
@@ -399,11 +398,11 @@ def test_a_thousand_samples_of_twenty_thousand_examples_take_seconds():
     labelled_set = labelled("classification", ("0", "1"), 20_000)
     start = time.process_time()
     intervals(*labelled_set)
-    assert time.process_time() - start < 10  # about 2; drawing lists would take minutes
+    assert time.process_time() - start < 10  # about 2; resampling lists would take minutes
 
 
 @given(st.lists(st.integers(-3, 3), min_size=1, max_size=12), st.data())
-def test_ranks_are_those_of_the_values_written_out(values, data):
+def test_weighted_ranks_equal_ranks_of_repeated_values(values, data):
     counts = data.draw(st.lists(st.integers(0, 3), min_size=len(values), max_size=len(values)))
     x = np.array(values, float)
     actual = ranks(x, np.array([counts], float))[0]

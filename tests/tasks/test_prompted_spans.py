@@ -1,4 +1,4 @@
-"""Entities by the name of their label: sequences and targets in plain Python, all routes alike."""
+"""Entity extraction with label prompts: encoding, targets, decoding and prediction."""
 
 import json
 
@@ -28,23 +28,23 @@ TASK = PromptedSpans(labels=LABELS, max_length=20, long_texts="windows")
 SIZE = 64
 
 
-def texts_of(encoded, tokenizer):
-    """Of each row the label and the text, as written between special tokens."""
+def decoded_pairs(encoded, tokenizer):
+    """Return the label and the text of each sequence, decoded from its tokens."""
     rows = []
     for ids, segments in zip(encoded.token_ids, encoded.segment_ids, strict=True):
         cls, *rest = ids.tolist()
-        between = rest.index(tokenizer.sep_id)
+        separator = rest.index(tokenizer.sep_id)
         assert (cls, rest[-1]) == (tokenizer.cls_id, tokenizer.sep_id)
-        assert segments.tolist() == [0] * (between + 2) + [1] * (len(rest) - between - 1)
-        parts = rest[:between], rest[between + 1 : -1]
+        assert segments.tolist() == [0] * (separator + 2) + [1] * (len(rest) - separator - 1)
+        parts = rest[:separator], rest[separator + 1 : -1]
         rows.append(tuple("".join(tokenizer.decode([i]) for i in part) for part in parts))
     return rows
 
 
-def test_each_window_follows_each_label():
+def test_every_label_is_paired_with_every_window():
     tokenizer = tokenizer_of()
     encoded = TASK.labelling.encode([Example((x,), None, "a:1") for x in (TEXT, "好")], tokenizer)
-    rows = texts_of(encoded, tokenizer)
+    rows = decoded_pairs(encoded, tokenizer)
     windows = [text for label, text in rows if label == "国" and len(text) > 1]
     assert len(windows) == 2
     assert rows == [(x, y) for x in LABELS for y in windows] + [(x, "好") for x in LABELS]
@@ -61,26 +61,26 @@ def test_each_window_follows_each_label():
         assert units.tolist() == want
 
 
-def test_a_row_has_the_spans_of_its_label_alone():
+def test_targets_contain_only_spans_of_the_prompted_label():
     tokenizer = tokenizer_of()
     spans = [("人民", 0, 4), ("国", 0, 2), ("国", len(TEXT) - 1, len(TEXT))]
     example = Example((TEXT,), spans, "a:1")
     encoded = TASK.labelling.encode([example], tokenizer)
     targets, weights = TASK.labelling.row_targets(encoded, [example])
     assert weights.tolist() == [1] * 4
-    for (label, text), ids, (lengths, *placed) in zip(
-        texts_of(encoded, tokenizer), encoded.token_ids, targets.tolist(), strict=True
+    for (label, text), ids, (lengths, *target_spans) in zip(
+        decoded_pairs(encoded, tokenizer), encoded.token_ids, targets.tolist(), strict=True
     ):
         assert lengths == [len(ids), len(label) + 1, 0]
         got = {
             "".join(tokenizer.decode([i]) for i in ids[first : last + 1].tolist())
-            for first, last, number in placed
+            for first, last, number in target_spans
             if first and number == 0
         }
         assert got == {TEXT[a:b] for x, a, b in spans if x == label and TEXT[a:b] in text}
 
 
-def test_training_reads_a_text_for_its_labels_and_three_others():
+def test_training_prompts_the_gold_labels_and_three_negatives():
     labels = tuple("今天气很好我们")
     task = PromptedSpans(labels=labels, max_length=20)
     examples = [
@@ -99,7 +99,7 @@ def test_training_reads_a_text_for_its_labels_and_three_others():
     assert not any(spans[5:])
 
 
-def test_spans_are_those_of_the_label_before_them():
+def test_decoded_spans_have_the_prompted_label():
     tokenizer = tokenizer_of()
     encoded = TASK.labelling.encode([Example((TEXT,), None, "a:1")] * 2, tokenizer)
     wanted = {"人民": [TEXT[9:12], TEXT[:1]], "国": [TEXT[10:11], TEXT[-2:]]}
@@ -114,15 +114,16 @@ def test_spans_are_those_of_the_label_before_them():
             row[len(label) + 2 :, 2 * SIZE + 1][ids[len(label) + 2 :] == last] = 6.0
         return row
 
-    named = zip(texts_of(encoded, tokenizer), encoded.token_ids, strict=True)
-    rows = [pointers(label, ids) for (label, _), ids in named]
+    labelled_ids = zip(decoded_pairs(encoded, tokenizer), encoded.token_ids, strict=True)
+    rows = [pointers(label, ids) for (label, _), ids in labelled_ids]
     want = {(x, TEXT.index(y), TEXT.index(y) + len(y)) for x in LABELS for y in wanted[x]}
     for prediction in TASK.decoding.read_rows(rows, encoded):
-        short = {x for x in prediction.label if x[2] - x[1] <= 3}  # not from one span to another
+        # Longer spans start in one wanted span and end in another.
+        short = {x for x in prediction.label if x[2] - x[1] <= 3}
         assert short == want
 
 
-def test_other_labels_keep_the_threshold():
+def test_new_labels_keep_the_threshold():
     task = PromptedSpans(labels=LABELS, thresholds=(0.3, 0.3)).asked(["甲", "乙", "丙"])
     assert (task.labels, task.threshold, task.outputs) == (("甲", "乙", "丙"), 0.3, 1)
     for settings, message in (
@@ -136,7 +137,7 @@ def test_other_labels_keep_the_threshold():
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory, eagerly):
-    """A run on texts in which 我 is a 人, and 公园 and 学 are a 国."""
+    """The folder of a run on texts in which 我 is a 人, and 公园 and 学 are a 国."""
     folder = tmp_path_factory.mktemp("prompted")
     tokenizer = tokenizer_of()
     keras.utils.set_random_seed(3)
@@ -145,11 +146,11 @@ def run(tmp_path_factory, eagerly):
     )
     encoder.tokenizer = tokenizer
     encoder.save_pretrained(folder / "checkpoint")
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
 
     def line():
-        parts = [*chance.choice(["公园", "学", "我"], 2, replace=False), *"今天气很好"]
-        text = "".join(parts[i] for i in chance.permutation(len(parts)))
+        parts = [*rng.choice(["公园", "学", "我"], 2, replace=False), *"今天气很好"]
+        text = "".join(parts[i] for i in rng.permutation(len(parts)))
         known = (("国", "公园"), ("国", "学"), ("人", "我"))
         entities = [
             {"label": label, "start": text.find(x), "end": text.find(x) + len(x)}
@@ -161,7 +162,7 @@ def run(tmp_path_factory, eagerly):
     for name, count in (("train", 64), ("test", 24)):
         (folder / f"{name}.jsonl").write_text("".join(line() for _ in range(count)), "utf-8")
     with pytest.MonkeyPatch.context() as patch, eagerly():
-        patch.setattr(report_pages, "cut_font", lambda characters: b"font")  # which takes long
+        patch.setattr(report_pages, "cut_font", lambda characters: b"font")  # slow
         finetune(
             FinetuneConfig(
                 checkpoint=str(folder / "checkpoint"),
@@ -179,7 +180,7 @@ def run(tmp_path_factory, eagerly):
 
 
 @pytest.mark.slow
-def test_labels_are_learned_by_their_names_and_reported(run):
+def test_label_prompts_are_learned_and_reported(run):
     report = json.loads((run / "run/report.json").read_text("utf-8"))
     assert (report["task"], report["metric"]) == ("spans", "f1")
     assert report["test"]["f1"] > 0.9
@@ -192,16 +193,16 @@ def test_labels_are_learned_by_their_names_and_reported(run):
 
 
 @pytest.mark.slow
-def test_all_routes_ask_for_the_same_labels(run, tmp_path):
+def test_api_service_and_command_agree(run, tmp_path):
     folder = run / "run/model"
     texts = [json.loads(x)["text"] for x in (run / "test.jsonl").read_text("utf-8").splitlines()]
     model = roformer_tf.load(folder)
-    trained, asked = model(texts), model(texts, labels=["国", "好"])
-    assert any(x["spans"] for x in asked)
-    for before, after in zip(trained, asked, strict=True):
-        # A label has the same entities, whatever is asked for with it.
-        kept = [[x for x in each["spans"] if x["label"] == "国"] for each in (before, after)]
-        assert alike(*kept, 1e-4)
+    trained, requested = model(texts), model(texts, labels=["国", "好"])
+    assert any(x["spans"] for x in requested)
+    for before, after in zip(trained, requested, strict=True):
+        # The entities of a label do not depend on the other requested labels.
+        of_label = [[x for x in each["spans"] if x["label"] == "国"] for each in (before, after)]
+        assert alike(*of_label, 1e-4)
     pytest.importorskip("fastapi", reason="needs the extra [serve]")
     from tests.support.service_app import create_task_app, served_task
 
@@ -209,16 +210,16 @@ def test_all_routes_ask_for_the_same_labels(run, tmp_path):
         create_task_app(served_task(folder)),
         ("/predict", {"texts": texts, "labels": ["国", "好"]}),
     )
-    assert alike(response["predictions"], asked, 1e-4)
+    assert alike(response["predictions"], requested, 1e-4)
     flags = ["--input", str(run / "test.jsonl"), "--output", str(tmp_path / "a.jsonl")]
     assert main(["predict", str(folder), *flags, "--labels", "国", "好"]) == 0
     lines = (tmp_path / "a.jsonl").read_text("utf-8").splitlines()
-    assert alike([json.loads(x)["spans"] for x in lines], [x["spans"] for x in asked], 1e-4)
+    assert alike([json.loads(x)["spans"] for x in lines], [x["spans"] for x in requested], 1e-4)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["onnx", "openvino"])
-def test_engines_find_what_keras_finds(run, engine):
+def test_engines_agree_with_keras(run, engine):
     pytest.importorskip({"onnx": "onnxruntime"}.get(engine, engine))
     text = json.loads((run / "test.jsonl").read_text("utf-8").splitlines()[0])["text"]
     folder = run / "run/model"
@@ -230,7 +231,7 @@ def test_engines_find_what_keras_finds(run, engine):
 
 
 @pytest.mark.slow
-def test_what_it_cannot_do_is_refused(run, tmp_path):
+def test_unsupported_uses_are_rejected(run, tmp_path):
     with pytest.raises(InputError, match="reads a text once for each label"):
         export(run / "run/model", tmp_path / "export", "onnx")
     settings = {"checkpoint": str(run / "checkpoint"), "output": str(tmp_path / "run")}

@@ -1,4 +1,4 @@
-"""Question answering: reading, windows, loss, decoding and figures, each by another route."""
+"""Question answering: reading, windows, loss, decoding and metrics against reference code."""
 
 import gzip
 import json
@@ -36,7 +36,7 @@ def flat(*answers):
     return {"text": [text for text, _ in answers], "answer_start": [start for _, start in answers]}
 
 
-def written(folder, rows, name="train.jsonl.gz"):
+def write_questions(folder, rows, name="train.jsonl.gz"):
     path = folder / name
     text = "".join(json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     path.write_bytes(gzip.compress(text.encode()) if name.endswith("gz") else text.encode())
@@ -92,7 +92,7 @@ TRIAL = [
 )
 def test_every_layout_is_read(name, content, want, tmp_path):
     if content is None:
-        path = written(tmp_path, [question(1, flat(("我们", 7), ("我们去", 7)))], name)
+        path = write_questions(tmp_path, [question(1, flat(("我们", 7), ("我们去", 7)))], name)
         (example,) = read(path)
         assert example.texts == ("我们去公园学习？", CONTEXT)
         assert (example.label, example.id) == ((("我们", 7), ("我们去", 7)), "q1")
@@ -107,7 +107,7 @@ def test_every_layout_is_read(name, content, want, tmp_path):
         assert labels == {"a": (("我们", 7),), "b": (), "c": (("上海", 0),)}
 
 
-def test_an_answer_is_found_near_its_start_or_its_example_skipped(tmp_path, capsys):
+def test_answers_are_located_near_their_start_or_skipped(tmp_path, capsys):
     rows = [
         question(1, flat(("很好", 4))),
         question(2, flat(("很好", 20))),
@@ -120,7 +120,7 @@ def test_an_answer_is_found_near_its_start_or_its_example_skipped(tmp_path, caps
         question(9, 3),
         question(10, flat()),
     ]
-    examples = read(written(tmp_path, rows))
+    examples = read(write_questions(tmp_path, rows))
     assert [(example.id, example.label) for example in examples] == [
         ("q1", (("很好", 4),)),
         ("q2", (("很好", 26),)),
@@ -140,35 +140,35 @@ def test_an_answer_is_found_near_its_start_or_its_example_skipped(tmp_path, caps
         assert problem in message
 
 
-def test_missing_ids_of_pandas_are_no_ids_but_zero_is_one(tmp_path):
+def test_nan_and_null_ids_are_empty_but_zero_is_an_id(tmp_path):
     rows = [question(0, flat(("很好", 4)), id=x) for x in (float("nan"), None, float("nan"), 0, 1)]
-    examples = read(written(tmp_path, rows, "train.jsonl"))
+    examples = read(write_questions(tmp_path, rows, "train.jsonl"))
     assert [example.id for example in examples] == ["", "", "", "0", "1"]
 
 
-def test_answers_in_a_csv_are_as_pandas_writes_them(tmp_path):
+def test_answers_in_a_csv_written_by_pandas_are_read(tmp_path):
     cells = ["谁", CONTEXT, str(flat(("我们", 7)))]
     line = ",".join(f'"{cell}"' for cell in cells)
     (path := tmp_path / "train.csv").write_text(f"question,context,answers\n{line}\n", "utf-8")
     assert [example.label for example in read(path)] == [(("我们", 7),)]
 
 
-def test_an_id_that_occurs_twice_is_refused(tmp_path):
+def test_duplicate_ids_are_rejected(tmp_path):
     rows = [question(1, flat(("很好", 4))), question(2, flat()), question(1, flat())]
     with pytest.raises(InputError, match=r"gz:3 has the id 'q1' of .*gz:1\. Give each question"):
-        read(written(tmp_path, rows))
+        read(write_questions(tmp_path, rows))
 
 
-def test_other_names_are_given_by_the_user(tmp_path):
+def test_column_names_can_be_passed(tmp_path):
     rows = [{"q": "谁", "文": CONTEXT, "a": flat(("我们", 7))}]
-    path = written(tmp_path, rows)
+    path = write_questions(tmp_path, rows)
     (example,) = read(path, "question-answering", text_columns=("q", "文"), label_column="a")
     assert example.texts == ("谁", CONTEXT)
     with pytest.raises(InputError, match="no column 'question'"):
         read(path, "question-answering")
 
 
-def test_questions_of_a_context_stay_together():
+def test_questions_about_one_context_stay_in_one_split():
     examples = [
         Example((f"问{i}", f"文{i % 20}"), (("文", 0),) if i % 3 else (), f"f:{i}")
         for i in range(200)
@@ -204,17 +204,17 @@ def test_windows_cover_the_context_and_mark_the_answer(max_length):
             ]
             shown = [CONTEXT[a:b] for a, b in spans[5:-1]]
             assert ids[5:-1].tolist() == tokenizer.ids("".join(shown))
-            asked = [int(character in shown) for character in "我们去"]
-            of_context = [int(character in "我们去") for character in shown]
-            assert encoded.segment_ids[row].tolist() == [0, *asked, 0, *of_context, 0]
+            in_question = [int(character in shown) for character in "我们去"]
+            in_context = [int(character in "我们去") for character in shown]
+            assert encoded.segment_ids[row].tolist() == [0, *in_question, 0, *in_context, 0]
             seen |= {int(a) for a, _ in spans[5:-1]}
-            whole = [
+            contained = [
                 (s, s + len(t)) for t, s in label if spans[5][0] <= s and s + len(t) <= spans[-2][1]
             ]
             right = [np.flatnonzero(targets[row][:, side] == RIGHT).tolist() for side in (0, 1)]
-            if whole:
-                assert {int(spans[i][0]) for i in right[0]} == {s for s, _ in whole}
-                assert {int(spans[i][1]) for i in right[1]} == {e for _, e in whole}
+            if contained:
+                assert {int(spans[i][0]) for i in right[0]} == {s for s, _ in contained}
+                assert {int(spans[i][1]) for i in right[1]} == {e for _, e in contained}
             else:
                 assert right == [[0], [0]]
             possible = np.flatnonzero(targets[row].min(axis=1) > 0)
@@ -222,12 +222,12 @@ def test_windows_cover_the_context_and_mark_the_answer(max_length):
         assert seen == set(range(len(CONTEXT)))
 
 
-def several(count, label, place):
-    return [Example(("我", CONTEXT), label, f"f:{place}{i}") for i in range(count)]
+def repeated_example(count, label, name):
+    return [Example(("我", CONTEXT), label, f"f:{name}{i}") for i in range(count)]
 
 
-def test_of_an_answer_that_is_longer_than_a_window_training_shows_a_part():
-    examples = several(1, ((CONTEXT[:20], 0),), "long")
+def test_an_answer_longer_than_a_window_has_no_answer_targets():
+    examples = repeated_example(1, ((CONTEXT[:20], 0),), "long")
     task = QuestionAnswering.from_examples(examples, max_length=16)
     data = task.labelling.training_data(examples, tokenizer_of(LETTERS))
     for epoch in range(4):
@@ -236,17 +236,17 @@ def test_of_an_answer_that_is_longer_than_a_window_training_shows_a_part():
         assert np.argwhere(targets[0] == RIGHT).tolist() == [[0, 0], [0, 1]]
 
 
-def test_questions_from_which_nothing_can_be_learnt_are_refused():
-    examples, tokenizer = several(2, (("公园", 10),), "a"), tokenizer_of(LETTERS)
+def test_unlearnable_questions_are_rejected():
+    examples, tokenizer = repeated_example(2, (("公园", 10),), "a"), tokenizer_of(LETTERS)
     with pytest.raises(InputError, match="max_length is 4, but a question"):
         encode_questions(examples, tokenizer, 4, True)
     with pytest.raises(InputError, match="no training question has an answer"):
-        QuestionAnswering.from_examples(several(3, (), "none"))
+        QuestionAnswering.from_examples(repeated_example(3, (), "none"))
 
 
-def test_training_windows_hold_the_answer_and_are_drawn_anew():
+def test_training_windows_contain_the_answer_and_vary_between_epochs():
     tokenizer = tokenizer_of(LETTERS)
-    examples = [*several(40, (("公园", 10),), "a"), *several(10, (), "b")]
+    examples = [*repeated_example(40, (("公园", 10),), "a"), *repeated_example(10, (), "b")]
     task = QuestionAnswering.from_examples(examples, max_length=16)
     data = task.labelling.training_data(examples, tokenizer)
     batches = data.batches(50, seed=3)
@@ -271,7 +271,7 @@ def test_training_windows_hold_the_answer_and_are_drawn_anew():
         )
 
 
-def test_unknown_tokens_are_not_taken_for_equal_ones():
+def test_unknown_tokens_are_not_marked_as_shared():
     tokenizer = tokenizer_of("天")
     example = Example(("天龙", "天虎"), (), "")
     encoded = encode_questions([example], tokenizer, 20, True)
@@ -279,8 +279,8 @@ def test_unknown_tokens_are_not_taken_for_equal_ones():
     assert encoded.segment_ids[0].tolist() == [0, 1, 0, 0, 1, 0, 0]
 
 
-def test_only_our_training_marks_shared_tokens():
-    """A model that transformers fine-tuned gets the segments that it was trained with."""
+def test_shared_tokens_are_marked_only_after_our_training():
+    """A model fine-tuned by transformers gets ordinary segment ids, as in its training."""
     example = Example(("好", "天好"), (("天", 0),), "f:1")
     trained = QuestionAnswering.from_examples([example])
     for task, expected in (
@@ -291,7 +291,7 @@ def test_only_our_training_marks_shared_tokens():
         assert encoded.segment_ids[0].tolist() == expected
 
 
-def test_a_token_that_an_answer_cuts_belongs_to_it():
+def test_a_token_partly_covered_by_the_answer_is_included():
     tokenizer = tokenizer_of(LETTERS)
     examples = [Example(("我", "今天 2023年"), (("023", 4),), "f:1")]
     encoded = encode_questions(examples, tokenizer, 20, True)
@@ -303,7 +303,7 @@ def test_a_token_that_an_answer_cuts_belongs_to_it():
 # Loss and decoding
 
 
-def test_the_loss_is_numpys():
+def test_the_loss_equals_a_numpy_reference():
     rng = np.random.default_rng(0)
     marks = rng.choice(3, (6, 9, 2), p=[0.4, 0.4, 0.2])
     marks[:, 0] = 2
@@ -313,24 +313,27 @@ def test_the_loss_is_numpys():
     losses = keras.ops.convert_to_numpy(span_losses(targets, logits))
     assert losses[5] == 0
     for row in range(5):
-        parts = []
+        side_losses = []
         for side in (0, 1):
             exponents = np.exp(logits[row, :, side].astype("float64"))
             right = exponents[marks[row, :, side] == 2].sum()
-            parts.append(-math.log(right / exponents[marks[row, :, side] > 0].sum()))
-        assert losses[row] == pytest.approx(sum(parts) / 2, abs=1e-5)
+            side_losses.append(-math.log(right / exponents[marks[row, :, side] > 0].sum()))
+        assert losses[row] == pytest.approx(sum(side_losses) / 2, abs=1e-5)
 
 
-def spans_of(length, asked, start):
-    """Tokens of two characters each: [CLS], a question, a context from a character on, [SEP]."""
+def spans_of(length, question_end, start):
+    """Spans of [CLS], a question, a context that starts at `start`, and [SEP].
+
+    Each context token has two characters.
+    """
     spans = np.full((length, 2), -1)
-    inside = np.arange(length - asked - 1)
-    spans[asked : length - 1] = start + 2 * np.stack([inside, inside + 1], axis=1)
+    inside = np.arange(length - question_end - 1)
+    spans[question_end : length - 1] = start + 2 * np.stack([inside, inside + 1], axis=1)
     return spans
 
 
 @pytest.mark.parametrize("longest", [None, 1, 2, 7])
-def test_the_best_span_is_that_of_a_search_through_all(longest):
+def test_the_best_span_equals_a_brute_force_search(longest):
     rng = np.random.default_rng(1)
     for _ in range(20):
         windows = [
@@ -365,7 +368,7 @@ def test_a_context_without_tokens_has_no_answer():
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_the_threshold_is_the_best_of_all(seed):
+def test_the_no_answer_threshold_has_the_highest_f1(seed):
     rng = np.random.default_rng(seed)
     gold = [(("甲乙", 0),) if rng.random() < 0.5 else () for _ in range(40)]
     predictions = [
@@ -386,14 +389,14 @@ def test_the_threshold_is_the_best_of_all(seed):
     assert QuestionAnswering().decoding.with_choices(gold, predictions) == QuestionAnswering()
 
 
-# Figures
+# Metrics
 
 
 REMOVED = "-:_*^/\\~`+=，。：？！“”；’《》·、「」（）－～『』"
 
 
-def mixed(text):
-    """Chinese characters alone, other characters as words between them, without punctuation."""
+def split_units(text):
+    """Split into Chinese characters and words of other characters, without punctuation."""
     units, word = [], ""
     for character in text.lower().strip():
         if character in REMOVED or character.isspace() or "\u4e00" <= character <= "\u9fa5":
@@ -413,7 +416,7 @@ def substrings(units):
 def official_f1(answer, references):
     values = []
     for text in references:
-        a, b = mixed(answer), mixed(text)
+        a, b = split_units(answer), split_units(text)
         common = max((len(x) for x in substrings(a) & substrings(b)), default=0)
         precision, recall = (common / len(x) if x else 0 for x in (a, b))
         total = precision + recall
@@ -428,7 +431,7 @@ def official_exact(answer, references):
     return any(plain(answer) == plain(text) for text in references)
 
 
-def test_figures_are_those_of_cmrcs_evaluation():
+def test_f1_and_exact_match_equal_cmrc_evaluation():
     rng = np.random.default_rng(0)
     parts = ["中", "国", "经济", "，", "《", "》", "。", "NBA", "Java", " ", "2008", "年", "-", "·"]
 
@@ -440,7 +443,7 @@ def test_figures_are_those_of_cmrcs_evaluation():
         answer, references = text(), [text() for _ in range(rng.integers(1, 4))]
         if rng.random() < 0.3:
             answer = f"《{references[0].lower()}》"
-        # Latin words and numbers next to each other are for the tokenizer of nltk to split.
+        # CMRC's evaluation splits adjacent Latin words and numbers with nltk: skipped here.
         if any(
             re.search(r"[A-Za-z0-9]{2,}", re.sub("NBA|Java|2008", "1", x, flags=re.I))
             for x in (answer, *references)
@@ -465,12 +468,12 @@ def test_figures_are_those_of_cmrcs_evaluation():
         ("红", [], 0, False),
     ],
 )
-def test_figures_of_known_answers(answer, references, f1, exact):
+def test_f1_and_exact_match_of_known_answers(answer, references, f1, exact):
     labelled = [(text, 0) for text in references]
     assert answer_f1(answer, labelled) == pytest.approx(f1)
     assert exact_match(answer, labelled) is exact
 
 
-def test_the_baseline_is_the_sentence_most_like_the_question():
+def test_the_baseline_returns_the_sentence_most_similar_to_the_question():
     assert best_sentence("中国经济怎么样？", CONTEXT) == ("中国经济发展，人民生活很好。", 15)
     assert best_sentence("天气", "天气") == ("天气", 0)

@@ -1,4 +1,4 @@
-"""Reranking: layouts of its files, the first stage, order and scores combined, and predictions."""
+"""Reranking: file layouts, the first stage, combined scores, and predictions."""
 
 import json
 from math import log, sqrt
@@ -31,7 +31,7 @@ from tests.support.random_model import random_model
 COLUMNS = {"text_columns": ("query", "document")}
 
 
-def written(path, rows):
+def write(path, rows):
     lines = (json.dumps(row, ensure_ascii=False) + "\n" for row in rows)
     path.write_text("".join(lines), encoding="utf-8")
     return path
@@ -40,7 +40,7 @@ def written(path, rows):
 @pytest.mark.parametrize("documents", ["documents", "passages"])
 def test_a_query_with_its_documents_is_detected(documents, tmp_path):
     row = {"query": "问", documents: ["甲", "乙"], "labels": [0, 1]}
-    layout = find_layout(written(tmp_path / "x.jsonl", [row] * 2), ColumnsConfig(), None, TASKS)
+    layout = find_layout(write(tmp_path / "x.jsonl", [row] * 2), ColumnsConfig(), None, TASKS)
     assert layout.task.name == "reranking"
 
 
@@ -51,7 +51,7 @@ def test_both_layouts_give_the_same_examples(tmp_path):
         for text, label in (("甲", 0), ("乙", 1), ("丙", 0), ("乙", 0))
     ]
     for name, rows in (("lists", lists), ("pairs", pairs)):
-        path = written(tmp_path / f"{name}.jsonl", [*rows, {**rows[0], "query": "无"}][: len(rows)])
+        path = write(tmp_path / f"{name}.jsonl", [*rows, {**rows[0], "query": "无"}][: len(rows)])
         layout = find_layout(path, ColumnsConfig(), "reranking", TASKS)
         (example,) = read_examples(path, layout, ColumnsConfig())
         assert (example.texts, example.label.relevance) == (("问", "甲", "乙", "丙"), (0, 1, 0))
@@ -67,8 +67,8 @@ def test_both_layouts_give_the_same_examples(tmp_path):
         ({"documents": ["甲", "乙"], "labels": [0, 0]}, "no query has a relevant document"),
     ],
 )
-def test_bad_rows_are_named(row, message, tmp_path):
-    path = written(tmp_path / "train.jsonl", [{"query": "问"} | row])
+def test_bad_rows_are_rejected(row, message, tmp_path):
+    path = write(tmp_path / "train.jsonl", [{"query": "问"} | row])
     layout = find_layout(path, ColumnsConfig(), "reranking", TASKS)
     with pytest.raises(InputError, match=message):
         read_examples(path, layout, ColumnsConfig(strict=True))
@@ -76,15 +76,15 @@ def test_bad_rows_are_named(row, message, tmp_path):
 
 def test_queries_without_a_relevant_document_are_counted(tmp_path, capsys):
     rows = [{"query": x, "documents": ["甲", "乙"], "labels": [x == "b", 0]} for x in "abc"]
-    path = written(tmp_path / "train.jsonl", rows)
+    path = write(tmp_path / "train.jsonl", rows)
     layout = find_layout(path, ColumnsConfig(), None, TASKS)
     assert layout.task.name == "reranking"
     assert len(read_examples(path, layout, ColumnsConfig())) == 1
     assert "2 queries have no relevant document: skipped." in capsys.readouterr().err
 
 
-def positive(query, document, *wrong):
-    return Example((query, document, *wrong), Judgment((1.0, *[0.0] * len(wrong))), "")
+def positive(query, document, *negatives):
+    return Example((query, document, *negatives), Judgment((1.0, *[0.0] * len(negatives))), "")
 
 
 PAGES = {"打印 文件": "打印 文件 的 方法", "打开 表格": "打开 表格", "保存 图片": "保存 图片"}
@@ -102,26 +102,26 @@ def test_the_first_stage_orders_and_adds_documents():
     assert sets.train[3].texts == ("打印", "打印 机", "图片")
     assert sets.train[3].label.relevance == (0, 1)
     for example, expected in zip(sets.valid, positives, strict=True):
-        assert len(example.texts) == 5  # all documents, the best first
+        assert len(example.texts) == 5  # the query and all documents, best first
         assert example.texts[1] == expected.texts[1]
         assert example.label.relevance == (1, 0, 0, 0)
         assert list(example.label.search) == sorted(example.label.search, reverse=True)
 
 
-def test_documents_of_the_other_sets_are_no_wrong_ones_in_training():
-    """They would be wrong for every query, and a model would learn to put them last."""
-    train, valid = ([positive(*pair) for pair in some.items()] for some in (PAGES, UNSEEN))
+def test_documents_of_other_sets_are_not_training_negatives():
+    """They would be negatives of every query, and the model would learn to rank them last."""
+    train, valid = ([positive(*pair) for pair in pages.items()] for pages in (PAGES, UNSEEN))
     sets = searched(Sets(train, valid, [], [(train, valid)]), 4, None)
-    for some in (sets.train, sets.folds[0][0]):
-        assert {text for x in some for text in x.texts[1:]} == {*PAGES.values()}
+    for pages in (sets.train, sets.folds[0][0]):
+        assert {text for x in pages for text in x.texts[1:]} == {*PAGES.values()}
     assert {text for x in sets.valid for text in x.texts[1:]} == {*PAGES.values(), *UNSEEN.values()}
 
 
-def test_a_first_stage_with_vectors_has_the_scores_of_a_hybrid_search():
+def test_first_stage_scores_equal_hybrid_search():
     examples = [positive(*pair) for pair in (PAGES | UNSEEN).items()]
     texts = sorted({text for example in examples for text in example.texts})
-    random = np.random.default_rng(0).normal(size=(len(texts), 4)).astype(np.float32)
-    vectors = dict(zip(texts, random / np.linalg.norm(random, axis=1)[:, None], strict=True))
+    normals = np.random.default_rng(0).normal(size=(len(texts), 4)).astype(np.float32)
+    vectors = dict(zip(texts, normals / np.linalg.norm(normals, axis=1)[:, None], strict=True))
     documents = [*PAGES.values(), *UNSEEN.values()]
     for example in FirstStage(examples, vectors).ordered(examples):
         query = example.texts[0]
@@ -134,9 +134,9 @@ def test_a_first_stage_with_vectors_has_the_scores_of_a_hybrid_search():
         assert example.label.search == pytest.approx(sorted(want.values(), reverse=True), abs=1e-6)
 
 
-def test_scores_of_the_search_are_standardized_and_combined_with_log_odds():
+def test_fused_combines_standardized_scores_and_log_odds():
     search, scores = [7.0, 4.0, 1.0], np.array([0.1, 0.9, 0.5])
-    standardized = [sqrt(1.5), 0, -sqrt(1.5)]  # deviation of 7, 4 and 1: √6
+    standardized = [sqrt(1.5), 0, -sqrt(1.5)]  # the standard deviation of 7, 4 and 1 is √6
     want = [0.3 * log(p / (1 - p)) + 0.7 * z for p, z in zip(scores, standardized, strict=True)]
     assert fused(search, scores, 0.3) == pytest.approx(want)
     assert fused([5.0, 5.0, 5.0], scores, 0) == pytest.approx([0, 0, 0])
@@ -144,14 +144,14 @@ def test_scores_of_the_search_are_standardized_and_combined_with_log_odds():
 
 
 @pytest.mark.parametrize(("sign", "useful"), [(1, True), (-1, False)])
-def test_the_weight_is_chosen_and_never_worse_than_the_search(sign, useful):
+def test_the_chosen_weight_is_never_worse_than_the_search(sign, useful):
     labels = [(0, 0, 1), (1, 0, 0), (0, 0, 0)]
-    gold = [Judgment(each, (3.0, 2.0, 1.0)) for each in labels]
-    predictions = [Prediction((), sign * np.array(each, np.float32)) for each in labels]
+    gold = [Judgment(relevance, (3.0, 2.0, 1.0)) for relevance in labels]
+    predictions = [Prediction((), sign * np.array(relevance, np.float32)) for relevance in labels]
     task = Reranking(**COLUMNS).decoding.with_choices(gold, predictions)
     assert bool(task.weight) == useful == (not task.why_useless)
     figures = task.metrics.compute(gold, predictions)
-    # By hand: ranks 1 and 1, or 3 and 1; a query without its document counts 0.
+    # By hand: ranks 1 and 1, or 3 and 1; a query without a relevant document counts as 0.
     assert figures["mrr_at_10"] == pytest.approx((2 if useful else 4 / 3) / 3)
     assert figures["ndcg_at_10"] == pytest.approx((2 if useful else 1.5) / 3)
     _, search = task.metrics.rule([], [Example("abcd", x, "") for x in gold], [])
@@ -160,8 +160,8 @@ def test_the_weight_is_chosen_and_never_worse_than_the_search(sign, useful):
 
 
 @pytest.mark.parametrize("weight", [0.99, 1.0])  # logits of random weights hardly differ
-def test_an_evaluation_and_a_search_order_alike(weight, tmp_path, eagerly):
-    """Both combine the same scores, whatever the scale of the search."""
+def test_evaluation_and_search_give_the_same_order(weight, tmp_path, eagerly):
+    """Both combine the scores in the same way, whatever the scale of the search scores."""
     task, texts = Reranking(**COLUMNS, max_length=24, weight=weight), list("天气好今明学园公")
     keras.utils.set_random_seed(3)
     for name, model_task in (("vectors", None), ("reranker", task)):
@@ -186,7 +186,7 @@ def test_an_evaluation_and_a_search_order_alike(weight, tmp_path, eagerly):
     assert [hit.text for hit in reranked] != documents
 
 
-def test_a_pair_has_a_relevance(tmp_path):
+def test_prediction_of_pairs_returns_relevance_scores(tmp_path):
     keras.utils.set_random_seed(1)
     task = Reranking(**COLUMNS, max_length=24)
     random_model(task).save_pretrained(tmp_path)
@@ -198,21 +198,21 @@ def test_a_pair_has_a_relevance(tmp_path):
 
 
 def test_evaluate_searches_the_documents_of_its_file(tmp_path, eagerly):
-    """Next to the relevant document alone, every model would be perfect."""
+    """If only the relevant document were ranked, every model would be perfect."""
     task, model, output = Reranking(**COLUMNS, weight=0), tmp_path / "model", tmp_path / "out.json"
     keras.utils.set_random_seed(1)
     random_model(task).save_pretrained(model)
     task.save(model)
     pairs = {"天气": "公园天气好", "公园": "公园", "学习": "去公园学习", "今天": "明天天气"}
     rows = [{"query": query, "document": text} for query, text in pairs.items()]
-    path, figures = written(tmp_path / "test.jsonl", rows), []
-    words = BM25(pairs.values()).scores(list(pairs))
+    path, figures = write(tmp_path / "test.jsonl", rows), []
+    bm25_scores = BM25(pairs.values()).scores(list(pairs))
     for first_stage in (None, str(model)):
-        scores = words
+        scores = bm25_scores
         if first_stage:
             embed = VectorSettings().open(first_stage).embed
-            highest = np.maximum(words.max(axis=1, keepdims=True), 1e-9)
-            scores = words / highest + embed(pairs) @ embed(pairs.values()).T
+            highest = np.maximum(bm25_scores.max(axis=1, keepdims=True), 1e-9)
+            scores = bm25_scores / highest + embed(pairs) @ embed(pairs.values()).T
         ranks = (-scores).argsort(axis=1, kind="stable").argsort(axis=1).diagonal() + 1
         with eagerly():
             evaluate(
@@ -230,7 +230,7 @@ def test_evaluate_searches_the_documents_of_its_file(tmp_path, eagerly):
 def test_a_useless_model_is_not_written(keep, shallow, tmp_path, eagerly):
     words = ("今天", "明天", "天气", "公园", "学习", "我们", "很好", "打印")
     rows = [{"query": f"{word} 1", "document": f"{word} 2"} for word in words]
-    path = str(written(tmp_path / "train.jsonl", rows))
+    path = str(write(tmp_path / "train.jsonl", rows))
     config = FinetuneConfig(
         checkpoint=str(shallow),
         train=path,
@@ -251,7 +251,7 @@ def test_a_useless_model_is_not_written(keep, shallow, tmp_path, eagerly):
                 == {"mrr_at_10", "ndcg_at_10"}
                 <= set(report["baseline"]["valid"])
             )
-        else:  # BM25 is always right here, so nothing is better
+        else:  # BM25 is always right on these rows, so no model is better
             with pytest.raises(InputError, match="--keep-useless"):
                 finetune(config)
     assert (tmp_path / "run" / "model").exists() == keep

@@ -1,4 +1,4 @@
-"""GlobalPointer against NumPy in float64, one span at a time; windows, threshold and figures."""
+"""GlobalPointer against a float64 reference for single spans; windows, threshold and metrics."""
 
 import dataclasses
 import json
@@ -34,7 +34,7 @@ SIZE = 64
 
 
 def score(pointers, i, j, label):
-    """s(i, j, label) in float64: a product of complex numbers, each turned by its position."""
+    """s(i, j, label) in float64: a product of complex numbers, each rotated by its position."""
     labels = pointers.shape[-1] // 2 - SIZE
     row = pointers.astype("float64")
     speeds = 10000.0 ** (-2 * np.arange(SIZE // 2) / SIZE)
@@ -46,19 +46,19 @@ def score(pointers, i, j, label):
     return (query @ key.conj()).real / 8 + start + row[j, 2 * SIZE + labels + label]
 
 
-def drawn(batch, length, labels, scale=1.0, seed=0):
-    chance = np.random.default_rng(seed)
-    return (scale * chance.normal(size=(batch, length, 2 * (SIZE + labels)))).astype("float32")
+def random_pointers(batch, length, labels, scale=1.0, seed=0):
+    rng = np.random.default_rng(seed)
+    return (scale * rng.normal(size=(batch, length, 2 * (SIZE + labels)))).astype("float32")
 
 
 @pytest.mark.parametrize("labels", [1, 3])
 @pytest.mark.parametrize("length", [3, 9, 300])
-def test_scores_are_those_of_float64(length, labels):
-    pointers = drawn(2, length, labels)
+def test_scores_equal_a_float64_reference(length, labels):
+    pointers = random_pointers(2, length, labels)
     scores = np.asarray(span_scores(keras.ops.convert_to_tensor(pointers)))
     assert scores.shape == (2, labels, length, length)
-    chance = np.random.default_rng(1)
-    for row, label, i, j in chance.integers(0, (2, labels, length, length), (60, 4)).tolist():
+    rng = np.random.default_rng(1)
+    for row, label, i, j in rng.integers(0, (2, labels, length, length), (60, 4)).tolist():
         assert scores[row, label, i, j] == pytest.approx(
             score(pointers[row], i, j, label), abs=2e-5
         )
@@ -70,17 +70,17 @@ TARGETS = np.array(  # length, last token before the text; first and last token,
         [[9, 0, 0], [1, 2, 0], [1, 1, 1], [3, 7, 0]],
         [[6, 0, 0], [4, 4, 1], [0, 0, 0], [0, 0, 0]],
         [[9, 0, 0], [0, 0, 0], [0, 0, 0], [0, 0, 0]],
-        [[0, 0, 0], [0, 0, 0], [0, 0, 0], [0, 0, 0]],  # fills up a batch
+        [[0, 0, 0], [0, 0, 0], [0, 0, 0], [0, 0, 0]],  # padding of a batch
     ],
     "int32",
 )
 
 
 @pytest.mark.parametrize("scale", [0.3, 3.0])
-def test_the_loss_is_that_of_float64(scale):
-    pointers, want = drawn(5, 9, 2, scale), []
+def test_the_loss_equals_a_float64_reference(scale):
+    pointers, want = random_pointers(5, 9, 2, scale), []
     for row, target in zip(pointers, TARGETS, strict=True):
-        spans, of_labels = {tuple(x) for x in target[1:].tolist() if x != [0, 0, 0]}, []
+        spans, label_losses = {tuple(x) for x in target[1:].tolist() if x != [0, 0, 0]}, []
         for label in range(2):
             wrong = right = 1.0
             for i in range(target[0, 1] + 1, target[0, 0] - 1):
@@ -90,26 +90,26 @@ def test_the_loss_is_that_of_float64(scale):
                         right += np.exp(-s)
                     else:
                         wrong += np.exp(s)
-            of_labels.append(np.log(wrong) + np.log(right))
-        want.append(np.mean(of_labels))
+            label_losses.append(np.log(wrong) + np.log(right))
+        want.append(np.mean(label_losses))
     got = np.asarray(span_losses(TARGETS, keras.ops.convert_to_tensor(pointers)))
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
     assert want[4] == 0
 
 
-def test_soft_targets_count_by_their_fraction():
-    """Of the third sequence, in float64: (1 − t) exp s and t exp −s of every span."""
-    pointers = drawn(1, 7, 2)
-    shares = {(1, 3, 0): 0.25, (2, 2, 0): 1.0, (4, 5, 1): 0.9}
+def test_soft_targets_equal_a_float64_reference():
+    """The float64 reference sums (1 − t) exp s and t exp −s over all spans."""
+    pointers = random_pointers(1, 7, 2)
+    fractions = {(1, 3, 0): 0.25, (2, 2, 0): 1.0, (4, 5, 1): 0.9}
     targets = np.zeros((1, 5, 4), "float32")
-    targets[0, 0] = 7, 0, 0, 0.5  # its tokens, the last one before the text, and a weight
-    targets[0, 1:4] = [[*span, t] for span, t in shares.items()]
+    targets[0, 0] = 7, 0, 0, 0.5  # length, last token before the text, unused, weight
+    targets[0, 1:4] = [[*span, t] for span, t in fractions.items()]
     want = []
     for label in range(2):
         sums = [1.0, 1.0]
         for i in range(1, 6):
             for j in range(i, 6):
-                s, t = score(pointers[0], i, j, label), shares.get((i, j, label), 0)
+                s, t = score(pointers[0], i, j, label), fractions.get((i, j, label), 0)
                 sums = [sums[0] + (1 - t) * np.exp(s), sums[1] + t * np.exp(-s)]
         want.append(np.log(sums).sum())
     got = float(np.asarray(span_losses(targets, keras.ops.array(pointers), soft=True))[0])
@@ -120,7 +120,7 @@ def test_soft_targets_count_by_their_fraction():
 def test_the_loss_is_traced_for_targets_of_unknown_shape():
     import tensorflow as tf
 
-    pointers = keras.ops.convert_to_tensor(drawn(len(TARGETS), 9, 2))
+    pointers = keras.ops.convert_to_tensor(random_pointers(len(TARGETS), 9, 2))
     unknown = tf.TensorSpec([None, None, None], "int32")
     step = tf.function(lambda targets: span_losses(targets, pointers))
     traced = step.get_concrete_function(unknown)  # traced even where functions run eagerly
@@ -128,35 +128,35 @@ def test_the_loss_is_traced_for_targets_of_unknown_shape():
     np.testing.assert_allclose(traced(tf.constant(TARGETS)), want, rtol=1e-5)
 
 
-def test_the_teachers_scores_have_the_lowest_loss():
-    teacher = drawn(1, 6, 2, 0.5)
+def test_the_loss_is_lowest_at_the_teachers_scores():
+    teacher = random_pointers(1, 6, 2, 0.5)
     rows = candidates(teacher[0], np.arange(1, 5))
-    assert len(rows) == 2 * 10  # all spans are likely enough
+    assert len(rows) == 2 * 10  # all spans are above the lowest threshold
     text = Example(("今天天气",), [], "a:1")
     data = TASK.labelling.training_data([text], tokenizer_of())
     rows[:, 1] += 1  # ends are exclusive
-    taught = TASK.labelling.with_soft_targets(data, [rows], labelled=0)
-    assert taught.targets.shape == (1, 2, 21, 4)
-    assert taught.targets[0, :, 0].tolist() == [[6, 0, 0, 1]] * 2
+    distilled = TASK.labelling.with_soft_targets(data, [rows], labelled=0)
+    assert distilled.targets.shape == (1, 2, 21, 4)
+    assert distilled.targets[0, :, 0].tolist() == [[6, 0, 0, 1]] * 2
 
     def loss(pointers):
         tensor = keras.ops.convert_to_tensor(pointers)
-        return float(np.asarray(TASK.objective.taught_losses(taught.targets, tensor))[0])
+        return float(np.asarray(TASK.objective.taught_losses(distilled.targets, tensor))[0])
 
     lowest = loss(teacher)
-    assert all(loss(teacher + drawn(1, 6, 2, 0.1, seed)) > lowest for seed in range(1, 9))
+    assert all(loss(teacher + random_pointers(1, 6, 2, 0.1, seed)) > lowest for seed in range(1, 9))
 
 
-def test_padding_changes_no_loss():
-    pointers = drawn(5, 9, 2)
-    longer = np.concatenate([pointers, drawn(5, 5, 2, 9.0, seed=3)], axis=1)
+def test_padding_does_not_change_the_loss():
+    pointers = random_pointers(5, 9, 2)
+    longer = np.concatenate([pointers, random_pointers(5, 5, 2, 9.0, seed=3)], axis=1)
     losses = [np.asarray(span_losses(TARGETS, keras.ops.array(x))) for x in (pointers, longer)]
     np.testing.assert_allclose(*losses, atol=1e-5)
 
 
 @pytest.mark.parametrize("tokens", [[1, 2, 3, 4, 5, 6, 7], [1, 3, 4, 7], []])
 def test_candidates_are_the_spans_above_the_lowest_threshold(tokens):
-    pointers = drawn(1, 9, 3)[0]
+    pointers = random_pointers(1, 9, 3)[0]
     want = {}
     for label in range(3):
         for i, first in enumerate(tokens):
@@ -166,16 +166,19 @@ def test_candidates_are_the_spans_above_the_lowest_threshold(tokens):
                     want[i, j, label] = probability
     assert not tokens or len(want) > 9
     actual = candidates(pointers, np.array(tokens, int))
-    kept = dict(sorted(want.items(), key=lambda item: -item[1])[:32])
-    assert {tuple(x) for x in actual[:, :3].astype(int).tolist()} == set(kept)
-    np.testing.assert_allclose(actual[:, 3], sorted(kept.values(), reverse=True), atol=1e-5)
+    best = dict(sorted(want.items(), key=lambda item: -item[1])[:32])
+    assert {tuple(x) for x in actual[:, :3].astype(int).tolist()} == set(best)
+    np.testing.assert_allclose(actual[:, 3], sorted(best.values(), reverse=True), atol=1e-5)
 
 
 TASK = Spans(labels=("LOC", "ORG"), max_length=18, long_texts="windows")
 
 
 def oracle_pointers(row_ids, wanted, tokenizer):
-    """Pointers by which exactly the wanted substrings score high; characters occur once."""
+    """Return pointers that give a high score to the wanted substrings only.
+
+    Each character must occur once in the text.
+    """
     pointers = np.zeros((len(row_ids), 2 * (SIZE + 2)), "float32")
     pointers[:, 2 * SIZE :] = -9.0
     ids = row_ids.tolist()
@@ -187,16 +190,16 @@ def oracle_pointers(row_ids, wanted, tokenizer):
     return pointers
 
 
-def test_without_an_entity_nothing_can_be_learnt():
+def test_training_without_entities_is_rejected():
     with pytest.raises(InputError, match="no training text has an entity"):
         Spans.from_examples([Example(("今天",), [], "a:1"), Example(("天气",), (), "a:2")])
 
 
-def test_a_span_is_found_once_in_the_window_with_most_context():
+def test_a_span_in_two_windows_is_predicted_once():
     text = "".join(dict.fromkeys(LETTERS))
     assert len(text) > 20
     tokenizer = tokenizer_of()
-    # Nested; at both ends; and within the overlap of two windows.
+    # Nested spans, spans at both ends, and one in the overlap of two windows.
     wanted = [(0, text[:2]), (1, text[:4]), (0, text[-2:]), (1, text[-1:]), (0, text[9:11])]
     example = Example((text,), None, "a:1")
     encoded = TASK.labelling.encode([example, example], tokenizer)
@@ -210,7 +213,7 @@ def test_a_span_is_found_once_in_the_window_with_most_context():
             assert len(prediction.scores) == 1
 
 
-def test_targets_are_tokens_of_each_window_that_holds_the_whole_span():
+def test_targets_contain_the_whole_spans_of_each_window():
     text = "".join(dict.fromkeys(LETTERS))
     tokenizer = tokenizer_of()
     label = [("ORG", 0, 4), ("LOC", 0, 2), ("LOC", 9, 11), ("ORG", len(text) - 1, len(text))]
@@ -225,14 +228,14 @@ def test_targets_are_tokens_of_each_window_that_holds_the_whole_span():
             for first, last, number in target[1:].tolist()
             if first
         }
-        here = "".join(tokenizer.decode([i]) for i in ids[1:-1].tolist())
-        parts = [(name, text[a:b]) for name, a, b in label if text[a:b] in here]
+        window_text = "".join(tokenizer.decode([i]) for i in ids[1:-1].tolist())
+        parts = [(name, text[a:b]) for name, a, b in label if text[a:b] in window_text]
         assert got == {(name, tuple(tokenizer.ids(part))) for name, part in parts}
     batch = RowBatches(encoded, targets, weights).build(np.array([0, 1]), 3, None)
     assert batch[1].shape == (3, *targets.shape[1:])
 
 
-def test_the_threshold_has_the_highest_f1_and_of_equal_ones_is_next_to_one_half():
+def test_the_threshold_has_the_highest_f1_and_ties_go_to_one_half():
     def predicted(*scores):
         rows = [(i, i + 1, 0, p) for i, p in enumerate(scores)]
         return Prediction([], np.array(rows, "float32").reshape(-1, 4))
@@ -246,7 +249,7 @@ def test_the_threshold_has_the_highest_f1_and_of_equal_ones_is_next_to_one_half(
     assert TASK.decoding.with_choices(gold, [predicted()] * 3).threshold == 0.5
 
 
-def test_figures_count_whole_entities_of_every_level():
+def test_metrics_count_nested_entities():
     gold = [[("ORG", 0, 4), ("LOC", 0, 2)], [("LOC", 3, 5)], []]
     predicted = [[("ORG", 0, 4), ("LOC", 0, 1)], [("LOC", 3, 5)], [("ORG", 1, 2)]]
     predictions = [Prediction(x, np.zeros((0, 4), "float32")) for x in predicted]
@@ -256,7 +259,7 @@ def test_figures_count_whole_entities_of_every_level():
     )
 
 
-def test_the_baseline_marks_strings_that_are_usually_entities():
+def test_the_baseline_predicts_strings_that_are_usually_entities():
     def example(text, *spans):
         return Example((text,), list(spans), "a:1")
 
@@ -272,7 +275,7 @@ def test_the_baseline_marks_strings_that_are_usually_entities():
     assert second.label == []
 
 
-def test_entities_inside_of_others_are_shown_in_their_marks():
+def test_nested_entities_are_listed_in_the_outer_mark():
     spans = [("ORG", 1, 5), ("LOC", 1, 3), ("PER", 6, 7)]
     assert marked("去北京市委见张。", spans, range(1, 7)) == [
         ["…", ""],
@@ -288,9 +291,9 @@ LONG = {"text": "生活" * 15, "entities": [{"start": 10, "end": 20, "label": "O
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory, eagerly):
-    """A run on texts in which 我们 is a LOC within the ORG 我们公园, and 学 alone a LOC.
+    """The folder of a run on texts with the LOC 我们 inside the ORG 我们公园, and the LOC 学.
 
-    A last text has an ORG that none of its windows holds.
+    The last text has an ORG that is not whole in any window.
     """
     folder = tmp_path_factory.mktemp("spans")
     tokenizer = tokenizer_of()
@@ -300,11 +303,11 @@ def run(tmp_path_factory, eagerly):
     )
     encoder.tokenizer = tokenizer
     encoder.save_pretrained(folder / "checkpoint")
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
 
     def line():
-        parts = ["我们公园", "学", *chance.choice(list("今天气很好去"), 4)]
-        text = "".join(parts[i] for i in chance.permutation(6))
+        parts = ["我们公园", "学", *rng.choice(list("今天气很好去"), 4)]
+        text = "".join(parts[i] for i in rng.permutation(6))
         org, loc = text.index("我"), text.index("学")
         spans = [("ORG", org, org + 4), ("LOC", org, org + 2), ("LOC", loc, loc + 1)]
         entities = [dict(zip(("label", "start", "end"), x, strict=True)) for x in spans]
@@ -315,7 +318,7 @@ def run(tmp_path_factory, eagerly):
     with (folder / "train.jsonl").open("a", encoding="utf-8") as file:
         file.write(json.dumps(LONG) + "\n")
     with pytest.MonkeyPatch.context() as patch, eagerly():
-        patch.setattr(report_pages, "cut_font", lambda characters: b"font")  # which takes long
+        patch.setattr(report_pages, "cut_font", lambda characters: b"font")  # slow
         finetune(
             FinetuneConfig(
                 checkpoint=str(folder / "checkpoint"),
@@ -350,7 +353,7 @@ def test_nested_entities_are_learned_and_reported(run):
     assert config["id2label"] == {"0": "LOC", "1": "ORG"}
 
 
-def test_all_routes_give_the_same_spans(run, tmp_path):
+def test_api_service_and_command_agree(run, tmp_path):
     folder = run / "run/model"
     rows = [json.loads(x) for x in (run / "test.jsonl").read_text("utf-8").splitlines()]
     texts = [row["text"] for row in rows]
@@ -390,7 +393,7 @@ def test_all_routes_give_the_same_spans(run, tmp_path):
 
 
 @pytest.mark.parametrize("engine", ["onnx", "openvino"])
-def test_engines_give_what_keras_gives(run, engine):
+def test_engines_agree_with_keras(run, engine):
     pytest.importorskip({"onnx": "onnxruntime"}.get(engine, engine))
     with open_model(run / "run/model", "keras", "float32") as opened:
         model = opened.finetuned().model
@@ -406,7 +409,7 @@ def test_engines_give_what_keras_gives(run, engine):
 
 
 @pytest.mark.parametrize("to", ["onnx", "onnxruntime"])
-def test_an_export_runs_alone_by_the_code_of_its_card(to, run, tmp_path, monkeypatch):
+def test_the_code_in_an_export_card_gives_the_same_spans(to, run, tmp_path, monkeypatch):
     pytest.importorskip("onnxruntime")
     export(run / "run/model", tmp_path / "onnx", to)
     text = json.loads((run / "test.jsonl").read_text("utf-8").splitlines()[0])["text"]
@@ -428,7 +431,7 @@ def test_an_export_runs_alone_by_the_code_of_its_card(to, run, tmp_path, monkeyp
     assert [set(x) for x in names["spans"]] == [{(x["label"], x["start"], x["end"]) for x in want}]
 
 
-def test_settings_without_effect_are_refused(run, tmp_path):
+def test_settings_without_effect_are_rejected(run, tmp_path):
     def start(**settings):
         finetune(
             FinetuneConfig(
@@ -446,7 +449,7 @@ def test_settings_without_effect_are_refused(run, tmp_path):
     assert not (tmp_path / "run/model").exists()
 
 
-def test_an_evaluation_reports_what_no_window_holds(run, tmp_path, capsys):
+def test_evaluate_reports_spans_in_no_window(run, tmp_path, capsys):
     (tmp_path / "a.jsonl").write_text(json.dumps(LONG), "utf-8")
     command = ["evaluate", str(run / "run/model"), "--data", str(tmp_path / "a.jsonl")]
     assert main([*command, "--output", str(tmp_path / "a.json")]) == 0
@@ -456,7 +459,7 @@ def test_an_evaluation_reports_what_no_window_holds(run, tmp_path, capsys):
     assert data["in_no_window"] == {"number": 1, "of": 1, "longest": 10, "enough": 32}
 
 
-def test_an_unknown_label_at_evaluation_is_one_message(run, tmp_path, capsys):
+def test_evaluate_rejects_an_unknown_label(run, tmp_path, capsys):
     row = {"text": "我们去", "entities": [{"start": 0, "end": 2, "label": "PER"}]}
     (tmp_path / "a.jsonl").write_text(json.dumps(row), "utf-8")
     with pytest.raises(SystemExit) as ended:

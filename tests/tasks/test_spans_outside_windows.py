@@ -1,4 +1,4 @@
-"""Entities and answers that no window of their text holds: counted in plain Python, reported."""
+"""Counting and reporting of entities and answers that are not whole in any window."""
 
 import dataclasses
 import json
@@ -22,13 +22,13 @@ from tests.support.report_run import make_run
 
 LABELS = ("国", "人民")
 QUESTION = "我们去"
-# Tokens of a sequence that are not of the text.
-TASKS_AND_REST = [
+# A task and the number of tokens in a sequence besides those of the text.
+TASKS_AND_OVERHEAD = [
     (Spans(labels=LABELS), 2),
     (PromptedSpans(labels=LABELS), 2 + 1 + 2),
     (QuestionAnswering(), 3 + 3),
 ]
-IN_LANGUAGE = [
+MESSAGES = [
     (
         "C.UTF-8",
         "1 of 2 entities of the training set are whole in no window of 18 tokens: the model cannot "
@@ -56,19 +56,19 @@ def example(task, length, spans):
     return Example((text,), [(LABELS[a % 2], a, b) for a, b in spans], "a:1")
 
 
-def windows_of(length, room):
-    """[first, end) of each window: it shares a quarter of its room with the next one."""
+def windows_of(length, window):
+    """Return [first, end) of each window; neighbours overlap by a quarter of a window."""
     starts = [0]
-    while starts[-1] + room < length:
-        starts.append(starts[-1] + room - room // 4)
-    return [(min(x, max(0, length - room)), min(x + room, length)) for x in starts]
+    while starts[-1] + window < length:
+        starts.append(starts[-1] + window - window // 4)
+    return [(min(x, max(0, length - window)), min(x + window, length)) for x in starts]
 
 
-@pytest.mark.parametrize(("task", "rest"), TASKS_AND_REST)
-@pytest.mark.parametrize("room", [15, 16, 39])
-def test_those_are_counted_that_lie_in_no_window(task, rest, room):
-    task = type(task)(labels=task.labels, max_length=room + rest)
-    lengths = (40, 53, room, 90)
+@pytest.mark.parametrize(("task", "overhead"), TASKS_AND_OVERHEAD)
+@pytest.mark.parametrize("window", [15, 16, 39])
+def test_in_no_window_counts_spans_outside_all_windows(task, overhead, window):
+    task = type(task)(labels=task.labels, max_length=window + overhead)
+    lengths = (40, 53, window, 90)
     spans = [
         [(a, a + size) for size in (1, 4, 5, 6, 13) for a in range(length - size + 1)]
         for length in lengths
@@ -77,7 +77,7 @@ def test_those_are_counted_that_lie_in_no_window(task, rest, room):
         (length, b - a)
         for length, pairs in zip(lengths, spans, strict=True)
         for a, b in pairs
-        if not any(first <= a and b <= end for first, end in windows_of(length, room))
+        if not any(first <= a and b <= end for first, end in windows_of(length, window))
     ]
     examples = [example(task, *x) for x in zip(lengths, spans, strict=True)]
     got = task.labelling.in_no_window(examples, tokenizer_of())
@@ -86,13 +86,13 @@ def test_those_are_counted_that_lie_in_no_window(task, rest, room):
         "number": len(lost),
         "of": sum(map(len, spans)),
         "longest": longest,
-        "enough": rest + min(4 * longest, max(length for length, _ in lost)),
+        "enough": overhead + min(4 * longest, max(length for length, _ in lost)),
     }
     task = type(task)(labels=task.labels, max_length=got["enough"])
     assert task.labelling.in_no_window(examples, tokenizer_of()) == {}
 
 
-def test_what_is_counted_is_what_the_targets_lack():
+def test_spans_in_no_window_are_those_missing_from_targets():
     task = Spans(labels=LABELS, max_length=18)
     spans = [(a, a + size) for size in (4, 9) for a in range(50 - size)]
     examples = [example(task, 50, spans)]
@@ -100,32 +100,34 @@ def test_what_is_counted_is_what_the_targets_lack():
     targets, _ = task.labelling.row_targets(encoded, examples)
     in_targets = {
         (units[first], units[last] + 1)
-        for units, (_, *placed) in zip(encoded.first_units, targets, strict=True)
-        for first, last, _ in placed
+        for units, (_, *target_spans) in zip(encoded.first_units, targets, strict=True)
+        for first, last, _ in target_spans
         if first
     }
     lost = task.labelling.in_no_window(examples, tokenizer_of())["number"]
     assert lost == len({*spans} - in_targets) > 0
 
 
-@pytest.mark.parametrize(("locale", "want"), IN_LANGUAGE)
-def test_each_set_has_one_message(locale, want, monkeypatch, capsys):
+@pytest.mark.parametrize(("locale", "want"), MESSAGES)
+def test_check_windows_prints_one_message_per_set(locale, want, monkeypatch, capsys):
     monkeypatch.setenv("LC_ALL", locale)
     task = Spans(labels=LABELS, max_length=18)
     train = example(task, 90, [(10, 19), (5, 7)])  # windows: 0 to 16, 12 to 28, …
     test = example(task, 90, [(10, 18), (10, 19), (0, 1)])
-    valid, other = example(task, 90, [(10, 19)]), example(task, 90, [])
-    check_windows(task, Sets([train], [valid, other], [test], []), tokenizer_of())
-    of_train, of_valid, of_test = capsys.readouterr().out.splitlines()
-    assert f"{of_train}\n{of_test}".startswith(want)
-    assert "1 of 1 entities of the validation set" in of_valid or "验证集的 1 个实体中" in of_valid
+    valid, without_spans = example(task, 90, [(10, 19)]), example(task, 90, [])
+    check_windows(task, Sets([train], [valid, without_spans], [test], []), tokenizer_of())
+    train_line, valid_line, test_line = capsys.readouterr().out.splitlines()
+    assert f"{train_line}\n{test_line}".startswith(want)
+    assert (
+        "1 of 1 entities of the validation set" in valid_line or "验证集的 1 个实体中" in valid_line
+    )
 
 
-@pytest.mark.parametrize(("task", "rest"), TASKS_AND_REST)
-def test_without_any_in_a_window_nothing_can_be_learnt(task, rest):
-    task = type(task)(labels=task.labels, max_length=16 + rest)
+@pytest.mark.parametrize(("task", "overhead"), TASKS_AND_OVERHEAD)
+def test_training_without_a_span_in_a_window_is_rejected(task, overhead):
+    task = type(task)(labels=task.labels, max_length=16 + overhead)
     sets = Sets([example(task, 90, [(5, 18), (8, 30)])], [], [], [])
-    message = rf"^2 of 2 \w+ of the training set are .* --max-length {4 * 22 + rest} or more"
+    message = rf"^2 of 2 \w+ of the training set are .* --max-length {4 * 22 + overhead} or more"
     with pytest.raises(InputError, match=message):
         check_windows(task, sets, tokenizer_of())
 
@@ -138,7 +140,7 @@ def test_other_tasks_have_no_spans(capsys):
     assert capsys.readouterr().out == ""
 
 
-def test_a_run_without_any_ends_before_it_trains(released, tmp_path):
+def test_a_run_without_a_span_in_a_window_stops_before_training(released, tmp_path):
     rows = [
         {"text": text_of(60) + str(i), "entities": [{"start": 5, "end": 40, "label": "国"}]}
         for i in range(40)
@@ -164,7 +166,7 @@ def test_a_run_without_any_ends_before_it_trains(released, tmp_path):
         ("zh", "训练集的 7 个答案中，有 3 个在哪个窗口（16 个 token）里都不完整"),
     ],
 )
-def test_the_report_has_the_figure(language, want):
+def test_the_report_shows_spans_in_no_window(language, want):
     run = make_run("question-answering")
     figures = {"number": 3, "of": 7, "longest": 12, "enough": 51}
     train = dataclasses.replace(run.train, in_no_window=figures)

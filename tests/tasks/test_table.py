@@ -1,4 +1,4 @@
-"""A new task is four parts and an entry in the table: nothing else knows a task by its name."""
+"""A task needs only its four parts and a table entry: other modules do not name tasks."""
 
 import ast
 import json
@@ -95,7 +95,7 @@ class StarsMetrics(Metrics):
 
 
 class Stars(Task):
-    """One to three stars, from the probabilities of a second and a third one: an ordinal task."""
+    """An ordinal task: 1 to 3 stars, from the probabilities of at least 2 and at least 3."""
 
     name: ClassVar[str] = "stars"
     title: ClassVar[str] = "星级 · Stars"
@@ -112,8 +112,8 @@ class Stars(Task):
 WORDS = {1: "差", 2: "天", 3: "好"}
 
 
-def written(path, count, seed):
-    """Reviews whose stars can be read off the character that they repeat."""
+def write_reviews(path, count, seed):
+    """Write reviews whose stars are determined by a repeated character."""
     rng = np.random.default_rng(seed)
     stars = rng.integers(1, 4, count).tolist()
     filler = ["".join(rng.choice(list("我们去公园学习中国"), 3)) for _ in stars]
@@ -123,13 +123,13 @@ def written(path, count, seed):
 
 
 @pytest.mark.slow
-def test_a_task_made_here_is_trained_reported_predicted_and_served(
+def test_a_custom_task_is_trained_reported_predicted_and_served(
     shallow, tmp_path, monkeypatch, capsys
 ):
     monkeypatch.setitem(TASKS, Stars.name, Stars)
-    monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")  # which takes long
-    train, _ = written(tmp_path / "train.tsv", 120, 0)
-    test, stars = written(tmp_path / "test.tsv", 40, 1)
+    monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")  # slow
+    train, _ = write_reviews(tmp_path / "train.tsv", 120, 0)
+    test, stars = write_reviews(tmp_path / "test.tsv", 40, 1)
     finetune(
         FinetuneConfig(
             checkpoint=str(shallow),
@@ -149,13 +149,13 @@ def test_a_task_made_here_is_trained_reported_predicted_and_served(
     report = json.loads((tmp_path / "run" / "report.json").read_text(encoding="utf-8"))
     assert (report["task"], report["metric"]) == ("stars", "stars_off")
     assert "baseline" not in report
-    assert report["test"]["stars_off"] < 0.3  # answering two stars always is 0.7 off
+    assert report["test"]["stars_off"] < 0.3  # always predicting two stars gives 0.7
     page = (tmp_path / "run" / "report.md").read_text(encoding="utf-8")
     assert report["brightest"] == "★★★"
     assert f"| test set | 40 | {report['test']['stars_off']:.4g} " in page
     evaluations = (tmp_path / "run" / "evaluations.jsonl").read_text(encoding="utf-8")
     figures = [json.loads(line)["stars_off"] for line in evaluations.splitlines()]
-    assert report["valid"]["stars_off"] == min(figures) < max(figures)  # a falling metric
+    assert report["valid"]["stars_off"] == min(figures) < max(figures)  # lower is better
 
     folder, answers = tmp_path / "run" / "model", tmp_path / "answers.tsv"
     assert isinstance(load_task(folder), Stars)
@@ -181,21 +181,21 @@ def test_no_other_module_names_a_task():
         constants = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
         actual += [(path.name, value) for value in constants if value in TASKS]
     assert set(actual) == {
-        ("heads.py", "embedding"),  # what a sim model's outputs are called
+        ("heads.py", "embedding"),  # an output name of SimBERT-style models
         ("tokenizer_json.py", "pair"),  # the template's key in tokenizer.json
-        ("serve_vectors.py", "embedding"),  # what a service says that it gives
+        ("serve_vectors.py", "embedding"),  # the task name in the service's responses
         ("embed_file.py", "embedding"),  # the column of vectors
         ("openai_embeddings.py", "embedding"),
-        ("entities.py", "spans"),  # a usual name of a column of entities
+        ("entities.py", "spans"),  # a common name of an entity column
     }
 
 
-def test_the_table_is_what_the_command_takes():
+def test_task_names_are_the_keys_of_the_table():
     assert get_args(TaskName) == tuple(TASKS)
     assert all(name == task.name for name, task in TASKS.items())
 
 
-def test_a_folder_of_a_task_that_is_not_known_is_refused(tmp_path):
+def test_an_unknown_task_name_in_a_folder_is_rejected(tmp_path):
     (tmp_path / "task.json").write_text('{"name": "poems"}', encoding="utf-8")
     with pytest.raises(InputError, match="no task 'poems'"):
         load_task(tmp_path)

@@ -1,4 +1,4 @@
-"""What the units of a sentence are, and what a report shows of one."""
+"""Units of a sentence in tagging, and the excerpt that a report shows."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from roformer_tf.labelled.examples import Example
 from roformer_tf.tasks.tagging import Tagging, words_are_units
 
 
-def test_a_sentence_is_shown_from_before_its_first_mistake():
+def test_the_excerpt_starts_before_the_first_mistake():
     task = Tagging(labels=("B-X", "O"))
     units = tuple("甲" * 500)
     gold = ("O",) * 500
@@ -26,13 +26,13 @@ def test_a_sentence_is_shown_from_before_its_first_mistake():
     assert shown["sureness"] == pytest.approx(1, abs=1e-3)
 
 
-def test_units_are_words_where_many_have_several_characters():
+def test_units_are_words_if_many_have_several_characters():
     words = Example(("",), None, "", ("New", "York", "\u3000"))
     assert words_are_units([words])
     assert not words_are_units([words._replace(units=(*"北京有1998", "NBA"))])
 
 
-def test_a_raw_text_is_cut_as_training_was():
+def test_raw_text_is_split_as_in_training():
     text = Example(("北京 你好",), None, "")
     assert Tagging().labelling.for_prediction(text).units == tuple("北京 你好")
     assert Tagging(spaced_units=True).labelling.for_prediction(text).units == ("北京", "你好")

@@ -1,4 +1,4 @@
-"""Losses of vectors and their gradients against NumPy in float64."""
+"""Embedding losses and their gradients against NumPy in float64."""
 
 import numpy as np
 import pytest
@@ -19,8 +19,8 @@ def softmax_reference(targets, vectors, weights):
     candidates = np.concatenate([vectors[:, side] for side in range(1, vectors.shape[1])])
     scores = 20 * cosines(vectors[:, 0], candidates)
     losses = [
-        weight * (np.log(np.exp(row[wanted >= 0]).sum()) - row[wanted > 0].sum())
-        for row, wanted, weight in zip(scores, targets, weights, strict=True)
+        weight * (np.log(np.exp(row[row_targets >= 0]).sum()) - row[row_targets > 0].sum())
+        for row, row_targets, weight in zip(scores, targets, weights, strict=True)
         if weight
     ]
     return sum(losses) / weights.sum()
@@ -40,7 +40,7 @@ def softmax_batch(rows=5, sides=3):
     rng = np.random.default_rng(0)
     targets = np.zeros((rows, rows * (sides - 1)), "int8")
     targets[np.arange(rows), np.arange(rows)] = 1
-    targets[1, 3], targets[2, 7] = -1, -1  # what belongs to an anchor, too
+    targets[1, 3], targets[2, 7] = -1, -1  # ignored: other positives of an anchor
     weights = np.array([1, 1, 1, 1, 0], "float32")
     targets[-1], targets[:, rows - 1 :: rows] = -1, -1
     return targets, rng.normal(size=(rows, sides, 6)).astype("float32"), weights
@@ -59,44 +59,44 @@ CASES = {
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_loss_and_its_gradient_are_those_of_the_formula(name, gradient):
+def test_losses_and_gradients_equal_the_formula(name, gradient):
     loss, reference, (targets, vectors, weights) = CASES[name]
     exact = vectors.astype("float64")
     want = reference(targets, exact, weights.astype("float64"))
     assert float(loss(targets, vectors, weights)) == pytest.approx(want, rel=2e-6)
     slope = gradient(lambda x: loss(targets, x, weights)[None], vectors)
     width, expected = 1e-6, np.zeros_like(exact)
-    for place in np.ndindex(exact.shape):
+    for index in np.ndindex(exact.shape):
         step = np.zeros_like(exact)
-        step[place] = width
+        step[index] = width
         high, low = (reference(targets, exact + sign * step, weights) for sign in (1, -1))
-        expected[place] = (high - low) / (2 * width)
+        expected[index] = (high - low) / (2 * width)
     np.testing.assert_allclose(slope, expected, rtol=0, atol=2e-5 * np.abs(expected).max())
-    assert np.abs(slope[-1]).max() < 1e-6  # has no weight, and is no negative
+    assert np.abs(slope[-1]).max() < 1e-6  # weight 0, and not used as a negative
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_the_length_of_a_vector_does_not_count(name):
+def test_losses_do_not_depend_on_vector_lengths(name):
     loss, _, (targets, vectors, weights) = CASES[name]
-    longer = vectors * np.random.default_rng(1).uniform(0.1, 30, vectors.shape[:2])[..., None]
+    scaled = vectors * np.random.default_rng(1).uniform(0.1, 30, vectors.shape[:2])[..., None]
     want = float(loss(targets, vectors, weights))
-    assert float(loss(targets, longer.astype("float32"), weights)) == pytest.approx(want, rel=1e-5)
+    assert float(loss(targets, scaled.astype("float32"), weights)) == pytest.approx(want, rel=1e-5)
 
 
-def test_over_cuts_is_the_mean_of_the_losses():
+def test_over_cuts_is_the_mean_over_dimensions():
     targets, vectors, weights = softmax_batch()
     got = float(over_cuts(in_batch_softmax, [2, 4, 6], targets, vectors, weights))
     each = [softmax_reference(targets, vectors[..., :n].astype("f8"), weights) for n in (2, 4, 6)]
     assert got == pytest.approx(np.mean(each), rel=1e-5)
 
 
-def test_a_classifier_gets_both_vectors_and_their_difference():
+def test_classifier_features_are_both_vectors_and_their_difference():
     vectors = np.array([[[1.0, 2.0], [4.0, -1.0]]], "float32")
     assert np.asarray(classifier_features(vectors)).tolist() == [[1, 2, 4, -1, 3, 3]]
 
 
 @pytest.mark.hf
-def test_cosent_is_that_of_sentence_transformers(torch, record_property):
+def test_cosent_equals_sentence_transformers(torch, record_property):
     from sentence_transformers.losses import CoSENTLoss
 
     rng = np.random.default_rng(3)

@@ -1,4 +1,4 @@
-"""A figure that the data cannot give: null in report.json, "—" on the pages, not in the card."""
+"""An undefined metric is null in report.json, "—" on the pages, and missing from the card."""
 
 import json
 
@@ -23,11 +23,14 @@ LACKING = {
     "regression": (3.0, {"pearson", "spearman"}, "all labels are the same number"),
     "tagging": ("O", {"f1", "precision", "recall"}, "no entity"),
 }
-"""By task: the label of all test examples, the figures without a value, what the reason names."""
+"""For each task: the label of all test examples, the undefined metrics, a part of the reason."""
 
 
 def lacking(name, sureness=1):
-    """A run whose test set has one label: 30 examples, right where `sureness` is above 0."""
+    """Return a run with 30 test examples of one label.
+
+    Their predictions are right if `sureness` is positive.
+    """
     run = make_run(name, leaked=0)
     label = LACKING[name][0]
     examples = [
@@ -130,7 +133,7 @@ def test_labels_that_a_set_lacks_are_named_in_each_set():
 
 @pytest.mark.parametrize("name", ["classification", "tagging"])
 def test_a_perfect_figure_has_no_interval_of_zero_width(name, monkeypatch):
-    """All samples of a perfect test set are perfect: an F1 of 100 % has no interval."""
+    """All bootstrap samples of a perfect test set are perfect, so F1 has no interval."""
     run = make_run(name, leaked=0)
     answers = [answer(run.task, item, 1) for item in run.test.examples]
     test = EvaluatedSet(**run.test.__dict__ | {"predictions": answers})
@@ -145,6 +148,6 @@ def test_a_perfect_figure_has_no_interval_of_zero_width(name, monkeypatch):
     assert "| 100.0% — |" in page
     assert "instead of an interval: all samples drawn" in page
     assert "100.0% [100.0%" not in page
-    if name == "tagging":  # the main figure
+    if name == "tagging":  # F1 is its primary metric
         assert "F1 is 100.0% (no confidence interval: all samples" in page
         assert "clearly better" not in page

@@ -1,4 +1,4 @@
-"""The model card: its head as the hub reads it, its lines as they run, its figures."""
+"""The model card: front matter, metrics, code and language."""
 
 import dataclasses
 import re
@@ -32,7 +32,7 @@ def card_of(name, language="en", **more):
 
 
 def parts_of(card):
-    """Front matter, and the rest."""
+    """Return the front matter and the body of a card."""
     _, front, rest = card.split("---\n", 2)
     return yaml.safe_load(front), rest
 

@@ -1,4 +1,4 @@
-"""A report in a real browser, on a screen and on a phone: needs Chromium and its driver."""
+"""A report in a browser, at desktop and phone width; needs Chromium and its driver."""
 
 import pytest
 
@@ -33,7 +33,7 @@ def test_no_page_scrolls_sideways(name, language, width, browser, tmp_path):
 
 @pytest.mark.parametrize("language", LANGUAGES)
 def test_chinese_is_shown_by_the_pages_own_font_from_its_first_word_on(language, browser, tmp_path):
-    """Where it was not the first of the fonts, what was laid out before it came stayed boxes."""
+    """If it was not the first font, text laid out before it had loaded stayed as boxes."""
     page = tmp_path / "report.html"
     page.write_text(html_page(analyse(make_run()), language), encoding="utf-8")
     browser.get(page.as_uri())

@@ -34,7 +34,7 @@ from roformer_tf.training.run_files import plain
 from roformer_tf.translation import LANGUAGES, Message, Translator
 from tests.support.report_run import answer, english_in, make_run
 
-ALIKE = ("pair", "paraphrase")  # whose reports have what those of two other tasks have
+ALIKE = ("pair", "paraphrase")  # their reports have the same sections as two other tasks
 REPORTED = [pytest.param(x, marks=pytest.mark.slow) if x in ALIKE else x for x in TASKS]
 EVIL = "<script>alert(1)</script> & \"'|`*[a](b)_"
 
@@ -48,13 +48,13 @@ def nothing_is_undefined_and_no_glyph_missing():
 
 @pytest.fixture(autouse=True)
 def font(request, monkeypatch):
-    """Cutting the font takes most of a page's time: only the test that looks at it has it cut."""
+    """Replace the slow subsetting of the font, except in the test of the font itself."""
     if "the_page_needs_no_other_file" not in request.node.name:
         monkeypatch.setattr(report_pages, "cut_font", lambda characters: b"font")
 
 
 class Page(HTMLParser):
-    """What a browser would make of a page: its elements, text, and table rows."""
+    """Parse the elements, addresses and visible text of a page, as a browser does."""
 
     def __init__(self, html):
         super().__init__()
@@ -77,12 +77,12 @@ class Page(HTMLParser):
 
 @cache
 def analysed(name):
-    """What several tests read, and none changes, of a task's run."""
+    """Return the report of a task's run, shared by several tests, which must not change it."""
     return analyse(make_run(name))
 
 
 def undrawn(figure):
-    """What is in a picture, as its bytes: drawing it takes most of a page's time."""
+    """Return the contents of a figure as bytes: rendering it takes most of a page's time."""
     actual = []
     for axes in figure.axes:
         actual += [axes.get_title(), axes.get_xlabel(), axes.get_ylabel(), axes.get_xlim()]
@@ -98,7 +98,7 @@ def undrawn(figure):
 @pytest.mark.quick_cases("classification", "tagging", "regression", "embedding", "multi*", "spans")
 @pytest.mark.parametrize("name", REPORTED)
 def test_every_task_has_its_report(name, tmp_path, monkeypatch):
-    """Their pictures are drawn in the tests of the languages and of the data."""
+    """Other tests render the pictures: those of languages and of escaping."""
     monkeypatch.setattr(plots, "_svg", undrawn)
     report = analysed(name)
     write_report(tmp_path, report)
@@ -107,7 +107,7 @@ def test_every_task_has_its_report(name, tmp_path, monkeypatch):
     assert kept["test"] == report["test"]
     html = (tmp_path / "report.html").read_text(encoding="utf-8")
     markdown = (tmp_path / "report.md").read_text(encoding="utf-8")
-    # What is written is all there is: the same pages come of what was read back.
+    # The pages depend only on report.json: what was read back gives the same pages.
     assert markdown_page(kept) == markdown
     assert html_page(kept) == html
     titles = ["Results", "Errors", "Data", "Training", "Settings", "Hardware and time"]
@@ -147,10 +147,10 @@ def test_figures_are_those_of_the_answers(name):
     )
 
 
-# The tables, cell by cell, against figures counted in plain Python
+# The tables, cell by cell, against values computed in plain Python
 
 WORDS = ("差", "好", "中")
-SIZES = {"train": 201, "valid": 101, "test": 301}  # a hundredth of each is whole examples
+SIZES = {"train": 201, "valid": 101, "test": 301}  # percentiles are exact examples
 SET_NAMES = {"train": "training set", "valid": "validation set", "test": "test set"}
 LEVELS = {"median": 0.5, "90th": 0.9, "99th": 0.99, "longest": 1}
 CONFUSED = {
@@ -161,7 +161,7 @@ CONFUSED = {
 
 
 def cells_of(page):
-    """Every table of report.md or report.html, by the heading above it: lists of rows of cells."""
+    """Return the tables of report.md or report.html by heading, as lists of rows of cells."""
     if page.startswith("#"):
         parts = re.split(r"^## (.*)$", page, flags=re.M)[1:]
         rows = r"(?:^\|.*\n)+"
@@ -193,7 +193,7 @@ def cells_of(page):
 
 
 def drawn(rng, name, size):
-    """Examples of uneven labels, each text new."""
+    """Return examples with distinct texts and imbalanced labels."""
     return [
         Example(
             (f"{name}{number}",), str(rng.choice(WORDS, p=(0.5, 0.35, 0.15))), f"{name}:{number}"
@@ -203,7 +203,7 @@ def drawn(rng, name, size):
 
 
 def replies(rng, examples):
-    """Answers, wrong in one direction more than in the other."""
+    """Yield predictions whose errors are more frequent in one direction."""
     for item in examples:
         message = str(rng.choice(CONFUSED[item.label]))
         likely = rng.choice([0.45, 0.55, 0.65, 0.75, 0.85, 0.95])
@@ -213,7 +213,7 @@ def replies(rng, examples):
 
 @pytest.fixture(scope="module")
 def counted_run():
-    """A run of three labels: 9 texts of its test set are also in train, 5 in valid, 4 twice."""
+    """A run of three labels; 9 test texts are also in train, 5 in valid, and 4 occur twice."""
     rng = np.random.default_rng(3)
     sets = {name: drawn(rng, name, size) for name, size in SIZES.items()}
     test = sets["test"]
@@ -249,7 +249,7 @@ def counted_run():
 
 @pytest.fixture(scope="module")
 def written(counted_run, tmp_path_factory):
-    """The report's dictionary, as report.json has it, and the tables of its two pages."""
+    """The contents of report.json, the tables of the pages, and the text of each file."""
     folder = tmp_path_factory.mktemp("written")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(report_pages, "cut_font", lambda characters: b"font")
@@ -265,7 +265,7 @@ def labels_of(answers):
 
 
 def by_hand(gold, message):
-    """Accuracy and macro F1, counted."""
+    """Return accuracy and macro F1 in plain Python."""
     f1 = []
     for word in WORDS:
         right = sum(a == b == word for a, b in zip(gold, message, strict=True))
@@ -300,7 +300,7 @@ def test_the_figures_table_is_right_in_each_cell(counted_run, written):
         spelled = [f"{x:.1%} [{ends[m][0]:.1%}, {ends[m][1]:.1%}]" for m, x in figures.items()]
         rows.append([name, f"{len(gold)}", *spelled])
     assert tables["Results"] == [[["", "examples", "accuracy", "macro F1"], *rows]]
-    assert len({row[2] for row in rows}) == 5  # else nothing would show
+    assert len({row[2] for row in rows}) == 5  # exchanged rows would be noticed
     assert "about 95 times in 100" in read["report.md"]
     tile = "<span>{}</span> <b>{}</b> <small>{}</small>"
     for row in rows[:-1]:
@@ -329,7 +329,7 @@ def test_the_data_tables_are_right_in_each_cell(counted_run, written):
         ["label (fraction of examples)", *SET_NAMES.values()],
         *(
             [word, *(f"{x[word]} ({x[word] / SIZES[name]:.1%})" for name, x in counts.items())]
-            for word in ("差", "好", "中")  # the commonest first
+            for word in ("差", "好", "中")  # most frequent first
         ),
     ]
     known = {
@@ -366,7 +366,7 @@ def test_the_tables_of_labels_are_right_in_each_cell(counted_run, written):
         assert {name: row[name] for name in want} == pytest.approx(want)
     matrix = [[word, *(str(pairs[word, other]) for other in WORDS)] for word in WORDS]
     assert tables["Confusion matrix"] == [[["true ↓ predicted →", *WORDS], *matrix]]
-    assert pairs["差", "好"] > 3 * max(1, pairs["好", "差"])  # else nothing would show
+    assert pairs["差", "好"] > 3 * max(1, pairs["好", "差"])  # a transposed matrix would differ
     assert {(x["gold"], x["predicted"]): x["count"] for x in report["confusion"]} == pairs
 
 
@@ -494,7 +494,7 @@ def test_without_a_test_set_the_figures_are_those_of_the_validation_set():
 
 
 def warned(part, **changes):
-    """The one warning of a report that has the part in it."""
+    """Return the only warning of a report that contains `part`."""
     report = analyse(make_run(**changes))
     (actual,) = [sentence for sentence in report["warnings"] if part in sentence]
     return actual
@@ -515,7 +515,7 @@ def test_few_examples_and_a_better_baseline_are_reported():
         [item.label for item in run.test.examples], run.test.predictions
     )
     assert 0.5 < right["accuracy"] < 1
-    worse = [*run.test.predictions]  # by one answer
+    worse = [*run.test.predictions]  # worse by one prediction
     actual = next(
         i for i, item in enumerate(run.test.examples) if i > 10 and item.label == worse[i].label
     )
@@ -533,7 +533,7 @@ def test_few_examples_and_a_better_baseline_are_reported():
     ],
 )
 def test_whether_the_teacher_helped_is_shown(right, verdict, zh, capsys):
-    """The student is right on all test examples, without the teacher on these."""
+    """The student is right on all test examples; without the teacher, on those in `right`."""
     run = make_run(leaked=0)
     gold = [item.label for item in run.test.examples]
     answers = [
@@ -561,7 +561,10 @@ def test_whether_the_teacher_helped_is_shown(right, verdict, zh, capsys):
 
 
 def test_the_interval_of_a_difference_is_paired():
-    """Of two models with the same errors except 40: that of the mean of 1, 0 and −1."""
+    """Two models differ on 40 of 400 examples.
+
+    The interval is that of the mean of the differences 1, 0 and −1.
+    """
     rng = np.random.default_rng(0)
     run = make_run()
     right = rng.random(400) < 0.5
@@ -617,7 +620,7 @@ def test_text_of_the_data_means_nothing_in_a_page(name):
     assert "<script" not in markdown.replace("\\<", "")
     assert not re.search(r"(?<!\\)\]\(", markdown)
     for line in markdown.splitlines():
-        if line.startswith("|"):  # no cell is torn by the text's own bars
+        if line.startswith("|"):  # bars in the text are escaped
             assert len(re.findall(r"(?<!\\)\|", line)) >= 3
 
 
@@ -633,7 +636,7 @@ def test_the_page_needs_no_other_file_and_brings_its_characters():
     font = TTFont(io.BytesIO(base64.b64decode(addresses[0].partition(",")[2])))
     assert {ord(x) for x in page.text if "\u4e00" <= x < "\u9fff"} <= font.getBestCmap().keys()
     assert len(html) < 1_000_000
-    for address in page.addresses:  # letters are shapes, and there is no date
+    for address in page.addresses:  # text is drawn as paths, and there is no date
         drawing = base64.b64decode(address.partition(",")[2]).decode()
         assert "<text" not in drawing
         assert "<dc:date>" not in drawing
@@ -703,7 +706,7 @@ FIGURE = r"[\d.,%\[\] ()±-]+"
 
 @pytest.fixture
 def drawn_words(pictures, monkeypatch):
-    """The text of the pictures when they are saved."""
+    """The texts of all figures that were saved so far."""
     actual, save = [], Figure.savefig
 
     def remember(figure, *args, **kwargs):
@@ -758,7 +761,7 @@ def test_five_mistakes_are_shown_at_once_and_the_others_on_a_click():
 
 @pytest.mark.parametrize("name", TASKS)
 def test_both_languages_have_the_same_figures(name):
-    """Every number of one page is in the other, in the same order within each table."""
+    """Both pages have the same numbers in the same order within each table."""
     report = analysed(name)
     en, zh = (cells_of(markdown_page(report, language)) for language in LANGUAGES)
     assert len(en) == len(zh)
@@ -774,7 +777,7 @@ def test_both_languages_have_the_same_figures(name):
 
 
 def test_precision_and_recall_have_their_chinese_names():
-    """In the figures of each label, and in those of the whole."""
+    """The table of labels and the table of results both use them."""
     row = {
         "label": "甲",
         "precision": 0.25,
