@@ -26,7 +26,6 @@ from roformer_tf.conversion.convert import (
     read_stored,
 )
 from roformer_tf.errors import InputError
-from roformer_tf.files import parse_json
 from roformer_tf.terminal import say
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 
@@ -143,7 +142,7 @@ def _difference(first: Stored, other: Stored) -> str:
             "same vocab.txt."
         )
     for name in sorted(first.files.keys() | other.files.keys()):
-        if _parsed(first.files.get(name)) != _parsed(other.files.get(name)):
+        if first.files.get(name) != other.files.get(name):
             return (
                 f"files {name}, or one has none. Give models that were trained for the same task, "
                 "with the same recipe."
@@ -161,11 +160,3 @@ def _inference_keys(checkpoint: Checkpoint) -> dict[str, object]:
 
 def _settings(tokenizer: RoFormerTokenizer | None) -> object:
     return tokenizer and (tokenizer.vocabulary, tokenizer.tokenization, tokenizer.lower_case)
-
-
-def _parsed(content: bytes | None) -> object:
-    """The values in a JSON file, whose layout may differ; the bytes of any other file."""
-    try:
-        return content and parse_json(content)
-    except ValueError:
-        return content

@@ -164,7 +164,25 @@ def extend(checkpoint: Checkpoint, tokenizer: RoFormerTokenizer, words: Iterable
 def add_words(checkpoint: Checkpoint, tokenizer: RoFormerTokenizer, path: Path) -> Changed:
     """`extend` by the words of a file, one a line; prints which are new."""
     changed = extend(checkpoint, tokenizer, _lines(path))
-    _print_words(changed, tokenizer.tokenization)
+    say("{number:,} words are new.", number=len(changed.added))
+    if changed.known:
+        say(
+            "{number:,} are known or repeated: {words}",
+            number=len(changed.known),
+            words=", ".join(changed.known),
+        )
+    if changed.unreachable:
+        reason = (
+            Message("jieba does not split text into these words: add them to its dictionary")
+            if tokenizer.tokenization == "word"
+            else Message("char-level text is split into characters first")
+        )
+        say(
+            "{number:,} will not be used, because {reason}: {words}",
+            number=len(changed.unreachable),
+            reason=reason,
+            words=", ".join(changed.unreachable),
+        )
     return changed
 
 
@@ -181,25 +199,3 @@ def _lines(path: Path) -> list[str]:
     if not words:
         raise InputError(f"{path} is empty: give one word a line.")
     return words
-
-
-def _print_words(extended: Changed, tokenization: str) -> None:
-    say("{number:,} words are new.", number=len(extended.added))
-    if extended.known:
-        say(
-            "{number:,} are known or repeated: {words}",
-            number=len(extended.known),
-            words=", ".join(extended.known),
-        )
-    if extended.unreachable:
-        reason = (
-            Message("jieba does not split text into these words: add them to its dictionary")
-            if tokenization == "word"
-            else Message("char-level text is split into characters first")
-        )
-        say(
-            "{number:,} will not be used, because {reason}: {words}",
-            number=len(extended.unreachable),
-            reason=reason,
-            words=", ".join(extended.unreachable),
-        )

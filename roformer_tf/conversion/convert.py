@@ -1,6 +1,5 @@
 """Write a checkpoint with all its weights in another layout; read it back and compare."""
 
-import json
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +14,7 @@ from roformer_tf.checkpoints.sentence_transformers import save_modules
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource, embedding_settings
 from roformer_tf.config import RoFormerConfig
 from roformer_tf.errors import InputError
-from roformer_tf.files import check_writable, temporary_folder
+from roformer_tf.files import check_writable, json_object, temporary_folder
 from roformer_tf.terminal import say
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, check_fits, find_tokenizer
 from roformer_tf.tokenizers.vocabulary import guess_tokenization
@@ -211,15 +210,11 @@ def compare(first: LazyArrays, second: LazyArrays) -> Difference:
 def _max_length(config: RoFormerConfig, files: Mapping[str, bytes]) -> int:
     """Maximum tokens of a text: that of fine-tuning, or the number of positions."""
     # transformers truncates to it: without a limit, long texts would fail there.
-    limits = [config.max_position_embeddings]
-    for name in sorted(files.keys() & {TASK_FILE, embedding_config.FILE}):
-        try:
-            limits.append(int(json.loads(files[name])["max_length"]))
-        except (ValueError, TypeError, KeyError, RecursionError):
-            raise InputError(
-                f"{name} is damaged: put back the file that the model came with."
-            ) from None
-    return min(limits)
+    limits = [
+        int(json_object(files[name], name, "Put back the file of the model.")["max_length"])
+        for name in files.keys() & {TASK_FILE, embedding_config.FILE}
+    ]
+    return min([config.max_position_embeddings, *limits])
 
 
 def _vocabulary(tokenizer: RoFormerTokenizer | None, target: Path) -> bytes | None:

@@ -235,13 +235,6 @@ def test_what_only_training_reads_may_differ(own, tmp_path):
     assert kept == json.loads((first / "config.json").read_text())
 
 
-def test_json_laid_out_otherwise_is_the_same(own, tmp_path):
-    first, second = own("sim_char", "a"), own("sim_char", "b")
-    edit(second / "embedding.json")
-    assert (first / "embedding.json").read_text() != (second / "embedding.json").read_text()
-    run(first, second, output=tmp_path / "mean")
-
-
 def test_one_model_has_no_mean(own, tmp_path):
     with pytest.raises(InputError, match=r"a mean needs two or more models"):
         run(own("char", "a"), output=tmp_path / "mean")
