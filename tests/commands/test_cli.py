@@ -288,8 +288,6 @@ def test_an_empty_file_changes_nothing(run, yaml):
         ("- steps\n", ["settings.yaml", "no keys with values"]),
         ("steps\n", ["settings.yaml", "no keys with values"]),
         ("steps: many\noutput: x\n", ["--steps"]),
-        ("steps: 3\noutput: x\nsteps: 4\n", ["settings.yaml, line 3: 'steps' is in line 1"]),
-        ("save-every: 3\noutput: x\nsave_every: 3\n", ["line 3: 'save_every' is in line 1"]),
         ("output: &x [*x]\n", ["not valid YAML", "recursive"]),
     ],
 )
