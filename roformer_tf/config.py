@@ -158,8 +158,6 @@ class RoFormerConfig:
                 f"{needs_rotary[0]} is about rotary positions, but position_embedding_type is "
                 f"{self.position_embedding_type!r}. Omit one of them."
             )
-        # For no positions at all there is position_embedding_type "none".
-        check_type_and_number("rotary_share", self.rotary_share, above=0, at_most=1)
         rotated_features(self.head_size, self.rotary_share)  # raises unless they form pairs
         check_rope_parameters(self.rope_parameters)
         buckets = self.relative_attention_num_buckets
@@ -168,12 +166,6 @@ class RoFormerConfig:
                 f"relative_attention_num_buckets is {buckets}, but must be even and at least 4: "
                 "both directions have the same number of buckets. T5 has 32."
             )
-        check_type_and_number(
-            "relative_attention_max_distance",
-            self.relative_attention_max_distance,
-            above=buckets // 2,
-            hint="half of relative_attention_num_buckets. T5 has 128 for 32 buckets",
-        )
 
     def _read_rope_parameters(self, parameters: dict[str, Any]) -> None:
         """Move the keys that have a field of their own here out of `rope_parameters`."""
@@ -384,6 +376,7 @@ _RANGES: dict[str, dict[str, Any]] = {
     "initializer_range": {"above": 0, "at_most": _LARGEST},
     "layer_norm_eps": {"above": 0, "at_most": _LARGEST},
     "rotary_base": {"above": 0, "at_most": _LARGEST},
+    "rotary_share": {"above": 0, "at_most": 1},  # for no positions there is the type "none"
     "label_mean": {"at_least": -_LARGEST, "at_most": _LARGEST},
     "label_deviation": {"at_least": 1 / _LARGEST, "at_most": _LARGEST},
 }

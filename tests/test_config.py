@@ -198,7 +198,6 @@ def test_a_missing_key_is_named(name):
         ({"local_attention": True}, "local_attention is True"),
         ({"global_attn_every_n_layers": 0}, "global_attn_every_n_layers is 0"),
         ({"relative_attention_num_buckets": 3}, "relative_attention_num_buckets is 3"),
-        ({"relative_attention_max_distance": 16}, "must be above 16, half of rel"),
     ],
 )
 def test_values_that_describe_no_model_are_refused(changes, message):

@@ -110,10 +110,7 @@ class RoFormerTokenizer:
             tokenization = recorded.get("tokenization") or guess_tokenization(vocabulary)
         if lower_case is None:
             lower_case = bool(recorded.get("do_lower_case", True))
-        units = recorded.get("units")
-        return cls(
-            vocabulary, tokenization, lower_case, units if units in get_args(Units) else None
-        )
+        return cls(vocabulary, tokenization, lower_case, recorded.get("units"))
 
     def with_units(self, units: Units | None) -> "RoFormerTokenizer":
         """The same tokenizer for a model that tokenizes these units separately, or none."""
