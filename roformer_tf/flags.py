@@ -108,11 +108,8 @@ def _settled(settings: Any, typed: dict[str, list[str]]) -> Any:
     """The settings with the values that words stand for; raises InputError as `parsed`."""
     types = flag_types(settings)
     if "config" in typed and "config" not in types:
-        if not (file := "".join(typed.pop("config"))):
-            raise InputError(
-                Message("--config needs a YAML file, or the name of a recipe such as base.")
-            )
-        typed = yaml_values(find_recipe(file), settings) | typed
+        file = find_recipe("".join(typed.pop("config")))
+        typed = yaml_values(file, settings) | typed
     values = {flag: _value(flag, texts, types[flag]) for flag, texts in typed.items()}
     required = [flag.name for flag in flags_of(settings) if flag.required]
     if missing := [f"--{name}" for name in required if name not in values]:
@@ -274,9 +271,6 @@ def yaml_values(path: Path, settings: type) -> dict[str, list[str]]:
     try:
         # BaseLoader reads every value as text: `output: no` is the folder "no".
         values = yaml.load(path.read_text(encoding="utf-8"), yaml.BaseLoader) or {}
-    except FileNotFoundError:
-        message = Message("there is no file {path}. Check the path and the spelling.", path=path)
-        raise InputError(message) from None
     except OSError as error:
         message = Message("cannot read {path}: {reason}.", path=path, reason=error.strerror)
         raise InputError(message) from None

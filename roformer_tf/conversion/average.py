@@ -64,7 +64,7 @@ def average(config: AverageConfig) -> None:
     """Write the mean of the models, and print the distances between them."""
     if len(config.sources) < 2:
         raise InputError("a mean needs two or more models. Give another one.")
-    check_target(config.output, "own")
+    check_target(config.output)  # before the weights are read for the distances
     # All sources stay open: arrays are read one by one while the mean is written.
     with ExitStack() as stack:
         opened = [stack.enter_context(OpenedSource(source)) for source in config.sources]

@@ -15,7 +15,6 @@ from roformer_tf.checkpoints.arrays import LazyArrays
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.conversion.convert import (
     OutputConfig,
-    check_target,
     convert_checkpoint,
     extra_files,
     print_difference,
@@ -73,7 +72,6 @@ class Changed(NamedTuple):
 
 def change_vocabulary(config: VocabularyConfig) -> None:
     """Read, change and write a checkpoint; print which words are new."""
-    check_target(config.target, config.output.to)
     with OpenedSource(config.source) as source:
         checkpoint = source.checkpoint().described
         tokenizer = fitting_tokenizer(source, checkpoint.config.vocab_size)

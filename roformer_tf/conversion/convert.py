@@ -91,7 +91,6 @@ def read_stored(source: OpenedSource, **options: Any) -> Stored:
 
 def convert(config: ConvertConfig) -> None:
     """Convert, and print the largest difference and warnings."""
-    check_target(config.target, config.output.to)
     options: dict[str, Any] = {"ignore_unknown": config.ignore_unknown, "prefix": config.prefix}
     if config.attention_type:
         options["attention_type"] = config.attention_type
@@ -122,17 +121,13 @@ def print_difference(difference: Difference, target: Path) -> None:
     say("{target} is written. Largest round-trip difference: {shown}.", target=target, shown=shown)
 
 
-def check_target(target: Path, to: CheckpointLayout) -> None:
-    """Raise InputError for a target that cannot be written, exists, or has a wrong suffix."""
+def check_target(target: Path) -> None:
+    """Raise InputError for a target that cannot be written, or that exists."""
     check_writable(target)
     # An empty folder is allowed: users create it first.
     if target.is_file() or (target.is_dir() and any(target.iterdir())):
         raise InputError(
             f"{target} exists, and nothing is overwritten. Remove it, or give another name."
-        )
-    if to != "tf1" and target.suffix == ".zip":
-        raise InputError(
-            f"{target} would be a folder. Remove .zip, or convert --to tf1, which writes zips."
         )
 
 
@@ -165,7 +160,7 @@ def convert_checkpoint(
     is complete. Raises InputError if it exists, for a vocabulary that cannot be written line by
     line, and for a form of positions or attention that the layout cannot record.
     """
-    check_target(target, output.to)
+    check_target(target)
     config, dtype = checkpoint.config, output.dtype
     # transformers would load other architectures without an error and compute something else.
     kind = huggingface.model_type(config, checkpoint.arrays)

@@ -146,14 +146,10 @@ def _span(text: str, item: dict[str, Any]) -> Span:
     label = label[0] if isinstance(label, list) and len(label) == 1 else label
     if type(start) is not int or type(end) is not int:  # True is an int, too
         raise BadCellError(f"has {_shown(item)} as an entity, without whole numbers start and end")
-    if start >= end:
+    if not 0 <= start < end <= len(text):
         raise BadCellError(
-            f"has an entity that starts at {start} and ends at {end}: the end is the character "
-            "after its last"
-        )
-    if start < 0 or end > len(text):
-        raise BadCellError(
-            f"has an entity from {start} to {end}, but {len(text)} characters of text"
+            f"has an entity from {start} to {end}, but {len(text)} characters of text: the end is "
+            "the character after its last"
         )
     quoted = item.get("text")
     if isinstance(quoted, str) and quoted != text[start:end]:

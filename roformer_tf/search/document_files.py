@@ -75,7 +75,7 @@ def checked_documents(
 
     table = columns.open(path, names)
     texts, _ = find_texts_to_predict(table, usual, columns)
-    ids = _find_ids(path, table, texts, id_column)
+    ids = _find_ids(table, texts, id_column)
     reading = replace(config, text_columns=texts).columns()
     description = open_unanswered(path, Texts(text_columns=texts), reading).report
     # The search for columns has read from `table`, so the rows are read anew.
@@ -83,13 +83,10 @@ def checked_documents(
     return checked_rows(path, rows, lambda values: Document(*values), description)
 
 
-def _find_ids(path: str, table: Table, texts: tuple[str, ...], wanted: str | None) -> str | None:
+def _find_ids(table: Table, texts: tuple[str, ...], wanted: str | None) -> str | None:
     """The column of ids: the one that is named, or one called "id", if it is not a text."""
     if wanted is not None:
-        column = str(find_column(table, wanted))
-        if column in texts:
-            raise InputError(f"{path}: the column {column} is given both as text and as id.")
-        return column
+        return find_column(table, wanted)
     named = [name for name in table.columns if folded(name) == ID and name not in texts]
     return named[0] if len(named) == 1 else None
 
