@@ -121,7 +121,7 @@ def print_difference(difference: Difference, target: Path) -> None:
     say("{target} is written. Largest round-trip difference: {shown}.", target=target, shown=shown)
 
 
-def check_target(target: Path) -> None:
+def _check_target(target: Path) -> None:
     """Raise InputError for a target that cannot be written, or that exists."""
     check_writable(target)
     # An empty folder is allowed: users create it first.
@@ -160,7 +160,7 @@ def convert_checkpoint(
     is complete. Raises InputError if it exists, for a vocabulary that cannot be written line by
     line, and for a form of positions or attention that the layout cannot record.
     """
-    check_target(target)
+    _check_target(target)
     config, dtype = checkpoint.config, output.dtype
     # transformers would load other architectures without an error and compute something else.
     kind = huggingface.model_type(config, checkpoint.arrays)
