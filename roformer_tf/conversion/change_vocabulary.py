@@ -64,8 +64,6 @@ class Changed(NamedTuple):
     tokenizer: RoFormerTokenizer
     added: tuple[str, ...] = ()
     """The new tokens, normalized like text."""
-    known: tuple[str, ...] = ()
-    """Words that are tokens already, or repeated."""
     unreachable: tuple[str, ...] = ()
     """New tokens into which their own text is not tokenized."""
 
@@ -135,11 +133,9 @@ def extend(checkpoint: Checkpoint, tokenizer: RoFormerTokenizer, words: Iterable
     tokenizer.vocabulary_text()  # raises an error if ids are missing
     vocabulary = dict(tokenizer.vocabulary)
     compound: dict[str, list[int]] = {}
-    known = []
     for original in words:
         word = normalize(original) if tokenizer.lower_case else original
-        if word in vocabulary:
-            known.append(original)
+        if word in vocabulary:  # known, or repeated
             continue
         # The previous tokens: those into which the word was split until now.
         ids = tokenizer.ids(word)
@@ -154,7 +150,6 @@ def extend(checkpoint: Checkpoint, tokenizer: RoFormerTokenizer, words: Iterable
         keep_tokens(checkpoint, range(tokenizer.vocab_size), list(compound.values())),
         larger,
         tuple(compound),
-        tuple(known),
         tuple(word for word in compound if larger.tokenize(word) != [word]),
     )
 
@@ -163,12 +158,6 @@ def add_words(checkpoint: Checkpoint, tokenizer: RoFormerTokenizer, path: Path) 
     """`extend` by the words of a file, one a line; prints which are new."""
     changed = extend(checkpoint, tokenizer, _lines(path))
     say("{number:,} words are new.", number=len(changed.added))
-    if changed.known:
-        say(
-            "{number:,} are known or repeated: {words}",
-            number=len(changed.known),
-            words=", ".join(changed.known),
-        )
     if changed.unreachable:
         reason = (
             Message("jieba does not split text into these words: add them to its dictionary")
