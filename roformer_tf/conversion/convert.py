@@ -17,7 +17,6 @@ from roformer_tf.errors import InputError
 from roformer_tf.files import check_writable, json_object, temporary_folder
 from roformer_tf.terminal import say
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer, check_fits, find_tokenizer
-from roformer_tf.tokenizers.vocabulary import guess_tokenization
 
 logger = logging.getLogger(__name__)
 
@@ -105,14 +104,6 @@ def convert(config: ConvertConfig) -> None:
                 "of the weights into the same folder and convert again.",
                 *(config.source, config.target),
             )
-        masked = checkpoint.transformers_class == "RoFormerForMaskedLM"
-        if config.output.to != "tf1" and masked and checkpoint.is_called_gpt:
-            logger.warning(
-                "%s has the name of a gpt model, which is causal, but its files do not record "
-                "that: %s is written as RoFormerForMaskedLM, which attends to all tokens. For "
-                "RoFormerForCausalLM convert with --attention-type causal.",
-                *(config.source, config.target),
-            )
 
 
 def print_difference(difference: Difference, target: Path) -> None:
@@ -172,7 +163,9 @@ def convert_checkpoint(
             "rest of this config: it would ignore a part. Convert --to own."
         )
     if output.to == "tf1":
-        tf1.write(target, config, checkpoint.arrays, _vocabulary(tokenizer, target), dtype)
+        # Of a tokenizer, the released layout has the vocabulary alone.
+        vocabulary = None if tokenizer is None else tokenizer.vocabulary_text().encode()
+        tf1.write(target, config, checkpoint.arrays, vocabulary, dtype)
     else:
         with temporary_folder(target) as folder:
             architecture = checkpoint.transformers_class
@@ -210,18 +203,3 @@ def _max_length(config: RoFormerConfig, files: Mapping[str, bytes]) -> int:
         for name in files.keys() & {TASK_FILE, embedding_config.FILE}
     ]
     return min([config.max_position_embeddings, *limits])
-
-
-def _vocabulary(tokenizer: RoFormerTokenizer | None, target: Path) -> bytes | None:
-    """Content of a `vocab.txt`, the only file of a tokenizer in the released layout."""
-    if tokenizer is None:
-        return None
-    # bert4keras users pass these settings in code; ours are guessed from the vocabulary.
-    guessed = guess_tokenization(tokenizer.vocabulary)
-    if (tokenizer.tokenization, tokenizer.lower_case) != (guessed, True):
-        logger.warning(
-            "%s does not record the tokenizer's settings: read it with tokenization=%r and "
-            "lower_case=%r.",
-            *(target, tokenizer.tokenization, tokenizer.lower_case),
-        )
-    return tokenizer.vocabulary_text().encode()

@@ -1,7 +1,6 @@
 """From layout to layout: nothing is lost, and the libraries of the layouts read the results."""
 
 import json
-import logging
 import os
 import shutil
 import subprocess
@@ -24,7 +23,6 @@ from roformer_tf.conversion.convert import ConvertConfig, OutputConfig, convert
 from roformer_tf.errors import InputError
 from roformer_tf.tasks.classification import Pair
 from roformer_tf.tasks.table import load_task
-from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
 from tests.support import hostile_zips as hostile
 from tests.support.random_model import save_random_models
 
@@ -370,20 +368,7 @@ def test_weights_without_a_vocabulary_are_converted_with_a_warning(
     assert f"{source} contains no vocab.txt, so {target} has no tokenizer" in line
 
 
-def test_a_gpt_model_that_would_see_all_tokens_is_warned_of(unpacked, tmp_path, caplog):
-    """Released ones are known by their names; this one could be anything."""
-    folder = unpacked("gpt_char").rename(tmp_path / "roformer_gpt_mine")
-    run(folder, tmp_path / "silent", "huggingface")
-    (line,) = caplog.messages
-    assert f"{folder} has the name of a gpt model" in line
-    assert "RoFormerForMaskedLM" in line
-    assert "--attention-type causal" in line
-    run(folder, tmp_path / "causal", "huggingface", attention_type="causal")
-    run(folder, tmp_path / "back.zip", "tf1")
-    assert len(caplog.messages) == 1
-
-
-def test_no_other_model_is_warned_of(converted, caplog):
+def test_no_model_with_a_vocabulary_is_warned_of(converted, caplog):
     for family in ("word", "char", "v2_char", "gpt_char"):
         run(converted(family)["start"], converted(family)["own"].with_name("quiet"), "own")
     assert caplog.messages == []
@@ -392,16 +377,6 @@ def test_no_other_model_is_warned_of(converted, caplog):
 def test_a_zip_may_be_in_a_folder_that_looks_like_a_pattern(released, tmp_path, capsys):
     run(released("char"), tmp_path / "a[1]" / "new.zip", "tf1")
     assert "round-trip difference: 0." in capsys.readouterr().out
-
-
-def test_settings_that_the_released_layout_cannot_store_are_reported(released, tmp_path, caplog):
-    own = run(released("char"), tmp_path / "own", "own")
-    RoFormerTokenizer.from_pretrained(own, lower_case=False).save_pretrained(own)
-    with caplog.at_level(logging.WARNING):
-        run(released("char"), tmp_path / "quiet.zip", "tf1")
-        assert not caplog.messages
-        run(own, tmp_path / "cased.zip", "tf1")
-    assert "tokenization='char' and lower_case=False" in caplog.text
 
 
 # --- What goes with the weights ------------------------------------------------------------------
