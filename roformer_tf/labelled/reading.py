@@ -394,13 +394,13 @@ def open_unanswered(path: str | Path, task: Any, columns: ColumnsConfig) -> Unan
     else:
         texts = task.text_columns
         if kind != "conll":
-            texts, note = _columns_to_predict(path, task, columns)
+            texts, note = columns_to_predict(path, task, columns)
         examples = examples_of(path, task, texts, None, columns, labelled=False)
     prepare = task.labelling.for_prediction
     return Unanswered(note, (x if isinstance(x, BadLine) else prepare(x) for x in examples))
 
 
-def _columns_to_predict(
+def columns_to_predict(
     path: str | Path, task: Any, columns: ColumnsConfig
 ) -> tuple[tuple[str, ...], str]:
     """The text columns of a file to predict, and a report."""

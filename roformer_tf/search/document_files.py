@@ -4,7 +4,6 @@ import json
 import re
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, suppress
-from dataclasses import replace
 from datetime import date
 from hashlib import blake2b
 from typing import Any, NamedTuple
@@ -19,9 +18,9 @@ from roformer_tf.inference.text_files import (
 )
 from roformer_tf.labelled.cells import BadCellError, read_text
 from roformer_tf.labelled.column_names import folded
-from roformer_tf.labelled.columns import find_column, find_texts_to_predict
+from roformer_tf.labelled.columns import find_column
 from roformer_tf.labelled.examples import BadLine
-from roformer_tf.labelled.reading import open_unanswered
+from roformer_tf.labelled.reading import columns_to_predict
 from roformer_tf.readers.kinds import kind_of
 from roformer_tf.readers.records import Row
 from roformer_tf.readers.streams import is_stdin
@@ -66,19 +65,14 @@ def checked_documents(
     Of several text columns, such as a title and a text, a document has the texts of all, in their
     order. Raises InputError, naming them all, for rows that are empty or cannot be read.
     """
-    usual = ("text",)
-    names, columns = config.text_columns or usual, config.columns()
+    names, columns = config.text_columns or ("text",), config.columns()
     if is_stdin(path) or kind_of(path, config.sheet) in ("txt", "conll"):
         if id_column is not None:
             raise InputError(f"--id-column {id_column}: {path} is a text file without columns.")
         return checked_texts(path, config, names, lambda texts: Document(" ".join(texts)))
 
-    table = columns.open(path, names)
-    texts, _ = find_texts_to_predict(table, usual, columns)
-    ids = _find_ids(table, texts, id_column)
-    reading = replace(config, text_columns=texts).columns()
-    description = open_unanswered(path, Texts(text_columns=texts), reading).report
-    # The search for columns has read from `table`, so the rows are read anew.
+    texts, description = columns_to_predict(path, Texts(text_columns=names), columns)
+    ids = _find_ids(columns.open(path, names), texts, id_column)
     rows = (_document(row, texts, ids) for row in columns.open(path, names).rows)
     return checked_rows(path, rows, lambda values: Document(*values), description)
 
