@@ -16,11 +16,11 @@ from roformer_tf.inference.text_files import (
     checked_rows,
     checked_texts,
 )
-from roformer_tf.labelled.cells import BadCellError, read_text
+from roformer_tf.labelled.cells import read_text
 from roformer_tf.labelled.column_names import folded
 from roformer_tf.labelled.columns import find_column
-from roformer_tf.labelled.examples import BadLine
 from roformer_tf.labelled.reading import columns_to_predict
+from roformer_tf.labelled.row_examples import read_row
 from roformer_tf.readers.kinds import kind_of
 from roformer_tf.readers.records import Row
 from roformer_tf.readers.streams import is_stdin
@@ -73,7 +73,7 @@ def checked_documents(
 
     texts, description = columns_to_predict(path, Texts(text_columns=names), columns)
     ids = _find_ids(columns.open(path, names), texts, id_column)
-    rows = (_document(row, texts, ids) for row in columns.open(path, names).rows)
+    rows = (read_row(row, _document, texts, ids) for row in columns.open(path, names).rows)
     return checked_rows(path, rows, lambda values: Document(*values), description)
 
 
@@ -85,18 +85,13 @@ def _find_ids(table: Table, texts: tuple[str, ...], wanted: str | None) -> str |
     return named[0] if len(named) == 1 else None
 
 
-def _document(row: Row, texts: tuple[str, ...], ids: str | None) -> Document | BadLine:
-    """Read a row; a bad one has no text, or no id."""
-    try:
-        if row.problem:
-            raise BadCellError(row.problem)
-        text = " ".join(read_text(row.cells, column) for column in texts)
-        name = None
-        if ids is not None:
-            value = row.cells.get(ids)
-            name = str(value) if type(value) is int else read_text(row.cells, ids)
-    except BadCellError as error:
-        return BadLine(row.place, str(error))
+def _document(row: Row, texts: tuple[str, ...], ids: str | None) -> Document:
+    """The document in a row. Raises BadCellError where a text or the id is missing."""
+    text = " ".join(read_text(row.cells, column) for column in texts)
+    name = None
+    if ids is not None:
+        value = row.cells.get(ids)
+        name = str(value) if type(value) is int else read_text(row.cells, ids)
     rest = {key: x for key, x in row.cells.items() if key not in (*texts, ids)}
     return Document(text, name, as_metadata(rest))
 
