@@ -16,7 +16,13 @@ import numpy as np
 
 from roformer_tf.checkpoints.arrays import LazyArrays
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
-from roformer_tf.conversion.convert import OutputConfig, Stored, convert_checkpoint, read_stored
+from roformer_tf.conversion.convert import (
+    OutputConfig,
+    Stored,
+    check_target,
+    convert_checkpoint,
+    read_stored,
+)
 from roformer_tf.errors import InputError
 from roformer_tf.terminal import say
 from roformer_tf.tokenizers.tokenizer import RoFormerTokenizer
@@ -51,6 +57,7 @@ def average(config: AverageConfig) -> None:
     """Write the mean of the models."""
     if len(config.sources) < 2:
         raise InputError("a mean needs two or more models. Give another one.")
+    check_target(config.output)
     # All sources stay open: arrays are read one by one while the mean is written.
     with ExitStack() as stack:
         opened = [stack.enter_context(OpenedSource(source)) for source in config.sources]

@@ -15,6 +15,7 @@ from roformer_tf.checkpoints.arrays import LazyArrays
 from roformer_tf.checkpoints.sources import Checkpoint, OpenedSource
 from roformer_tf.conversion.convert import (
     OutputConfig,
+    check_target,
     convert_checkpoint,
     extra_files,
     print_difference,
@@ -70,6 +71,7 @@ class Changed(NamedTuple):
 
 def change_vocabulary(config: VocabularyConfig) -> None:
     """Read, change and write a checkpoint; print which words are new."""
+    check_target(config.target)
     with OpenedSource(config.source) as source:
         checkpoint = source.checkpoint().described
         tokenizer = fitting_tokenizer(source, checkpoint.config.vocab_size)

@@ -90,6 +90,7 @@ def read_stored(source: OpenedSource, **options: Any) -> Stored:
 
 def convert(config: ConvertConfig) -> None:
     """Convert, and print the largest difference and warnings."""
+    check_target(config.target)
     options: dict[str, Any] = {"ignore_unknown": config.ignore_unknown, "prefix": config.prefix}
     if config.attention_type:
         options["attention_type"] = config.attention_type
@@ -112,7 +113,7 @@ def print_difference(difference: Difference, target: Path) -> None:
     say("{target} is written. Largest round-trip difference: {shown}.", target=target, shown=shown)
 
 
-def _check_target(target: Path) -> None:
+def check_target(target: Path) -> None:
     """Raise InputError for a target that cannot be written, or that exists."""
     check_writable(target)
     # An empty folder is allowed: users create it first.
@@ -148,10 +149,9 @@ def convert_checkpoint(
 
     files: the result of `extra_files`. With settings of vectors, the folder is also one for
     sentence-transformers. The released layout has none of these files. The target appears when it
-    is complete. Raises InputError if it exists, for a vocabulary that cannot be written line by
-    line, and for a form of positions or attention that the layout cannot record.
+    is complete. Raises InputError for a vocabulary that cannot be written line by line, and for a
+    form of positions or attention that the layout cannot record.
     """
-    _check_target(target)
     config, dtype = checkpoint.config, output.dtype
     # transformers would load other architectures without an error and compute something else.
     kind = huggingface.model_type(config, checkpoint.arrays)

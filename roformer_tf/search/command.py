@@ -140,6 +140,8 @@ def search(config: SearchConfig) -> None:
             return
         index = stack.enter_context(SearchIndex(folder))
         index.manifest.check_model(folder, embedder)
+        if config.where is not None:
+            parse_filter(config.where, index.fields)  # before the header of the output
         retriever = Retriever(
             index,
             embedder,
